@@ -1,0 +1,72 @@
+"""Every error that harken raises on purpose, in one tree.
+
+::
+
+    HarkenError
+    ├── AudioError (ValueError)                what was given as audio cannot be read as audio
+    │   └── AudioNotFound (FileNotFoundError)  there is no such file
+    ├── CheckpointError (ValueError)           a model file is damaged, truncated, hostile or not Whisper
+    │   └── CheckpointNotFound (FileNotFoundError)  no model under that name or path
+    ├── OptionError (ValueError)               an option has a value outside what is allowed
+    ├── BackendUnavailable (ImportError)       a runtime that was asked for is not installed
+    ├── OutputError (OSError)                  a result cannot be written
+    └── Cancelled                              the caller asked to stop
+
+Each is also the matching builtin, so a caller may catch either. Every message is one line that names
+the file or the option, the value, and what is allowed.
+"""
+
+from __future__ import annotations
+
+
+class HarkenError(Exception):
+    """Base of every error that harken raises on purpose."""
+
+
+class AudioError(HarkenError, ValueError):
+    """What was given as audio cannot be read as audio."""
+
+
+class AudioNotFound(AudioError, FileNotFoundError):
+    """The audio file does not exist."""
+
+
+class CheckpointError(HarkenError, ValueError):
+    """A model file is damaged, truncated, hostile or not a Whisper model."""
+
+
+class CheckpointNotFound(CheckpointError, FileNotFoundError):
+    """No model is known under that name or path."""
+
+
+class OptionError(HarkenError, ValueError):
+    """An option has a value outside what is allowed.
+
+    Parameters
+    ----------
+    field : str
+        Name of the option.
+    value : object
+        What was given.
+    allowed : str
+        What is allowed, in words.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}={value!r}: allowed is {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.allowed)
+
+
+class BackendUnavailable(HarkenError, ImportError):
+    """A runtime that was asked for is not installed; the message holds the pip line that mends it."""
+
+
+class OutputError(HarkenError, OSError):
+    """A result cannot be written."""
+
+
+class Cancelled(HarkenError):
+    """The caller asked to stop; what was done until then has been delivered."""

@@ -1,0 +1,45 @@
+"""The values that travel through harken: frozen, slotted, keyword-only dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harken.errors import OptionError
+
+SAMPLE_RATE = 16_000
+HOP_SAMPLES = 160
+FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+WINDOW_S = 30
+WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
+WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dims:
+    """Dimensions of one Whisper model (the reference's `ModelDimensions`)."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_vocab: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if not 0 < value < 1 << 20:
+                raise OptionError(name, value, "a positive integer below 1048576")
+        for side in ("audio", "text"):
+            state, heads = getattr(self, f"n_{side}_state"), getattr(self, f"n_{side}_head")
+            if state % heads:
+                raise OptionError(f"n_{side}_head", heads, f"a divisor of n_{side}_state={state}")
+
+    @property
+    def multilingual(self) -> bool:
+        """Whether the vocabulary is the multilingual one (the reference's `Whisper.is_multilingual`)."""
+        return self.n_vocab >= 51865
