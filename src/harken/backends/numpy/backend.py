@@ -1,0 +1,78 @@
+"""The oracle's side of the contract: no cache at all, every call computes all tokens of a row anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harken.backends.host import HostLogits
+from harken.backends.numpy import model
+from harken.contract import Capabilities, Floats
+from harken.types import Dims
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyFeatures:
+    """Encoder output, shape (audios, n_audio_ctx, n_audio_state), float32."""
+
+    values: Floats
+
+    @property
+    def audios(self) -> int:
+        return len(self.values)
+
+
+class NumpyBackend:
+    """`harken.contract.Backend` in plain numpy.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+        By the names of the original state dict, any float dtype.
+    """
+
+    def __init__(self, dims: Dims, weights: Mapping[str, Floats]) -> None:
+        self.dims = dims
+        self.weights = {name: np.asarray(value, np.float32) for name, value in weights.items()}
+        self.capabilities = Capabilities(name="numpy", precision="fp32", device="cpu", detail=f"numpy {np.__version__}")
+
+    def encode(self, mel: Floats) -> NumpyFeatures:
+        return NumpyFeatures(np.stack([model.encode(m, self.weights, self.dims) for m in mel]))
+
+    def open(self, features: NumpyFeatures, rows: Sequence[int], capacity: int) -> NumpySession:
+        return NumpySession(self, features, rows, capacity)
+
+
+class NumpySession:
+    """`harken.contract.Session` whose only state is the tokens of each row."""
+
+    def __init__(self, backend: NumpyBackend, features: NumpyFeatures, rows: Sequence[int], capacity: int) -> None:
+        self._backend, self._features, self._capacity = backend, features, capacity
+        self._rows: list[tuple[int, tuple[int, ...]]] = [(audio, ()) for audio in rows]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(len(tokens) for _, tokens in self._rows)
+
+    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+        self._rows = [
+            (audio, (*seen, *map(int, new))) for (audio, seen), new in zip(self._rows, tokens, strict=True)
+        ]
+        assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
+        wanted = [self._logits(row, min(tail, len(new))) for row, new in enumerate(tokens) if len(new)]
+        return HostLogits(np.concatenate(wanted))
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        self._rows = [(audio, seen[:n]) for (audio, seen), n in zip(self._rows, lengths, strict=True)]
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [self._rows[row] for row in rows]
+
+    def _logits(self, row: int, count: int) -> Floats:
+        audio, seen = self._rows[row]
+        backend = self._backend
+        logits = model.decode(np.array(seen), self._features.values[audio], backend.weights, backend.dims)
+        return logits[len(seen) - count :]

@@ -1,0 +1,100 @@
+"""The two halves of Whisper as pure functions of their weights, in float32.
+
+Source: openai/whisper, model.py; Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak
+Supervision", section 2.2. Weights go by the names of the original state dict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from harken.contract import Floats, Ints
+from harken.types import Dims
+
+Weights = Mapping[str, Floats]
+
+
+def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
+    """Encoder: log-mel of shape (n_mels, 2 * n_audio_ctx) to features of shape (n_audio_ctx, n_audio_state)."""
+    x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
+    x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T
+    x = x + weights["encoder.positional_embedding"]
+    for layer in range(dims.n_audio_layer):
+        block = f"encoder.blocks.{layer}"
+        y = _layer_norm(x, weights, f"{block}.attn_ln")
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head)
+        x = x + _mlp(x, weights, block)
+    return _layer_norm(x, weights, "encoder.ln_post")
+
+
+def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> Floats:
+    """Decoder: all tokens of one row, shape (n,), to the logits after each, shape (n, n_vocab)."""
+    embedding = weights["decoder.token_embedding.weight"]
+    x = embedding[tokens] + weights["decoder.positional_embedding"][: len(tokens)]
+    for layer in range(dims.n_text_layer):
+        block = f"decoder.blocks.{layer}"
+        y = _layer_norm(x, weights, f"{block}.attn_ln")
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True)
+        y = _layer_norm(x, weights, f"{block}.cross_attn_ln")
+        x = x + _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
+        x = x + _mlp(x, weights, block)
+    return _layer_norm(x, weights, "decoder.ln") @ embedding.T
+
+
+def _attention(
+    x: Floats, source: Floats, weights: Weights, name: str, heads: int, *, causal: bool = False
+) -> Floats:
+    def split(y: Floats) -> Floats:
+        return y.reshape(len(y), heads, -1).transpose(1, 0, 2)
+
+    query = split(_linear(x, weights, f"{name}.query"))
+    key = split(_linear(source, weights, f"{name}.key"))
+    value = split(_linear(source, weights, f"{name}.value"))
+    scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
+    if causal:
+        scores = scores + np.triu(np.full(scores.shape[1:], -np.inf, np.float32), k=1)
+    mixed = (_softmax(scores) @ value).transpose(1, 0, 2).reshape(len(x), -1)
+    return _linear(mixed, weights, f"{name}.out")
+
+
+def _mlp(x: Floats, weights: Weights, block: str) -> Floats:
+    y = _layer_norm(x, weights, f"{block}.mlp_ln")
+    return _linear(_gelu(_linear(y, weights, f"{block}.mlp.0")), weights, f"{block}.mlp.2")
+
+
+def _linear(x: Floats, weights: Weights, name: str) -> Floats:
+    y = x @ weights[f"{name}.weight"].T
+    bias = weights.get(f"{name}.bias")
+    return y if bias is None else y + bias
+
+
+def _convolve(x: Floats, weights: Weights, name: str, stride: int) -> Floats:
+    """Convolution of width 3 with one frame of padding on either side, over (channels, frames)."""
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)[:, ::stride]
+    y: Floats = np.einsum("ock,cfk->of", weights[f"{name}.weight"], windows, optimize=True)
+    return y + weights[f"{name}.bias"][:, None]
+
+
+def _layer_norm(x: Floats, weights: Weights, name: str) -> Floats:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(1e-5))
+    y: Floats = centred / scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return y
+
+
+def _softmax(x: Floats) -> Floats:
+    y = np.exp(x - x.max(axis=-1, keepdims=True))
+    z: Floats = y / y.sum(axis=-1, keepdims=True)
+    return z
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def _gelu(x: Floats) -> Floats:
+    y: Floats = x * np.float32(0.5) * (1 + _erf(x / math.sqrt(2)))
+    return y.astype(np.float32)

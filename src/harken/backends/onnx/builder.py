@@ -1,0 +1,67 @@
+"""A few lines over `onnx.helper` that let a graph be written as the paper's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from harken.backends.onnx.runtimes import INTERNAL
+
+OPSET = 20
+MICROSOFT = "com.microsoft"
+ELEMENT = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
+
+
+class GraphBuilder:
+    """Collects nodes, constants, inputs and outputs of one graph; values are passed by name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: type = np.float32) -> str:
+        """Declare an input; a string in `shape` names a dimension that may vary."""
+        self._inputs.append(helper.make_tensor_value_info(name, ELEMENT[np.dtype(dtype)], shape))
+        return name
+
+    def output(self, value: str, name: str, shape: Sequence[int | str]) -> None:
+        """Declare a float32 output that carries `value`."""
+        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def constant(self, value: NDArray[np.generic] | Sequence[int]) -> str:
+        """Add an initializer; a plain sequence of integers becomes int64."""
+        array = np.ascontiguousarray(value if isinstance(value, np.ndarray) else np.asarray(value, np.int64))
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: object) -> str:
+        """Add a node with one output and return the output's name."""
+        (out,) = self.ops(kind, *inputs, outputs=1, domain=domain, **attributes)
+        return out
+
+    def ops(self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: object) -> list[str]:
+        """Add a node with several outputs and return their names."""
+        stem = f"{INTERNAL}{kind}_{len(self._nodes)}"
+        names = [f"{stem}_{i}" for i in range(outputs)]
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=stem, domain=domain, **attributes))
+        return names
+
+    def layer_norm(self, x: str, weights: Mapping[str, NDArray[np.generic]], name: str) -> str:
+        """Layer normalisation over the last axis."""
+        scale, bias = (self.constant(np.asarray(weights[f"{name}.{part}"], np.float32)) for part in ("weight", "bias"))
+        return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="harken")

@@ -1,0 +1,170 @@
+"""Whisper's encoder and decoder as ONNX graphs, built straight from the weights.
+
+The decoder graph knows no rows: it sees, for every window, some queries and the keys that lie in that window's
+slots, and two masks that say which query may look at which key. Greedy rows, hypotheses of a beam and drafted
+tokens are all just masks (see `harken.backends.onnx.session`). It takes the past as a view and returns only the
+fresh keys and values, so no step copies the cache.
+
+Source: openai/whisper, model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.linear import Linear, float_linear
+from harken.contract import Floats
+from harken.types import Dims
+
+Weights = Mapping[str, Floats]
+
+
+def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
+    """Encoder of one window, with the cross-attention's keys and values of every decoder layer.
+
+    Inputs
+        mel (1, n_mels, 2 T) float32
+    Outputs
+        features (1, T, n_audio_state); for each decoder layer i
+        cross_k.i (1, heads, head size, T), scaled by 1 / sqrt(head size), and cross_v.i (1, heads, T, head size)
+    """
+    frames, state, heads = dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head
+    graph = GraphBuilder("encoder")
+    layer = _Layers(graph, weights, float_linear)
+    x = graph.input("mel", (1, dims.n_mels, 2 * frames))
+    x = layer.convolution(x, "encoder.conv1", stride=1)
+    x = layer.convolution(x, "encoder.conv2", stride=2)
+    x = graph.op("Transpose", x, perm=[0, 2, 1])
+    x = graph.op("Add", x, layer.float32("encoder.positional_embedding"))
+    for i in range(dims.n_audio_layer):
+        block = f"encoder.blocks.{i}"
+        y = graph.layer_norm(x, weights, f"{block}.attn_ln")
+        scale = (state // heads) ** -0.5
+        query = layer.split(layer.linear(y, f"{block}.attn.query", scale), heads)
+        key = layer.split(layer.linear(y, f"{block}.attn.key"), heads, transposed=True)
+        value = layer.split(layer.linear(y, f"{block}.attn.value"), heads)
+        weight = graph.op("Softmax", graph.op("MatMul", query, key), axis=-1)
+        y = layer.merge(graph.op("MatMul", weight, value), state)
+        x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
+        x = layer.mlp(x, block)
+    features = graph.layer_norm(x, weights, "encoder.ln_post")
+    graph.output(features, "features", (1, frames, state))
+    heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    for i in range(dims.n_text_layer):
+        name = f"decoder.blocks.{i}.cross_attn"
+        key = layer.split(layer.linear(features, f"{name}.key", head**-0.5), heads, transposed=True)
+        value = layer.split(layer.linear(features, f"{name}.value"), heads)
+        graph.output(key, f"cross_k.{i}", (1, heads, head, frames))
+        graph.output(value, f"cross_v.{i}", (1, heads, frames, head))
+    return graph.model()
+
+
+def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
+    """Decoder of A windows with Q queries each over S slots of the past, and logits at P positions.
+
+    Inputs
+        tokens, positions (A, Q) int64; past_mask (A, 1, Q, S) and fresh_mask (A, 1, Q, Q) float32, added to
+        the scores; wanted (P,) int64, which of the A * Q queries get logits; for each layer i cross_k.i and
+        cross_v.i as from the encoder; past_k.i and past_v.i (A, heads, S, head size)
+    Outputs
+        logits (P, n_vocab); for each layer i fresh_k.i and fresh_v.i (A, heads, Q, head size)
+    """
+    state, heads = dims.n_text_state, dims.n_text_head
+    head, frames = state // heads, dims.n_audio_ctx
+    graph = GraphBuilder("decoder")
+    layer = _Layers(graph, weights, linear)
+    tokens = graph.input("tokens", ("A", "Q"), np.int64)
+    positions = graph.input("positions", ("A", "Q"), np.int64)
+    past_mask = graph.input("past_mask", ("A", 1, "Q", "S"))
+    fresh_mask = graph.input("fresh_mask", ("A", 1, "Q", "Q"))
+    wanted = graph.input("wanted", ("P",), np.int64)
+    x = graph.op("Add", layer.embed("decoder.token_embedding.weight", tokens),
+                 layer.embed("decoder.positional_embedding", positions))  # fmt: skip
+    for i in range(dims.n_text_layer):
+        block = f"decoder.blocks.{i}"
+        past_k = graph.input(f"past_k.{i}", ("A", heads, "S", head))
+        past_v = graph.input(f"past_v.{i}", ("A", heads, "S", head))
+        y = graph.layer_norm(x, weights, f"{block}.attn_ln")
+        query, key, value = (layer.split(part, heads) for part in layer.packed(y, f"{block}.attn", head**-0.5))
+        scores = graph.op(
+            "Concat",
+            graph.op("Add", graph.op("MatMul", query, graph.op("Transpose", past_k, perm=[0, 1, 3, 2])), past_mask),
+            graph.op("Add", graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2])), fresh_mask),
+            axis=-1,
+        )
+        sizes = graph.op(
+            "Concat", graph.op("Shape", past_mask, start=3), graph.op("Shape", fresh_mask, start=3), axis=0
+        )
+        past, fresh = graph.ops("Split", graph.op("Softmax", scores, axis=-1), sizes, outputs=2, axis=-1)
+        mixed = graph.op("Add", graph.op("MatMul", past, past_v), graph.op("MatMul", fresh, value))
+        x = graph.op("Add", x, layer.linear(layer.merge(mixed, state), f"{block}.attn.out"))
+        graph.output(key, f"fresh_k.{i}", ("A", heads, "Q", head))
+        graph.output(value, f"fresh_v.{i}", ("A", heads, "Q", head))
+
+        cross_k = graph.input(f"cross_k.{i}", ("A", heads, head, frames))
+        cross_v = graph.input(f"cross_v.{i}", ("A", heads, frames, head))
+        y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
+        query = layer.split(layer.linear(y, f"{block}.cross_attn.query"), heads)
+        weight = graph.op("Softmax", graph.op("MatMul", query, cross_k), axis=-1)
+        mixed = layer.merge(graph.op("MatMul", weight, cross_v), state)
+        x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
+        x = layer.mlp(x, block)
+    x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)
+    x = graph.layer_norm(x, weights, "decoder.ln")
+    logits = linear(graph, x, np.asarray(weights["decoder.token_embedding.weight"], np.float32))
+    graph.output(logits, "logits", ("P", dims.n_vocab))
+    return graph.model()
+
+
+class _Layers:
+    """Whisper's layers by the names of their weights."""
+
+    def __init__(self, graph: GraphBuilder, weights: Weights, linear: Linear) -> None:
+        self.graph, self.weights, self._linear = graph, weights, linear
+
+    def float32(self, name: str, scale: float = 1.0) -> str:
+        return self.graph.constant(np.asarray(self.weights[name], np.float32) * np.float32(scale))
+
+    def linear(self, x: str, name: str, scale: float = 1.0) -> str:
+        weight = np.asarray(self.weights[f"{name}.weight"], np.float32) * np.float32(scale)
+        y = self._linear(self.graph, x, weight)
+        return self.graph.op("Add", y, self.float32(f"{name}.bias", scale)) if f"{name}.bias" in self.weights else y
+
+    def packed(self, x: str, name: str, query_scale: float) -> list[str]:
+        """Query, key and value of one self-attention in one multiplication."""
+        parts = [(f"{name}.query", query_scale), (f"{name}.key", 1.0), (f"{name}.value", 1.0)]
+        weight = [np.asarray(self.weights[f"{part}.weight"], np.float32) * np.float32(s) for part, s in parts]
+        no_bias = np.zeros(len(weight[0]), np.float32)
+        bias = [np.asarray(self.weights.get(f"{part}.bias", no_bias), np.float32) * np.float32(s) for part, s in parts]
+        y = self._linear(self.graph, x, np.concatenate(weight))
+        y = self.graph.op("Add", y, self.graph.constant(np.concatenate(bias)))
+        return self.graph.ops("Split", y, outputs=3, axis=-1, num_outputs=3)
+
+    def embed(self, name: str, indices: str) -> str:
+        """Look rows up in the precision in which they are stored, which halves the file."""
+        rows = self.graph.op("Gather", self.graph.constant(self.weights[name]), indices, axis=0)
+        return rows if self.weights[name].dtype == np.float32 else self.graph.op("Cast", rows, to=1)
+
+    def convolution(self, x: str, name: str, stride: int) -> str:
+        weight, bias = self.float32(f"{name}.weight"), self.float32(f"{name}.bias")
+        y = self.graph.op("Conv", x, weight, bias, kernel_shape=[3], pads=[1, 1], strides=[stride])
+        return self.graph.op("Gelu", y)
+
+    def mlp(self, x: str, block: str) -> str:
+        y = self.graph.layer_norm(x, self.weights, f"{block}.mlp_ln")
+        y = self.linear(self.graph.op("Gelu", self.linear(y, f"{block}.mlp.0")), f"{block}.mlp.2")
+        return self.graph.op("Add", x, y)
+
+    def split(self, x: str, heads: int, *, transposed: bool = False) -> str:
+        """(A, n, state) to (A, heads, n, head size), or the last two swapped."""
+        y = self.graph.op("Reshape", x, self.graph.constant([0, 0, heads, -1]))
+        return self.graph.op("Transpose", y, perm=[0, 2, 3, 1] if transposed else [0, 2, 1, 3])
+
+    def merge(self, x: str, state: int) -> str:
+        """(A, heads, n, head size) to (A, n, state)."""
+        y = self.graph.op("Transpose", x, perm=[0, 2, 1, 3])
+        return self.graph.op("Reshape", y, self.graph.constant([0, 0, state]))

@@ -1,0 +1,116 @@
+"""The two runtimes that execute graphs, behind one call: arrays in by name, arrays out by name.
+
+Which runtime executes which graph is measured, not assumed: see docs/decisions/runtimes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.errors import BackendUnavailable
+
+INTERNAL = "%"
+"""First character of the names of values that are neither inputs nor outputs of a graph."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Graph(Protocol):
+    """A compiled graph."""
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
+        """Run once; the arrays that come out belong to the caller."""
+        ...
+
+
+class OnnxRuntimeGraph:
+    """A graph in ONNX Runtime on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        An ONNX file.
+    threads : int
+        Threads of one run.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        ort = import_onnxruntime()
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        # Idle workers must not spin while the other runtime computes.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
+        return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+
+
+class OpenVinoGraph:
+    """A graph in OpenVINO on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        An ONNX file.
+    threads : int
+        Threads of one run.
+    precision : {"f32", "bf16"}
+        In which to compute; inputs and outputs are float32 either way.
+    """
+
+    def __init__(self, path: Path, threads: int, precision: str) -> None:
+        openvino = import_openvino()
+        self._tensor = openvino.Tensor
+        core = openvino.Core()
+        config = {
+            "INFERENCE_PRECISION_HINT": precision,
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+        }
+        self._compiled = core.compile_model(str(path), "CPU", config)
+        self._request = self._compiled.create_infer_request()
+        self._outputs = [(_public(output.get_names()), output.get_partial_shape()) for output in self._compiled.outputs]
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
+        # Outputs of known shape are computed in place of the caller's arrays: no copy.
+        own = {
+            name: np.empty(tuple(shape.to_shape()), np.float32) for name, shape in self._outputs if shape.is_static
+        }
+        for name, array in own.items():
+            self._request.set_tensor(name, self._tensor(array, shared_memory=True))
+        self._request.infer(inputs, share_inputs=True, share_outputs=True)
+        return own or {name: self._request.get_tensor(name).data.copy() for name, _ in self._outputs}
+
+
+def _public(names: set[str]) -> str:
+    """The declared name of an output, which also goes by the names of the nodes behind it."""
+    (name,) = (name for name in names if not name.startswith(INTERNAL))
+    return name
+
+
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime, or say how to install it."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendUnavailable(f"ONNX Runtime cannot be imported ({error}): pip install onnxruntime") from error
+    return onnxruntime
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO, or say how to install it."""
+    try:
+        import openvino
+    except ImportError as error:
+        raise BackendUnavailable(f"OpenVINO cannot be imported ({error}): pip install openvino") from error
+    return openvino

@@ -1,0 +1,175 @@
+"""Decoding state of the CPU engine: one store of keys and values a window, and who may look at what.
+
+Every window in work has a *lane*: a store of S slots, each the keys and values of one token. A row is a path: the
+slots of its tokens, in order. What a query may look at is a mask over slots, so
+
+* rows of one window share the slots of what they have in common: a prompt is computed and kept once;
+* `select` reorders paths and `rewind` shortens them: neither touches a key;
+* drafted tokens, hypotheses of a beam and plain rows are the same thing to the graph.
+
+Slots that no path uses are free and written again. The store doubles when it is full, else it never moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.backends.host import HostLogits
+from harken.backends.onnx.runtimes import Graph
+from harken.contract import Floats
+from harken.types import Dims
+
+HIDDEN = np.float32(-1e9)
+FIRST_SLOTS = 64
+
+
+class OnnxFeatures:
+    """Cross-attention keys and values of some windows, one array a graph input with the windows along axis 0."""
+
+    def __init__(self, cross: dict[str, Floats]) -> None:
+        self.cross = cross
+
+    @property
+    def audios(self) -> int:
+        return len(next(iter(self.cross.values())))
+
+    def take(self, audios: Sequence[int]) -> dict[str, Floats]:
+        """The arrays of the given windows; no copy when these are all of them in order."""
+        if list(audios) == list(range(self.audios)):
+            return self.cross
+        return {name: array[list(audios)] for name, array in self.cross.items()}
+
+
+class OnnxSession:
+    """`harken.contract.Session` over a decoder graph (see `harken.backends.onnx.graphs.decoder`)."""
+
+    def __init__(
+        self, graph: Graph, dims: Dims, features: OnnxFeatures, rows: Sequence[int], capacity: int
+    ) -> None:
+        self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
+        self._audios = list(dict.fromkeys(rows))
+        self._cross = features.take(self._audios)
+        self._lane = [self._audios.index(audio) for audio in rows]
+        self._paths: list[list[int]] = [[] for _ in rows]
+        self._seen = np.zeros((len(rows), FIRST_SLOTS), bool)
+        self._store = self._allocate(FIRST_SLOTS)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(map(len, self._paths))
+
+    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+        rows = [row for row, new in enumerate(tokens) if len(new)]
+        lanes: list[list[int]] = [[] for _ in self._audios]
+        for row in rows:
+            lanes[self._lane[row]].append(row)
+        width = max(sum(len(tokens[row]) for row in lane) for lane in lanes)
+        self._reserve(lanes, tokens)
+
+        ids = np.zeros((len(lanes), width), np.int64)
+        positions = np.zeros((len(lanes), width), np.int64)
+        past_mask = np.full((len(lanes), 1, width, self._slots), HIDDEN)
+        fresh_mask = np.full((len(lanes), 1, width, width), HIDDEN)
+        first: dict[int, int] = {}
+        for lane, members in enumerate(lanes):
+            at = 0
+            for row in members:
+                n, length = len(tokens[row]), len(self._paths[row])
+                assert length + n <= self._capacity, "a row has outgrown the session"
+                here = slice(at, at + n)
+                ids[lane, here] = tokens[row]
+                positions[lane, here] = np.arange(length, length + n)
+                past_mask[lane, 0, here][:, self._seen[row]] = 0
+                fresh_mask[lane, 0, here, here] = _causal(n)
+                first[row] = lane * width + at
+                at += n
+        wanted = [first[row] + i for row in rows for i in range(max(0, len(tokens[row]) - tail), len(tokens[row]))]
+        out = self._graph(
+            {
+                "tokens": ids,
+                "positions": positions,
+                "past_mask": past_mask,
+                "fresh_mask": fresh_mask,
+                "wanted": np.array(wanted, np.int64),
+                **self._cross,
+                **self._store,
+            }
+        )
+        self._write(out, lanes, tokens)
+        return HostLogits(out["logits"])
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        for row, length in enumerate(lengths):
+            path = self._paths[row]
+            self._seen[row, path[length:]] = False
+            del path[length:]
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._paths = [list(self._paths[row]) for row in rows]
+        self._seen = self._seen[list(rows)]
+        self._lane = [self._lane[row] for row in rows]
+        busy = sorted(set(self._lane))
+        if 2 * len(busy) <= len(self._audios):
+            self._drop_lanes(busy)
+
+    @property
+    def _slots(self) -> int:
+        return self._seen.shape[1]
+
+    def _allocate(self, slots: int) -> dict[str, Floats]:
+        heads = self._dims.n_text_head
+        shape = (len(self._audios), heads, slots, self._dims.n_text_state // heads)
+        return {f"past_{part}.{i}": np.zeros(shape, np.float32) for i in range(self._dims.n_text_layer) for part in "kv"}
+
+    def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
+        """Double the store until every lane has a free slot for each new token."""
+        need = max(
+            sum(len(tokens[row]) for row in members) + int(self._used(lane).sum()) for lane, members in enumerate(lanes)
+        )
+        slots = self._slots
+        while slots < need:
+            slots *= 2
+        if slots == self._slots:
+            return
+        grown = self._allocate(slots)
+        for name, array in self._store.items():
+            grown[name][:, :, : self._slots] = array
+        self._store = grown
+        self._seen = np.pad(self._seen, ((0, 0), (0, slots - self._slots)))
+
+    def _used(self, lane: int) -> NDArray[np.bool_]:
+        """Which slots of a lane lie on some row's path."""
+        used: NDArray[np.bool_] = self._seen[[row for row, its in enumerate(self._lane) if its == lane]].any(axis=0)
+        return used
+
+    def _write(self, out: dict[str, Floats], lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
+        """Put the fresh keys and values into free slots and lengthen the paths."""
+        where: list[tuple[int, int, int]] = []
+        for lane, members in enumerate(lanes):
+            free = iter(np.flatnonzero(~self._used(lane)).tolist())
+            query = 0
+            for row in members:
+                new = [next(free) for _ in tokens[row]]
+                where += [(lane, slot, query + i) for i, slot in enumerate(new)]
+                query += len(new)
+                self._paths[row] += new
+                self._seen[row, new] = True
+        lane_of, slot, query_of = np.array(where).T
+        for name, array in self._store.items():
+            array[lane_of, :, slot] = out[name.replace("past", "fresh")][lane_of, :, query_of]
+
+    def _drop_lanes(self, busy: list[int]) -> None:
+        """Keep only the given lanes; costs a copy, so it is done when half of them are idle."""
+        self._audios = [self._audios[lane] for lane in busy]
+        self._cross = self._features.take(self._audios)
+        self._store = {name: array[busy] for name, array in self._store.items()}
+        self._lane = [busy.index(lane) for lane in self._lane]
+
+
+def _causal(n: int) -> Floats:
+    """Mask of n new tokens of one row: each sees itself and those before it."""
+    mask: Floats = np.triu(np.full((n, n), HIDDEN), k=1)
+    return mask

@@ -1,0 +1,161 @@
+"""The contract in the middle: what decides tokens stands above it, what computes numbers below it.
+
+A `Backend` encodes windows of log-mel and opens a `Session`, which owns all mutable state of decoding: for
+every row, the tokens it has seen. Three verbs change it, and they are enough:
+
+======================  ==========================================================
+prefill, step, verify   ``extend`` with the prompt, 1 token, or a draft's k + 1
+beam search             ``select(parents)`` then ``extend``
+best of n               ``select([0] * n)`` after one prefill
+speculative decoding    ``extend(pending + draft)``, accept while equal, ``rewind``
+a finished row          an empty sequence in ``extend``, or dropped by ``select``
+======================  ==========================================================
+
+Rows are ragged: one sequence of tokens a row, of any length. Positions are counted from the row's own start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.types import Dims
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Span = tuple[int, int]
+"""Half-open range of token ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend is and runs on, for people and for the choice of defaults."""
+
+    name: str
+    precision: str
+    device: str
+    detail: str
+
+
+class Features(Protocol):
+    """Encoder output of some windows, kept where the backend computes."""
+
+    @property
+    def audios(self) -> int:
+        """Number of windows."""
+        ...
+
+
+class Logits(Protocol):
+    """Logits at P positions, one after another by row; a handle that stays on its device.
+
+    Bans come first, then `prefer_timestamps`, then a log-softmax over what is left.
+    """
+
+    def __len__(self) -> int:
+        """Return P, the number of positions."""
+        ...
+
+    def probability(self, token: int) -> Floats:
+        """Softmax probability of one token under the logits as they stand, shape (P,)."""
+        ...
+
+    def ban(self, spans: Sequence[Sequence[Span]]) -> None:
+        """Set the logits of the given id ranges to -inf, one list of ranges a position."""
+        ...
+
+    def suppress(self, tokens: Ints) -> None:
+        """Set the logits of the given ids to -inf at every position."""
+        ...
+
+    def prefer_timestamps(self, begin: int) -> None:
+        """Ban ids below `begin` wherever all ids from `begin` on outweigh each single one of them.
+
+        Source: openai/whisper, decoding.py, ApplyTimestampRules ("if sum of probability over timestamps
+        is above any other token, sample timestamp").
+        """
+        ...
+
+    def top(self, k: int) -> tuple[Ints, Floats]:
+        """The k best ids and their log-probabilities, best first, shapes (P, k)."""
+        ...
+
+    def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
+        """Draw one id a position at `temperature`, by inverting the distribution at a number in [0, 1).
+
+        Returns
+        -------
+        ids : ndarray of shape (P,), int64
+        logprobs : ndarray of shape (P,), float32
+            Log-probabilities at temperature 1, as the reference sums them.
+        """
+        ...
+
+
+class Session(Protocol):
+    """Decoding state of some rows over some windows."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens that each row has seen."""
+        ...
+
+    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
+        """Append tokens to every row and return the logits of the last `tail` of them.
+
+        Parameters
+        ----------
+        tokens : one sequence a row, an empty one leaves the row as it is
+        tail : int
+            How many of each row's new positions get logits; a row that brings fewer gets as many as it brings.
+
+        Returns
+        -------
+        Logits
+            Positions of the first row, then those of the second, and so on.
+        """
+        ...
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        """Forget tokens from the end: row r keeps its first ``lengths[r]``."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Replace the rows by the given ones: reorder, fan out or drop."""
+        ...
+
+
+class Backend(Protocol):
+    """One model, ready to compute."""
+
+    @property
+    def dims(self) -> Dims:
+        """Dimensions of the model."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it runs on, and in which precision."""
+        ...
+
+    def encode(self, mel: Floats) -> Features:
+        """Encode windows of shape (audios, n_mels, 2 * n_audio_ctx), float32, normalised log10 mel."""
+        ...
+
+    def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
+        """Open a session with one row for each entry of `rows`, which names the window it listens to.
+
+        Parameters
+        ----------
+        features : Features
+            From `encode` of the same backend.
+        rows : sequence of int
+            Window index of each row.
+        capacity : int
+            Most tokens a row will hold, at most ``dims.n_text_ctx``.
+        """
+        ...
