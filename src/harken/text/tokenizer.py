@@ -42,10 +42,10 @@ class TokenKind(StrEnum):
 
 
 class VocabularySource(Protocol):
-    """Where a checkpoint has its vocabulary: the tokens themselves, a file, or (neither) nowhere."""
+    """Where a checkpoint has its vocabulary: in tokens of its own, in a file, or (neither) nowhere."""
 
     @property
-    def tokens(self) -> Sequence[bytes] | None: ...
+    def tokens(self) -> Sequence[bytes]: ...
 
     @property
     def path(self) -> Path | None: ...
@@ -114,7 +114,7 @@ class Tokenizer:
     @classmethod
     def open(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
         """Build from whatever a checkpoint has: its tokens, its file, or else the built-in vocabulary."""
-        if source.tokens is not None:
+        if source.tokens:
             return cls.from_tokens(source.tokens, n_vocab)
         if source.path is not None:
             return cls.from_file(source.path, n_vocab)

@@ -1,0 +1,97 @@
+"""Writing a file so that its name holds all of it or what was there before, never a part."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from harken.errors import OutputError
+
+
+def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
+    """Write a file as a whole, as `open_atomic` does.
+
+    Parameters
+    ----------
+    path : Path or str
+        Where to write; what is there is replaced.
+    chunks : iterable of str or bytes
+        The content; text is written as UTF-8. What it raises passes through, and nothing is written.
+    durable : bool
+        Whether to wait until the content is on the disk.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written; the message names the file and the reason.
+    """
+    with open_atomic(path, durable=durable) as write:
+        for chunk in chunks:
+            write(chunk)
+
+
+@contextmanager
+def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable[[str | bytes], None]]:
+    """Open a file for writing that takes its name when the block ends, and is removed if it fails.
+
+    Until then the content lies beside it in a hidden file. Several writers of one path do not disturb one
+    another; the last one wins. A symbolic link is followed, and a device or pipe is written to directly.
+
+    Parameters
+    ----------
+    path : Path or str
+        Where to write; what is there is replaced.
+    durable : bool
+        Whether to wait until the content is on the disk.
+
+    Yields
+    ------
+    callable
+        Writes a piece of text (as UTF-8) or bytes.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written; the message names the file and the reason.
+    """
+    named = Path(path)
+    with _naming(named):
+        in_place = named.exists() and not named.is_file()
+        target = named if in_place else Path(os.path.realpath(named))
+        part = named if in_place else target.with_name(f".harken-{secrets.token_hex(8)}.part")
+        file = part.open("wb" if in_place else "xb")
+
+    def write(chunk: str | bytes) -> None:
+        with _naming(named):
+            file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
+
+    try:
+        yield write
+        with _naming(named):
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+            file.close()
+            if not in_place:
+                os.replace(part, target)
+    except BaseException:
+        with suppress(OSError):
+            file.close()
+        if not in_place:
+            with suppress(OSError):
+                part.unlink()
+        raise
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn what the system says into an `OutputError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = f"there is no folder {path.parent}" if missing else error.strerror or str(error)
+        raise OutputError(f"{path}: cannot be written: {reason}") from error
