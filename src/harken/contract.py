@@ -60,6 +60,10 @@ class Logits(Protocol):
         """Return P, the number of positions."""
         ...
 
+    def take(self, positions: Sequence[int]) -> Logits:
+        """Copy some positions out, in the given order; one may be taken several times."""
+        ...
+
     def probability(self, token: int) -> Floats:
         """Softmax probability of one token under the logits as they stand, shape (P,)."""
         ...

@@ -25,6 +25,9 @@ class HostLogits:
     def __len__(self) -> int:
         return len(self.values)
 
+    def take(self, positions: Sequence[int]) -> HostLogits:
+        return HostLogits(self.values[list(positions)])
+
     def probability(self, token: int) -> Floats:
         return np.exp(self.values[:, token] - self._log_sum())
 

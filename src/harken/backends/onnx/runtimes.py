@@ -55,7 +55,7 @@ class OnnxRuntimeGraph:
 
 
 class OpenVinoGraph:
-    """A graph in OpenVINO on the CPU.
+    """A graph of fixed shapes in OpenVINO on the CPU.
 
     Parameters
     ----------
@@ -79,17 +79,15 @@ class OpenVinoGraph:
         }
         self._compiled = core.compile_model(str(path), "CPU", config)
         self._request = self._compiled.create_infer_request()
-        self._outputs = [(_public(output.get_names()), output.get_partial_shape()) for output in self._compiled.outputs]
+        self._outputs = [(_public(output.get_names()), tuple(output.get_shape())) for output in self._compiled.outputs]
 
     def __call__(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
-        # Outputs of known shape are computed in place of the caller's arrays: no copy.
-        own = {
-            name: np.empty(tuple(shape.to_shape()), np.float32) for name, shape in self._outputs if shape.is_static
-        }
-        for name, array in own.items():
+        # Computed straight into arrays of the caller's: no copy.
+        outputs = {name: np.empty(shape, np.float32) for name, shape in self._outputs}
+        for name, array in outputs.items():
             self._request.set_tensor(name, self._tensor(array, shared_memory=True))
         self._request.infer(inputs, share_inputs=True, share_outputs=True)
-        return own or {name: self._request.get_tensor(name).data.copy() for name, _ in self._outputs}
+        return outputs
 
 
 def _public(names: set[str]) -> str:

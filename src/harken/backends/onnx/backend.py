@@ -1,0 +1,108 @@
+"""The CPU engine: the contract over ONNX graphs, each in the runtime that was measured to be fastest for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.backends.onnx.plan import Plan, make_plan
+from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
+from harken.backends.onnx.session import OnnxFeatures, OnnxSession
+from harken.backends.onnx.store import GraphStore, default_root
+from harken.contract import Capabilities, Floats
+from harken.types import Dims
+
+FORMAT = 1
+"""Part of the name of every kept graph; raise it when the builder changes what it builds."""
+
+
+class OnnxBackend:
+    """`harken.contract.Backend` on ONNX Runtime and OpenVINO.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+        By the names of the original state dict; read only when a graph has to be built.
+    digest : str
+        Names the weights on disk: the same digest, the same graphs.
+    precision : {"auto", "fp32", "bf16", "int8"}
+        "auto" is int8.
+    threads : int or None
+        Threads of one forward pass; by default the processors that this process may use.
+    cache : Path or None
+        Where built graphs are kept; by default the user's cache directory.
+
+    Raises
+    ------
+    OptionError
+        If this machine cannot compute in that precision.
+    BackendUnavailable
+        If a runtime is not installed.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        weights: Mapping[str, NDArray[Any]],
+        digest: str,
+        *,
+        precision: str = "auto",
+        threads: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self.dims = dims
+        self.threads = threads or usable_processors()
+        self.plan = make_plan(precision)
+        store = GraphStore(cache or default_root())
+        # Each loads mostly outside of Python, so together they take the time of the slower one.
+        with ThreadPoolExecutor(2) as pool:
+            encoder = pool.submit(self._load, store, digest, weights, "encoder")
+            decoder = pool.submit(self._load, store, digest, weights, "decoder")
+            self._encoder, self._decoder = encoder.result(), decoder.result()
+        self.capabilities = Capabilities(
+            name="onnx", precision=self.plan.precision, device="cpu", detail=f"{self.plan}, {self.threads} threads"
+        )
+
+    def encode(self, mel: Floats) -> OnnxFeatures:
+        windows = [self._encoder({"mel": np.ascontiguousarray(mel[i : i + 1])}) for i in range(len(mel))]
+        names = [name for name in windows[0] if name.startswith("cross")]
+        if len(windows) == 1:
+            return OnnxFeatures({name: windows[0][name] for name in names})
+        return OnnxFeatures({name: np.concatenate([window[name] for window in windows]) for name in names})
+
+    def open(self, features: OnnxFeatures, rows: Sequence[int], capacity: int) -> OnnxSession:
+        return OnnxSession(self._decoder, self.dims, features, rows, capacity)
+
+    def _load(self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str) -> Graph:
+        build, kind = _recipe(self.plan, half)
+        path = store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", partial(build, weights, self.dims))
+        runtime, precision = getattr(self.plan, half)
+        if runtime == "openvino":
+            return OpenVinoGraph(path, self.threads, precision)
+        return OnnxRuntimeGraph(path, self.threads)
+
+
+def usable_processors() -> int:
+    """Number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _recipe(plan: Plan, half: str) -> tuple[Callable[..., Any], str]:
+    """How to build one half, and what to call the outcome."""
+    from harken.backends.onnx import graphs
+    from harken.backends.onnx.linear import float_linear, int8_linear
+
+    if half == "encoder":
+        return graphs.encoder, "float"
+    int8 = plan.decoder[1] == "int8"
+    return partial(graphs.decoder, linear=int8_linear if int8 else float_linear), "int8" if int8 else "float"

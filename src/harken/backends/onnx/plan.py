@@ -1,0 +1,61 @@
+"""Which runtime executes which half in which precision, on this machine.
+
+Measured in docs/decisions/runtimes.md: OpenVINO is fastest at the encoder, a large computation of fixed shape, and
+ONNX Runtime at the decoder, whose steps are short and whose shapes vary; OpenVINO's bfloat16 decoder takes longer than
+ONNX Runtime's in float32, so "bf16" means the encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harken.backends.onnx.runtimes import import_openvino
+from harken.errors import BackendUnavailable, OptionError
+
+PRECISIONS = ("auto", "fp32", "bf16", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Runtime and its precision for either half."""
+
+    precision: str
+    encoder: tuple[str, str]
+    decoder: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"encoder {' '.join(self.encoder)}, decoder {' '.join(self.decoder)}"
+
+
+def make_plan(precision: str) -> Plan:
+    """Choose for this machine.
+
+    Raises
+    ------
+    OptionError
+        If the precision is unknown, or is bf16 and the processor has no bfloat16 arithmetic.
+    """
+    if precision not in PRECISIONS:
+        raise OptionError("precision", precision, ", ".join(PRECISIONS))
+    capable = openvino_capabilities()
+    encoder = ("openvino", "f32") if capable else ("onnxruntime", "fp32")
+    if "BF16" in capable and precision != "fp32":
+        encoder = ("openvino", "bf16")
+    match precision:
+        case "fp32":
+            return Plan(precision="fp32", encoder=encoder, decoder=("onnxruntime", "fp32"))
+        case "bf16" if encoder[1] == "bf16":
+            return Plan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
+        case "bf16":
+            raise OptionError("precision", precision, "fp32 or int8: this processor has no bfloat16 arithmetic")
+        case _:
+            return Plan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
+
+
+def openvino_capabilities() -> frozenset[str]:
+    """What OpenVINO reports of the processor (``BF16``, ``INT8`` ...); empty where it is not installed."""
+    try:
+        core = import_openvino().Core()
+    except BackendUnavailable:
+        return frozenset()
+    return frozenset(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))

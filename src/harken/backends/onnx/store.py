@@ -1,0 +1,106 @@
+"""Built graphs on disk: atomic, safe with several processes, checked before use and rebuilt when broken.
+
+A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. It is made
+under another name and renamed into place, so that no process ever sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from harken.errors import OutputError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+FILES = ("model.onnx", "model.data")
+CHECKSUMS = "checksums.json"
+
+
+def default_root() -> Path:
+    """Where graphs are kept: ``HARKEN_CACHE``, or the cache directory that the platform has for users."""
+    return Path(os.environ.get("HARKEN_CACHE") or platformdirs.user_cache_dir("harken")) / "graphs"
+
+
+class GraphStore:
+    """Graphs under one directory, by key.
+
+    Parameters
+    ----------
+    root : Path
+        Made when first needed; where it cannot be written, a temporary directory is used instead.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, key: str, build: Callable[[], ModelProto]) -> Path:
+        """Path of the ONNX file under `key`, built first if it is not there or not intact.
+
+        Raises
+        ------
+        OutputError
+            If it has to be built and cannot be written anywhere.
+        """
+        kept = self._root / key
+        if intact(kept):
+            return kept / FILES[0]
+        model = build()
+        try:
+            return _publish(model, kept) / FILES[0]
+        except OSError as error:
+            try:
+                return _publish(model, Path(tempfile.mkdtemp(prefix="harken-")) / key) / FILES[0]
+            except OSError:
+                message = f"{self._root}: cannot keep the built graphs ({error.strerror or error}); set HARKEN_CACHE"
+                raise OutputError(message) from error
+
+
+def intact(directory: Path) -> bool:
+    """Whether a kept graph has the checksums that it was written with."""
+    try:
+        return bool(json.loads((directory / CHECKSUMS).read_text()) == _checksums(directory))
+    except (OSError, ValueError):
+        return False
+
+
+def _publish(model: ModelProto, kept: Path) -> Path:
+    """Write a graph beside its final place and rename it; where another process was faster, keep its graph."""
+    import onnx
+
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=kept.parent))
+    try:
+        onnx.save_model(model, making / FILES[0], save_as_external_data=True, location=FILES[1])
+        (making / CHECKSUMS).write_text(json.dumps(_checksums(making)))
+        if kept.exists() and not intact(kept):
+            kept.replace(making / "broken")
+        try:
+            making.replace(kept)
+        except OSError:
+            if not intact(kept):
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    shutil.rmtree(kept / "broken", ignore_errors=True)
+    return kept
+
+
+def _checksums(directory: Path) -> dict[str, int]:
+    sums = {}
+    for name in FILES:
+        total = 0
+        with (directory / name).open("rb") as file:
+            while block := file.read(1 << 20):
+                total = zlib.crc32(block, total)
+        sums[name] = total
+    return sums

@@ -1,0 +1,92 @@
+"""What decoding a window yields, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """Tokens of one window with their log-probabilities.
+
+    Parameters
+    ----------
+    tokens : tuple of int
+        Sampled tokens, without the end of text.
+    logprobs : tuple of float
+        Log-probability of each, at temperature 1, under the rules; one more for the end of text if it was reached.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def sum_logprob(self) -> float:
+        """Log-probability of the whole."""
+        return sum(self.logprobs)
+
+    @property
+    def avg_logprob(self) -> float:
+        """Log-probability a token, the end of text counted (openai/whisper, decoding.py, DecodingTask.run)."""
+        return self.sum_logprob / (len(self.tokens) + 1)
+
+    def score(self, length_penalty: float | None) -> float:
+        """By which hypotheses are ranked (openai/whisper, decoding.py, MaximumLikelihoodRanker)."""
+        length = max(1, len(self.tokens))
+        divisor = length if length_penalty is None else ((5 + length) / 6) ** length_penalty
+        return self.sum_logprob / divisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One token as it is chosen; for a beam, the last token of the leading hypothesis.
+
+    Parameters
+    ----------
+    row : int
+        Which of the rows in work.
+    index : int
+        Number of tokens sampled in this row before this one.
+    token : int
+    logprob : float
+    """
+
+    row: int
+    index: int
+    token: int
+    logprob: float
+
+
+Observer = Callable[[Step], None]
+"""Called at every step; decoding stops at once with whatever it raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStats:
+    """What a decode did; add them up with ``+``.
+
+    Parameters
+    ----------
+    windows : int
+        Windows decoded, each attempt of the fallback ladder counted.
+    forwards : int
+        Forward passes of the decoder.
+    prompt_tokens : int
+        Tokens read before sampling began.
+    sampled_tokens : int
+        Tokens chosen, in all rows.
+    """
+
+    windows: int = 0
+    forwards: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+
+    def __add__(self, other: DecodeStats) -> DecodeStats:
+        return DecodeStats(
+            windows=self.windows + other.windows,
+            forwards=self.forwards + other.forwards,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            sampled_tokens=self.sampled_tokens + other.sampled_tokens,
+        )

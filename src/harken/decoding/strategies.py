@@ -1,0 +1,105 @@
+"""How tokens are chosen: a sum type, so that an illegal combination cannot be written.
+
+`Greedy` and `Beam` are deterministic; `Sample` draws at a temperature. The fallback ladder of the long form is a
+tuple of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harken.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greedy:
+    """Take the most probable token at every step."""
+
+    @property
+    def temperature(self) -> float:
+        """Zero, by definition."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Draw tokens at a temperature, `best_of` times, and keep the best.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; 1 draws from the model's own distribution.
+    best_of : int
+        Number of independent samples.
+    length_penalty : float or None
+        As in `Beam`.
+    """
+
+    temperature: float
+    best_of: int = 5
+    length_penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature <= 10:
+            raise OptionError("temperature", self.temperature, "a number above 0 and up to 10")
+        _check_count("best_of", self.best_of)
+        _check_penalty(self.length_penalty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beam:
+    """Keep the `width` best hypotheses at every step.
+
+    Parameters
+    ----------
+    width : int
+        Hypotheses kept.
+    patience : float
+        Stop after ``round(width * patience)`` finished ones (Kasai et al. 2022, arXiv:2204.05424).
+    length_penalty : float or None
+        Alpha in ((5 + length) / 6) ** alpha, by which a finished hypothesis' log-probability is divided
+        (Wu et al. 2016, arXiv:1609.08144, equation 14); None divides by the length.
+    """
+
+    width: int = 5
+    patience: float = 1.0
+    length_penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("width", self.width)
+        if not 0 < self.patience <= 100:
+            raise OptionError("patience", self.patience, "a number above 0 and up to 100")
+        _check_penalty(self.length_penalty)
+
+    @property
+    def temperature(self) -> float:
+        """Zero: a beam is deterministic."""
+        return 0.0
+
+
+Strategy = Greedy | Sample | Beam
+
+
+def ladder(
+    temperatures: tuple[float, ...], *, first: Greedy | Beam, best_of: int, length_penalty: float | None
+) -> tuple[Strategy, ...]:
+    """One strategy for each temperature: `first` at 0, sampling above.
+
+    Source: openai/whisper, transcribe.py, decode_with_fallback.
+    """
+    if not temperatures:
+        raise OptionError("temperatures", temperatures, "at least one temperature")
+    return tuple(
+        first if t == 0 else Sample(temperature=t, best_of=best_of, length_penalty=length_penalty)
+        for t in temperatures
+    )
+
+
+def _check_count(field: str, value: int) -> None:
+    if not 1 <= value <= 64:
+        raise OptionError(field, value, "an integer from 1 to 64")
+
+
+def _check_penalty(value: float | None) -> None:
+    if value is not None and not 0 <= value <= 1:
+        raise OptionError("length_penalty", value, "a number from 0 to 1, or None")
