@@ -1,0 +1,100 @@
+"""What holds for any text and any run of tokens."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.text import TextStream, Tokenizer
+from harken.text.alphabet import is_spelled, spell, unspell
+from harken.text.bpe import split_pieces
+
+BYTES = Tokenizer.bytes_only()
+REAL = [Tokenizer.builtin(51864), Tokenizer.builtin(51866)]
+
+tokenizers = st.sampled_from([BYTES, *REAL])
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aé♪🙂日 '.st\n", max_size=40)
+languages = st.sampled_from(["en", "ja"])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
+    """Any tokens at all, those that hold no whole character as often as the others."""
+    tokenizer = draw(tokenizers)
+    partial = [token for token in range(256) if tokenizer.decode([token]) == "�"]
+    token = st.integers(0, tokenizer.n_vocab - 1) | st.sampled_from(partial)
+    return tokenizer, draw(st.lists(token, max_size=30))
+
+
+@given(data=st.binary())
+def test_every_byte_has_its_letter(data: bytes) -> None:
+    assert is_spelled(spell(data))
+    assert len(spell(data)) == len(data)
+    assert unspell(spell(data)) == data
+
+
+@given(text=texts)
+def test_pieces_together_are_the_text(text: str) -> None:
+    assert "".join(split_pieces(text)) == text
+
+
+@given(tokenizer=tokenizers, text=texts)
+def test_decoding_what_was_encoded_gives_the_text(tokenizer: Tokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert all(0 <= token < tokenizer.eot for token in tokens)
+
+
+@given(run=runs(), language=languages)
+def test_words_together_are_the_text_whatever_the_tokens(
+    run: tuple[Tokenizer, list[int]], language: str
+) -> None:
+    tokenizer, tokens = run
+    words, groups = tokenizer.split_words(tokens, language)
+    assert [token for group in groups for token in group] == tokens
+    assert "".join(words) == tokenizer.decode_with_timestamps(tokens)
+    assert words == [tokenizer.decode_with_timestamps(group) for group in groups]
+
+
+@given(tokenizer=tokenizers, text=texts, language=languages)
+def test_no_word_of_a_text_holds_a_part_of_a_character(tokenizer: Tokenizer, text: str, language: str) -> None:
+    words, groups = tokenizer.split_words(tokenizer.encode(text), language)
+    assert "".join(words) == text
+    for word, group in zip(words, groups, strict=True):
+        assert tokenizer.decode_bytes(group).decode() == word
+
+
+@given(text=texts)
+def test_words_of_unspaced_languages_are_single_characters_where_tokens_are_bytes(text: str) -> None:
+    assert BYTES.split_words(BYTES.encode(text), "ja")[0] == list(text)
+
+
+@given(run=runs())
+def test_stream_gives_what_decode_gives_whatever_the_tokens(run: tuple[Tokenizer, list[int]]) -> None:
+    tokenizer, tokens = run
+    stream = TextStream(tokenizer)
+    assert "".join(map(stream.push, tokens)) + stream.flush() == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("tokenizer", REAL, ids=["english", "multilingual"])
+def test_merging_by_heap_equals_the_definition(tokenizer: Tokenizer) -> None:
+    """The lowest rank first, the leftmost of equals: spelled out, on pieces that cross many ranks."""
+    ids = {tokenizer.decode_bytes([token]): token for token in range(tokenizer.eot)}
+
+    @given(piece=st.text("aeinorst", min_size=1, max_size=30))
+    def check(piece: str) -> None:
+        parts = [bytes([byte]) for byte in piece.encode()]
+        while len(parts) > 1:
+            ranks = [ids.get(a + b, tokenizer.eot) for a, b in zip(parts, parts[1:], strict=False)]
+            if min(ranks) == tokenizer.eot:
+                break
+            at = ranks.index(min(ranks))
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        assert (
+            tokenizer.encode(piece) == [ids.get(piece.encode())]
+            if piece.encode() in ids
+            else [ids[p] for p in parts]
+        )
+
+    check()

@@ -1,0 +1,141 @@
+"""A file is written as a whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harken.atomic import open_atomic, write_atomic
+from harken.errors import AudioNotFound, OutputError
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files only")
+
+
+def test_text_and_bytes_are_joined(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomic(path, ["Größe\n", b"\x00\xff"], durable=True)
+    assert path.read_bytes() == "Größe\n".encode() + b"\x00\xff"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_the_name_holds_the_old_content_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with open_atomic(path) as write:
+        write("new" * 100_000)
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" * 100_000
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AudioNotFound("talk.mp3: no such file")])
+def test_what_the_content_raises_passes_through_and_leaves_nothing(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def chunks() -> Iterator[str]:
+        yield "a"
+        raise error
+
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        write_atomic(path, chunks())
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@posix
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the system refuses the write midway."""
+    import resource
+    import signal
+
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.txt: cannot be written: File too large") as caught:
+            write_atomic(path, ["x" * 10_000] * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert isinstance(caught.value, OSError)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_device_is_written_to_in_place() -> None:
+    with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
+        write_atomic("/dev/full", ["x"])
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_full_disk_when_the_content_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=f"a.txt: cannot be written: {os.strerror(errno.ENOSPC)}"):
+        write_atomic(tmp_path / "a.txt", ["x"], durable=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="there is no folder .*nowhere"):
+        write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_atomic(tmp_path, ["x"])
+    assert os.listdir(tmp_path) == []
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="Permission denied"):
+        write_atomic(tmp_path / "a.txt", ["x"])
+
+
+@posix
+def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
+    write_atomic(tmp_path / "link.txt", ["x"])
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real" / "a.txt").read_text() == "x"
+
+
+@posix
+def test_others_may_read_what_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_atomic(tmp_path / "a.txt", ["x"])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with open_atomic(path) as first, open_atomic(path) as second:
+        first("1" * 50_000)
+        second("2" * 50_000)
+        first("1" * 50_000)
+    assert path.read_text() == "1" * 100_000
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_the_longest_name_a_file_can_have(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 251 + ".txt")
+    write_atomic(path, ["x"])
+    assert path.read_text() == "x"

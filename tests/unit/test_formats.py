@@ -1,0 +1,197 @@
+"""Each form of a transcript, to the letter."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from harken.errors import OptionError
+from harken.formats import FORMATS, Writer, clock, render
+from harken.results import Attempt, Segment, Transcript, Word
+
+
+def segment(start_s: float, end_s: float, text: str, **other: Any) -> Segment:
+    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01}
+    fields = {"index": 0, "tokens": (50364, 400, 50414), "seek_s": 0.0, **numbers, **other}
+    return Segment(start_s=start_s, end_s=end_s, text=text, **fields)
+
+
+def transcript(*segments: Segment) -> Transcript:
+    return Transcript(segments=segments, language="en", duration_s=12.5, model="tiny.en")
+
+
+TWO = transcript(segment(0.0, 2.5, " And so, my fellow"), segment(2.5, 3661.007, " Americans."))
+
+EXPECTED = {
+    "txt": "And so, my fellow\nAmericans.\n",
+    "srt": (
+        "1\n00:00:00,000 --> 00:00:02,500\nAnd so, my fellow\n\n"
+        "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n"
+    ),
+    "vtt": (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
+        "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n"
+    ),
+    "tsv": "start\tend\ttext\n0\t2500\tAnd so, my fellow\n2500\t3661007\tAmericans.\n",
+    "lrc": "[00:00.00]And so, my fellow\n[00:02.50]Americans.\n",
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_two_segments(name: str) -> None:
+    assert "".join(render(TWO, name)) == EXPECTED[name]
+
+
+def one(name: str, segment: Segment) -> str:
+    return Writer(name).segment(segment)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("srt", " a --> b", "a -> b"),
+        ("srt", "a ---> b", "a -> b"),
+        ("vtt", " a --> b", "a --&gt; b"),
+        ("vtt", "<i>R&D</i>", "&lt;i&gt;R&amp;D&lt;/i&gt;"),
+        ("srt", "<i>R&D</i>", "<i>R&D</i>"),
+        ("srt", "one\r\n\r\n \n2\u2028three\n", "one\n2\nthree"),
+        ("vtt", "one\n\ntwo", "one\ntwo"),
+    ],
+)
+def test_text_of_a_cue(name: str, text: str, written: str) -> None:
+    cue = one(name, segment(1.0, 2.0, text))
+    assert cue.partition("00:00:02")[2][4:] == f"\n{written}\n\n"
+    assert cue.count("-->") == 1
+    assert cue.count("\n\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("txt", "one two three\n"), ("tsv", "1000\t2000\tone two three\n"), ("lrc", "[00:01.00]one two three\n")],
+)
+def test_forms_of_one_line_keep_to_it(name: str, written: str) -> None:
+    assert one(name, segment(1.0, 2.0, " one\ttwo\n\nthree\r\n")) == written
+
+
+def test_a_text_in_brackets_is_no_tag_of_lrc() -> None:
+    assert one("lrc", segment(1.0, 2.0, " [00:05.00] la")) == "[00:01.00] [00:05.00] la\n"
+
+
+def test_long_recordings() -> None:
+    late = segment(360_000.0, 400_000.5, "late")
+    assert "100:00:00,000 --> 111:06:40,500" in one("srt", late)
+    assert "100:00:00.000 --> 111:06:40.500" in one("vtt", late)
+    assert one("tsv", late) == "360000000\t400000500\tlate\n"
+    assert one("lrc", late) == "[6000:00.00]late\n"
+
+
+def test_times_are_rounded_once() -> None:
+    assert clock(round(59.9996 * 1000)) == "00:01:00.000"
+    assert one("lrc", segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
+    assert "00:59:59,999 --> 01:00:00,000" in one("srt", segment(3599.9994, 3599.9996, "x"))
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_a_cue_is_never_without_length(name: str) -> None:
+    mark = {"srt": ",", "vtt": "."}[name]
+    assert f"00:00:01{mark}000 --> 00:00:01{mark}001" in one(name, segment(1.0, 1.0, "x"))
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"json"}))
+def test_a_segment_without_text_writes_nothing_and_takes_no_number(name: str) -> None:
+    silent = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
+    assert "".join(render(silent, name)) == EXPECTED[name]
+
+
+FULL = Transcript(
+    segments=(
+        segment(
+            0.0,
+            2.0,
+            ' "Größe"\n',
+            avg_logprob=-math.inf,
+            attempts=(
+                Attempt(
+                    temperature=0.0,
+                    avg_logprob=math.nan,
+                    compression_ratio=3.0,
+                    no_speech_prob=0.5,
+                    reason="compression_ratio 3.0 > 2.4",
+                ),
+                Attempt(temperature=0.2, avg_logprob=-0.5, compression_ratio=1.0, no_speech_prob=0.5),
+            ),
+            words=(Word(start_s=0.5, end_s=1.0, text=" Größe", probability=0.75),),
+        ),
+        segment(2.0, 3.0, " b", index=1, seek_s=2.0),
+    ),
+    language="de",
+    language_probability=0.875,
+    duration_s=3.25,
+    model="tiny",
+    task="translate",
+)
+
+
+def test_json_holds_every_field() -> None:
+    assert json.loads("".join(render(FULL, "json"))) == {
+        "segments": [
+            {
+                "id": 0, "start": 0.0, "end": 2.0, "text": ' "Größe"\n', "tokens": [50364, 400, 50414],
+                "temperature": 0.0, "avg_logprob": None, "compression_ratio": 1.5, "no_speech_prob": 0.01,
+                "seek_s": 0.0,
+                "attempts": [
+                    {"temperature": 0.0, "avg_logprob": None, "compression_ratio": 3.0, "no_speech_prob": 0.5,
+                     "reason": "compression_ratio 3.0 > 2.4"},
+                    {"temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 1.0, "no_speech_prob": 0.5,
+                     "reason": None},
+                ],
+                "words": [{"start": 0.5, "end": 1.0, "word": " Größe", "probability": 0.75}],
+            },
+            {
+                "id": 1, "start": 2.0, "end": 3.0, "text": " b", "tokens": [50364, 400, 50414],
+                "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01,
+                "seek_s": 2.0, "attempts": [], "words": [],
+            },
+        ],
+        "language": "de",
+        "language_probability": 0.875,
+        "duration": 3.25,
+        "model": "tiny",
+        "task": "translate",
+        "text": '"Größe"\n b',
+    }  # fmt: skip
+
+
+def test_json_of_nothing() -> None:
+    assert json.loads("".join(render(transcript(), "json")))["segments"] == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_was_done_before_an_interruption_is_complete(name: str) -> None:
+    writer = Writer(name)
+    written = writer.header() + writer.segment(FULL.segments[0])
+    done = Transcript(segments=FULL.segments[:1], language="de", duration_s=3.25, model="tiny")
+    assert written + writer.footer(done) == "".join(render(done, name))
+
+
+def test_an_unknown_format_is_refused_with_those_there_are() -> None:
+    with pytest.raises(OptionError, match="format='doc': allowed is txt, srt, vtt, tsv, json, lrc"):
+        Writer("doc")
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s"),
+    [(-0.1, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf), (math.inf, math.inf)],
+)
+def test_impossible_times_are_refused(start_s: float, end_s: float) -> None:
+    with pytest.raises(OptionError, match="a finite time from"):
+        segment(start_s, end_s, "x")
+    with pytest.raises(OptionError, match="a finite time from"):
+        Word(start_s=start_s, end_s=end_s, text="x", probability=1.0)
+
+
+def test_text_of_a_transcript() -> None:
+    assert TWO.text == "And so, my fellow Americans."

@@ -1,0 +1,46 @@
+"""Languages by code, name and alias."""
+
+from __future__ import annotations
+
+import pytest
+
+from harken.errors import OptionError
+from harken.text import LANGUAGES, resolve
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ("de", "de"),
+        ("German", "de"),
+        (" ENGLISH ", "en"),
+        ("castilian", "es"),
+        ("Burmese", "my"),
+        ("mandarin", "zh"),
+        ("Haitian Creole", "ht"),
+        ("haw", "haw"),
+        ("jv", "jw"),
+        ("yue", "yue"),
+    ],
+)
+def test_resolve(given: str, code: str) -> None:
+    assert resolve(given) == code
+
+
+def test_every_code_and_name_resolves_to_its_code() -> None:
+    assert len(LANGUAGES) == 100
+    assert [resolve(code) for code in LANGUAGES] == list(LANGUAGES)
+    assert [resolve(name) for name in LANGUAGES.values()] == list(LANGUAGES)
+
+
+def test_an_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> None:
+    with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
+        resolve("Germn")
+    assert caught.value.field == "language"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["", "klingon", "xx", "<|en|>", "en-US"])
+def test_what_is_no_language(given: str) -> None:
+    with pytest.raises(OptionError):
+        resolve(given)

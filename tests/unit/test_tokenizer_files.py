@@ -1,0 +1,116 @@
+"""Reading a vocabulary from each kind of file, and refusing what is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harken.errors import CheckpointError, CheckpointNotFound
+from harken.text import Tokenizer
+from harken.text.alphabet import spell
+
+N_VOCAB = 1509 + 259 + 2
+TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]
+SPELLED = [spell(token) for token in TOKENS]
+SPECIALS = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>"]
+
+
+def lines() -> str:
+    return "".join(f"{token}\n" for token in SPELLED + SPECIALS)
+
+
+def ids() -> dict[str, int]:
+    return {token: i for i, token in reversed(list(enumerate(SPELLED + SPECIALS)))}
+
+
+CONTENTS = {
+    "tokenizer.json": lambda: json.dumps({"model": {"vocab": ids(), "merges": ["h e"]}, "added_tokens": []}),
+    "vocab.json": lambda: json.dumps(ids(), ensure_ascii=False),
+    "vocabulary.txt": lines,
+    "vocabulary.json": lambda: json.dumps(SPELLED + SPECIALS),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    tokens: tuple[bytes, ...] = ()
+    path: Path | None = None
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(CONTENTS[name](), encoding="utf-8")
+    tokenizer = Tokenizer.open(Source(path=tmp_path / name), N_VOCAB)
+    assert tokenizer.eot == 259
+    assert [tokenizer.decode_bytes([i]) for i in range(259)] == TOKENS
+    assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
+
+
+def test_windows_line_ends_are_no_part_of_the_tokens(tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.txt").write_bytes(lines().replace("\n", "\r\n").encode())
+    tokenizer = Tokenizer.from_file(tmp_path / "vocabulary.txt", N_VOCAB)
+    assert tokenizer.decode_bytes(range(259)) == b"".join(TOKENS)
+
+
+def test_tokens_of_a_ggml_file_may_hold_the_end_of_text() -> None:
+    for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
+        tokenizer = Tokenizer.open(Source(tokens=tuple(tokens)), N_VOCAB)
+        assert tokenizer.eot == 259
+        assert tokenizer.encode("hello") == [257]
+
+
+def test_a_checkpoint_without_vocabulary_means_the_builtin_one() -> None:
+    assert Tokenizer.open(Source(), 51864).decode([15496]) == "Hello"
+    assert Tokenizer.open(Source(), 51866).multilingual
+
+
+DAMAGED = {
+    "empty": ("tokenizer.json", b""),
+    "cut": ("tokenizer.json", CONTENTS["tokenizer.json"]().encode()[:1000]),
+    "no model": ("tokenizer.json", b"{}"),
+    "no vocab": ("tokenizer.json", b'{"model": {}}'),
+    "a list": ("tokenizer.json", b"[]"),
+    "unigram": ("tokenizer.json", b'{"model": {"vocab": [["a", -1.0]]}}'),
+    "null": ("tokenizer.json", b'{"model": {"vocab": null}}'),
+    "not UTF-8": ("vocabulary.txt", b"\xff\xfe\xfd"),
+    "no end of text": ("vocabulary.txt", b"a\nb\n"),
+    "a hole": ("vocab.json", b'{"a": 0, "<|endoftext|>": 2}'),
+    "ids of text": ("vocab.json", b'{"a": "0", "<|endoftext|>": 1}'),
+    "numbers": ("vocabulary.json", b'[1, 2, "<|endoftext|>"]'),
+    "lone surrogate": ("vocabulary.json", b'["\\ud800", "<|endoftext|>"]'),
+    "not byte-level": ("vocabulary.json", json.dumps(["▁the", "<|endoftext|>"]).encode()),
+    "too few bytes": ("vocabulary.json", json.dumps(["a", "<|endoftext|>"]).encode()),
+    "too deep": ("tokenizer.json", b"[" * 200_000),
+    "another kind": ("spiece.model", b""),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.from_file(path, N_VOCAB)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_vocabulary_that_does_not_fit_the_model_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text(lines(), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
+        Tokenizer.from_file(path, 51864)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"tokenizer\.json: no such file"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json", N_VOCAB)
+
+
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)
