@@ -1,0 +1,24 @@
+"""harken: Whisper speech recognition that is fast on a CPU, exact, and pleasant to read.
+
+>>> import harken
+>>> harken.load("tiny.en").transcribe("talk.mp3").text
+"""
+
+from harken.api import Recognizer, Transcription, load
+from harken.errors import HarkenError
+from harken.results import Segment, Transcript, Word
+from harken.transcribe import TranscribeOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HarkenError",
+    "Recognizer",
+    "Segment",
+    "Transcript",
+    "TranscribeOptions",
+    "Transcription",
+    "Word",
+    "__version__",
+    "load",
+]

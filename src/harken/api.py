@@ -1,0 +1,218 @@
+"""The two things a program needs: `load` a model, `transcribe` a recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numpy.typing import NDArray
+
+from harken.contract import Backend
+from harken.decoding import DecodeStats
+from harken.errors import OptionError
+from harken.results import Segment, Transcript
+from harken.text import Tokenizer
+from harken.transcribe import Hooks, LongForm, TranscribeOptions
+from harken.types import Dims
+
+Audio = str | os.PathLike[str] | BinaryIO | NDArray[Any]
+"""A path, ``"-"`` for standard input, a file open for reading, or samples at 16 kHz (float, or int16)."""
+
+BACKENDS = ("onnx", "numpy")
+
+
+def load(
+    model: str | os.PathLike[str] = "tiny.en",
+    *,
+    backend: str = "onnx",
+    precision: str = "auto",
+    threads: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    download: bool = True,
+) -> Recognizer:
+    """Load a Whisper model.
+
+    Parameters
+    ----------
+    model : str or path
+        ``"tiny.en"``, which comes with harken; a path to a checkpoint (CTranslate2 or Hugging Face directory, original
+        ``.pt``, ggml file); a name such as ``"small"``; or a Hugging Face repository such as
+        ``"openai/whisper-small"``.
+    backend : {"onnx", "numpy"}
+        The CPU engine, or the slow oracle.
+    precision : {"auto", "fp32", "bf16", "int8"}
+        Of the CPU engine; "auto" is int8.
+    threads : int, optional
+        Threads of the CPU engine; by default the processors that this process may use.
+    cache : path, optional
+        Where compiled graphs are kept; by default the user's cache directory, or ``HARKEN_CACHE``.
+    revision : str, optional
+        Branch, tag or commit of a Hugging Face repository.
+    download : bool
+        Whether a model that is not on this machine may be downloaded.
+
+    Returns
+    -------
+    Recognizer
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no such model.
+    CheckpointError
+        If it is damaged or not Whisper.
+    OptionError
+        If `backend` or `precision` is not one of those above, or this machine cannot compute in it.
+    BackendUnavailable
+        If the runtime is not installed.
+    """
+    from harken.checkpoints import open_checkpoint, resolve
+
+    if backend not in BACKENDS:
+        raise OptionError("backend", backend, " or ".join(BACKENDS))
+    if threads is not None and not 1 <= threads <= 1024:
+        raise OptionError("threads", threads, "an integer from 1 to 1024")
+    checkpoint = open_checkpoint(resolve(model, revision=revision, download=download))
+    engine: Backend
+    if backend == "numpy":
+        from harken.backends.numpy import NumpyBackend
+
+        engine = NumpyBackend(checkpoint.dims, checkpoint.weights)
+    else:
+        from harken.backends.onnx import OnnxBackend
+
+        engine = OnnxBackend(
+            checkpoint.dims,
+            checkpoint.weights,
+            checkpoint.weights.digest,
+            precision=precision,
+            threads=threads,
+            cache=Path(cache) if cache is not None else None,
+        )
+    return Recognizer(engine, Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab), str(model))
+
+
+class Recognizer:
+    """A model ready to work; it holds no state of any recording, so one may serve many calls in turn.
+
+    Parameters
+    ----------
+    backend : Backend
+    tokenizer : Tokenizer
+    model : str
+        How results name the model.
+    """
+
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, model: str) -> None:
+        self.backend = backend
+        self.tokenizer = tokenizer
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"Recognizer({self.model!r}, {self.backend.capabilities.detail})"
+
+    @property
+    def dims(self) -> Dims:
+        """Dimensions of the model."""
+        return self.backend.dims
+
+    def transcribe(self, audio: Audio, options: TranscribeOptions | None = None, /, **changes: Any) -> Transcription:
+        """Transcribe a recording, lazily: work is done as segments are asked for.
+
+        Parameters
+        ----------
+        audio : path, "-", file or ndarray
+            Anything that FFmpeg's libraries read, video included; or samples at 16 kHz.
+        options : TranscribeOptions, optional
+        **changes
+            Single options by name (see `TranscribeOptions`), and the hooks ``progress``, ``observe`` and ``cancelled``
+            (see `harken.transcribe.Hooks`).
+
+        Returns
+        -------
+        Transcription
+            Iterate for segments, or ask for `text` or `result()`.
+
+        Raises
+        ------
+        OptionError
+            If an option is unknown or its value not allowed, or the model does not know that language or task.
+        AudioError
+            While iterating, if the recording cannot be read; what could be read is delivered first.
+
+        Examples
+        --------
+        >>> import harken
+        >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
+        ...     print(f"{segment.start_s:.2f} {segment.text}")
+        """
+        from dataclasses import fields, replace
+
+        from harken.audio import samples
+
+        hooks = Hooks(**{name: changes.pop(name) for name in ("progress", "observe", "cancelled") if name in changes})
+        known = {field.name for field in fields(TranscribeOptions)}
+        for name in changes.keys() - known:
+            raise OptionError(name, changes[name], f"no such option; there are {', '.join(sorted(known))}")
+        options = replace(options or TranscribeOptions(), **changes)
+        # Fails now rather than at the first segment where the model lacks the language or the task.
+        self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
+        return Transcription(LongForm(self.backend, self.tokenizer, iter(samples(audio)), options, hooks), self.model)
+
+
+class Transcription:
+    """A transcription in progress: iterate for segments as they are decoded.
+
+    Iterating again starts from the first segment and decodes nothing twice.
+    """
+
+    def __init__(self, work: LongForm, model: str) -> None:
+        self._work, self._model = work, model
+        self._segments = work.segments()
+        self._done: list[Segment] = []
+
+    def __iter__(self) -> Iterator[Segment]:
+        index = 0
+        while True:
+            if index == len(self._done):
+                segment = next(self._segments, None)
+                if segment is None:
+                    return
+                self._done.append(segment)
+            yield self._done[index]
+            index += 1
+
+    @property
+    def language(self) -> str | None:
+        """Code of the language; None until the first window has been decoded."""
+        return self._work.language
+
+    @property
+    def stats(self) -> DecodeStats:
+        """What decoding has cost so far."""
+        return self._work.stats
+
+    @property
+    def text(self) -> str:
+        """The whole text; decodes what has not been decoded."""
+        return self.result().text
+
+    def so_far(self) -> Transcript:
+        """What has been decoded up to now."""
+        return Transcript(
+            segments=tuple(self._done),
+            language=self._work.language or "en",
+            language_probability=self._work.language_probability,
+            duration_s=self._work.duration_s,
+            model=self._model,
+            task=self._work.options.task,
+        )
+
+    def result(self) -> Transcript:
+        """Decode what has not been decoded and return the whole."""
+        for _ in self:
+            pass
+        return self.so_far()

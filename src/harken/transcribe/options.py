@@ -1,0 +1,109 @@
+"""What can be chosen about a transcription. Faces derive their flags from these fields, so each is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from harken.decoding import Beam, Greedy, Strategy, ladder
+from harken.errors import OptionError
+
+TASKS = ("transcribe", "translate")
+
+
+def option(default: Any, help: str) -> Any:
+    """Declare a field with the sentence that faces show beside it."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscribeOptions:
+    """Options of a transcription; the defaults are those of the reference's command line, but for the greedy search.
+
+    Raises
+    ------
+    OptionError
+        If a value is outside what is allowed.
+    """
+
+    language: str | None = option(None, "Language spoken, as a code or a name; detected if not given.")
+    task: str = option("transcribe", "transcribe, or translate into English.")
+    beam_size: int = option(1, "Hypotheses of the beam search; 1 is greedy.")
+    patience: float = option(1.0, "Beam search ends after beam size times this many finished hypotheses.")
+    length_penalty: float | None = option(None, "Alpha of the length penalty; none divides by the length.")
+    best_of: int = option(5, "Samples drawn at each temperature above 0.")
+    temperatures: tuple[float, ...] = option(
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "Temperatures to try in turn until a result passes the three thresholds."
+    )
+    compression_ratio_threshold: float | None = option(2.4, "A text that deflates further than this is repetitive.")
+    logprob_threshold: float | None = option(-1.0, "An average log-probability below this is a failure.")
+    no_speech_threshold: float | None = option(
+        0.6, "A window more probably silent than this is skipped, if its text fails the threshold above too."
+    )
+    condition_on_previous_text: bool = option(True, "Prompt each window with the text before it.")
+    prompt_reset_temperature: float = option(0.5, "Forget the previous text after a window decoded above this.")
+    initial_prompt: str | None = option(None, "Text to prompt the first window with: names, spelling, style.")
+    timestamps: bool = option(True, "Decode timestamps; without them every segment is a window.")
+    max_initial_timestamp_s: float | None = option(1.0, "Latest start of a window's first segment, in seconds.")
+    clip_timestamps: tuple[float, ...] = option(
+        (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
+    )
+    suppress_tokens: tuple[int, ...] = option((-1,), "Ids never sampled; -1 stands for symbols that are not spoken.")
+    suppress_blank: bool = option(True, "Never begin a window with a blank.")
+    seed: int = option(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise OptionError("task", self.task, " or ".join(TASKS))
+        self.strategies()
+        _check_temperature("prompt_reset_temperature", self.prompt_reset_temperature)
+        if self.seed < 0:
+            raise OptionError("seed", self.seed, "an integer from 0 on")
+        if self.max_initial_timestamp_s is not None and not 0 <= self.max_initial_timestamp_s <= 30:
+            raise OptionError("max_initial_timestamp_s", self.max_initial_timestamp_s, "0 to 30 seconds, or none")
+        clips = self.clip_timestamps
+        rising = all(a <= b for a, b in zip(clips, clips[1:], strict=False))
+        if not (rising and all(isfinite(t) and t >= 0 for t in clips)):
+            raise OptionError("clip_timestamps", clips, "times in seconds from 0 on, in rising order")
+
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The fallback ladder as data."""
+        for temperature in self.temperatures:
+            _check_temperature("temperatures", temperature)
+        first: Greedy | Beam = Greedy()
+        if self.beam_size != 1:
+            first = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
+        return ladder(self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty)
+
+    def rejection(self, *, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> str | None:
+        """Why a result must be tried again at the next temperature; None if it need not.
+
+        Source: openai/whisper, transcribe.py, decode_with_fallback.
+        """
+        ratio_limit, logprob_limit = self.compression_ratio_threshold, self.logprob_threshold
+        improbable = logprob_limit is not None and avg_logprob < logprob_limit
+        if improbable and self.no_speech_threshold is not None and no_speech_prob > self.no_speech_threshold:
+            return None
+        if ratio_limit is not None and compression_ratio > ratio_limit:
+            return f"compression ratio {compression_ratio:.2f} above {ratio_limit}"
+        return f"average log-probability {avg_logprob:.2f} below {logprob_limit}" if improbable else None
+
+    def is_silence(self, *, avg_logprob: float, no_speech_prob: float) -> bool:
+        """Whether a window is to be skipped (openai/whisper, transcribe.py, transcribe)."""
+        if self.no_speech_threshold is None or no_speech_prob <= self.no_speech_threshold:
+            return False
+        return self.logprob_threshold is None or avg_logprob <= self.logprob_threshold
+
+    def clips(self, frames_per_second: int) -> Iterable[tuple[int, int | None]]:
+        """Clips as frames; an end of None is that of the recording."""
+        points: list[int | None] = [round(t * frames_per_second) for t in self.clip_timestamps] or [0]
+        if len(points) % 2:
+            points.append(None)
+        return [(start or 0, end) for start, end in zip(points[::2], points[1::2], strict=True)]
+
+
+def _check_temperature(field: str, value: float) -> None:
+    if not 0 <= value <= 10:
+        raise OptionError(field, value, "numbers from 0 to 10")
