@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,15 +88,12 @@ def test_merging_by_heap_equals_the_definition(tokenizer: Tokenizer) -> None:
     def check(piece: str) -> None:
         parts = [bytes([byte]) for byte in piece.encode()]
         while len(parts) > 1:
-            ranks = [ids.get(a + b, tokenizer.eot) for a, b in zip(parts, parts[1:], strict=False)]
+            ranks = [ids.get(a + b, tokenizer.eot) for a, b in pairwise(parts)]
             if min(ranks) == tokenizer.eot:
                 break
             at = ranks.index(min(ranks))
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        assert (
-            tokenizer.encode(piece) == [ids.get(piece.encode())]
-            if piece.encode() in ids
-            else [ids[p] for p in parts]
-        )
+        expected = [piece.encode()] if piece.encode() in ids else parts
+        assert tokenizer.encode(piece) == [ids[part] for part in expected]
 
     check()

@@ -88,7 +88,7 @@ def test_a_full_disk_when_the_content_reaches_it(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="there is no folder .*nowhere"):
+    with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
         write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
 
 

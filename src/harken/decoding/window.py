@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.contract import Backend, Features, Session
+from harken.contract import Backend, Features, Logits, Session
 from harken.decoding.beam import search
 from harken.decoding.greedy import follow, pick_best, pick_sample
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
@@ -166,6 +166,6 @@ class _Counted:
     def lengths(self) -> tuple[int, ...]:
         return self._session.lengths
 
-    def extend(self, tokens, tail=1):  # type: ignore[no-untyped-def]
+    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
         self.forwards += 1
         return self._session.extend(tokens, tail)
