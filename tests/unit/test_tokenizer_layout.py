@@ -9,6 +9,7 @@ import pytest
 
 from harken.errors import CheckpointError, OptionError
 from harken.text import TextStream, Tokenizer, TokenKind
+from harken.text.bpe import split_pieces
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,22 @@ def test_stream_holds_text_back_until_a_character_is_complete() -> None:
 def test_a_vocabulary_of_another_size_is_refused(n_vocab: int) -> None:
     with pytest.raises(CheckpointError, match=f"n_vocab={n_vocab}; allowed is 1766 to 1865"):
         Tokenizer.from_tokens([bytes([byte]) for byte in range(256)], n_vocab)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["It", "'s", " John", "'", "S", " we", "'ll"],
+        [" ", " two", "  ", " three", "\n\n"],
+        ["a", "1", "b", "½Ⅷ", "一二", "_", "٣"],
+        ["a", " ", "\x85", "b"],
+        ["a", "\xa0", "b", "\u2028", "c"],
+        ["a", " \x1c\u200b", "b"],
+        [" Größe", "...", "日本", "、"],
+    ],
+)
+def test_pieces_that_merges_never_cross(pieces: list[str]) -> None:
+    assert split_pieces("".join(pieces)) == pieces
 
 
 def test_a_long_run_without_spaces_is_encoded_whole(multilingual: Tokenizer) -> None:

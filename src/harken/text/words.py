@@ -69,7 +69,7 @@ def join(pieces: Sequence[bytes], group: Sequence[int]) -> str:
 
 
 def _between_characters(data: bytes, offset: int) -> bool:
-    """Whether cutting here leaves the text as it is; a UTF-8 sequence reaches three bytes at most."""
-    before, after = data[max(offset - 3, 0) : offset], data[offset : offset + 3]
+    """Whether cutting here leaves the text as it is; the next byte tells, and at most three before it."""
+    before, after = data[max(offset - 3, 0) : offset], data[offset : offset + 1]
     whole, cut = (before + after).decode(errors="replace"), before.decode(errors="replace")
     return whole == cut + after.decode(errors="replace")
