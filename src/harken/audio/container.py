@@ -1,0 +1,275 @@
+"""One opened recording: any container and codec that FFmpeg reads, as mono 16 kHz PCM, once, front to back."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.errors import AudioError, AudioNotFound
+from harken.types import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from av import AudioFrame, AudioStream
+    from av.container import InputContainer
+
+ALLOWED = "allowed is an audio or video file with sound"
+NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
+
+_RATES_HZ = range(1_000, 768_001)
+_COUNTING_FORMATS = ("mov", "flac")  # their headers count the samples; others guess a duration or have none
+_NOTHING_ELSE = {"protocol_whitelist": "none"}  # a playlist in disguise opens no other file or address
+_MISSING_S = 1.0  # codec delay and padding stay far below it
+
+
+class Recording:
+    """A container whose first audio stream is decoded to mono 16 kHz 16-bit PCM.
+
+    Why 16 bits: the reference (openai-whisper, `audio.py`, `load_audio`) decodes to s16le. 16 kHz mono 16-bit
+    input comes out bit for bit, everything else through the same resampler, rounding and clipping.
+    """
+
+    def __init__(self, name: str, data: Bytes, container: InputContainer) -> None:
+        streams = container.streams.audio
+        if not streams:
+            kinds = ", ".join(sorted({str(stream.type) for stream in container.streams})) or "nothing"
+            raise AudioError(f"{name}: has no sound, only {kinds}; {ALLOWED}")
+        self._name = name
+        self._data = data
+        self._container = container
+        self._stream: AudioStream = streams[0]
+        self._position_s = 0.0
+        self._broken: str | None = None
+        if self._stream.codec_context is None:
+            raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED}")
+        for other in container.streams:
+            if other is not self._stream and hasattr(other, "discard"):  # newer PyAV: pictures stay unread
+                other.discard = type(other.discard).all
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds by the header, None if it does not say."""
+        if self._stream.duration is not None and self._stream.time_base is not None:
+            return float(self._stream.duration * self._stream.time_base)
+        return None if self._container.duration is None else self._container.duration / 1e6
+
+    def pcm(self) -> Iterator[NDArray[np.int16]]:
+        """Pieces of about a second; what broke the recording, if anything did, is raised behind the last."""
+        decoded = 0
+        try:
+            for _, run in groupby(self._frames(), key=_kind):
+                for piece in _mono(run):
+                    decoded += len(piece)
+                    yield piece
+        except AudioError:
+            raise
+        except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
+            raise AudioError(f"{self._at()}: cannot be made mono 16 kHz: {_reason(error)}") from error
+        if not decoded:
+            reason = self._data.suspicion() or self._broken or "holds no audio samples"
+            raise AudioError(f"{self._name}: {reason}")
+        if self._broken:
+            raise AudioError(f"{self._at()}: {self._broken}")
+        counted_s = self._counted_s()
+        if counted_s - self._position_s > _MISSING_S:
+            raise AudioError(
+                f"{self._name}: only {self._position_s:.2f} s of the {counted_s:.2f} s in its header could be "
+                "decoded; the file is cut short or damaged"
+            )
+
+    def _frames(self) -> Iterator[AudioFrame]:
+        """Decoded frames; packets that do not decode are passed over, as ffmpeg does."""
+        packets = self._container.demux(self._stream)
+        exact_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
+        while True:
+            try:
+                with self._data.watched():
+                    packet = next(packets, None)
+            except Exception as error:
+                self._broken = f"the file is cut short or damaged ({_reason(error)})"
+                return
+            if packet is None:
+                return
+            try:
+                frames = packet.decode()
+            except Exception:
+                continue
+            for frame in frames:
+                if frame.sample_rate not in _RATES_HZ:
+                    allowed = f"{_RATES_HZ[0]} to {_RATES_HZ[-1]} Hz"
+                    raise AudioError(f"{self._at()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}")
+                good = _finite_samples(frame) if exact_floats else frame.samples
+                self._position_s += good / frame.sample_rate
+                if good < frame.samples:
+                    self._broken = NOT_FINITE
+                    return
+                frame.pts = None  # time stamps that jump are no reason to stop
+                yield frame
+
+    def _at(self) -> str:
+        return f"{self._name}: at {self._position_s:.2f} s"
+
+    def _counted_s(self) -> float:
+        counts = self._container.format.name.startswith(_COUNTING_FORMATS)
+        return (self.duration_s or 0.0) if counts else 0.0
+
+
+class Bytes:
+    """What FFmpeg reads from: a file object whose exceptions wait until FFmpeg's C code has returned."""
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name = name  # FFmpeg's guess of the format looks at the ending
+        self._file = file
+        self._head = b""
+        self._failure: BaseException | None = None
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = bytes(self._file.read(size))
+        except BaseException as error:  # KeyboardInterrupt too: it would be lost inside the callback
+            self._failure = error
+            return b""
+        self._head = self._head or data[:8]
+        return data
+
+    def seekable(self) -> bool:
+        return bool(getattr(self._file, "seekable", lambda: False)())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return self._file.seek(offset, whence)
+        except (OSError, ValueError):
+            return -1
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raise what went wrong in `read` in place of what FFmpeg made of it."""
+        try:
+            yield
+        finally:
+            if self._failure:
+                raise self._failure
+
+    def suspicion(self) -> str | None:
+        """Why nothing could be decoded, where the first bytes tell."""
+        if not self._head:
+            return "is empty (0 bytes)"
+        if self._head[4:8] != b"ftyp":
+            return None
+        if self.seekable():
+            return "an mp4 without its index (moov): the file is cut short or was never finished"
+        return "an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
+
+
+@contextmanager
+def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Recording]:
+    """Open a path, ``-`` for standard input, or a binary file object; what was opened here is closed again.
+
+    Raises
+    ------
+    AudioNotFound
+        If there is no such file.
+    AudioError
+        If it is no recording with sound that FFmpeg can read.
+    """
+    import av
+
+    with ExitStack() as stack:
+        name, file = _file(source, stack)
+        data = Bytes(name, file)
+        try:
+            with data.watched():
+                container = stack.enter_context(
+                    av.open(data, "r", metadata_errors="ignore", container_options=_NOTHING_ELSE)
+                )
+        except Exception as error:
+            unknown = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED}"
+            raise AudioError(f"{name}: {data.suspicion() or unknown}") from error
+        yield Recording(name, data, container)
+
+
+def _file(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
+    if source == "-":
+        if sys.stdin is None:
+            raise AudioError("<stdin>: there is no standard input")
+        return "<stdin>", sys.stdin.buffer
+    if isinstance(source, str | os.PathLike):
+        path = os.fsdecode(source)
+        return _shown(path), stack.enter_context(_open_path(path))
+    name = getattr(source, "name", None)
+    name = name if isinstance(name, str) else f"<{type(source).__name__}>"
+    if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
+        raise AudioError(
+            f"{name}: allowed is a path, '-' for standard input, a file opened in binary mode, or an array"
+        )
+    return name, source
+
+
+def _open_path(path: str) -> BinaryIO:
+    try:
+        if os.path.isdir(path):
+            raise AudioError(f"{_shown(path)}: is a directory; {ALLOWED}")
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        raise AudioNotFound(f"{_shown(path)}: no such file") from None
+    except AudioError:
+        raise
+    except (OSError, ValueError) as error:
+        raise AudioError(f"{_shown(path)}: cannot be read: {_reason(error)}") from error
+
+
+def _shown(path: str) -> str:
+    """A path on one line, whatever characters it has."""
+    return path if path.isprintable() else repr(path)
+
+
+def _kind(frame: AudioFrame) -> tuple[str, str, int]:
+    return frame.format.name, frame.layout.name, frame.sample_rate
+
+
+def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
+    """Resample a run of frames of one kind, the resampler's tail included."""
+    import av
+
+    resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+    for second in chain(_seconds(frames), [None]):
+        for piece in resampler.resample(second):
+            yield piece.to_ndarray()[0]
+
+
+def _seconds(frames: Iterator[AudioFrame]) -> Iterator[AudioFrame]:
+    """Join frames of some 20 ms, as codecs make them: each call into the resampler has its price."""
+    import av
+
+    fifo = av.AudioFifo()
+    for frame in frames:
+        fifo.write(frame)
+        if fifo.samples >= frame.sample_rate:
+            yield fifo.read()
+    if fifo.samples:
+        yield fifo.read()
+
+
+def _finite_samples(frame: AudioFrame) -> int:
+    """How many samples come before the first that is not finite."""
+    finite = np.isfinite(frame.to_ndarray())
+    if finite.all():
+        return int(frame.samples)
+    if not frame.format.is_planar:
+        finite = finite.reshape(frame.samples, -1).T
+    return int(np.argmin(finite.all(axis=0)))
+
+
+def _reason(error: BaseException) -> str:
+    """The one line that says why: an OSError's or FFmpegError's text without number and path."""
+    return str(getattr(error, "strerror", None) or error or type(error).__name__).splitlines()[0]

@@ -1,0 +1,261 @@
+"""Log-mel spectrograms in numpy, equal to openai-whisper's `audio.py`, offline or piece by piece.
+
+The reference computes the spectrogram of a whole recording with 30 s of zeros behind it and lowers its floor to
+8 decades below the loudest value of all. A recording of any length in constant memory needs the two apart::
+
+    mel = LogMel(n_mels=80)
+    for block in stream("talk.mp3"):
+        frames = mel.feed(block)                # raw log10 bands, 100 frames a second
+        ...
+    frames = mel.flush()                        # what the end of the recording still held
+    features = pad_or_trim(normalize(window, mel.ceiling))
+
+Recipe: 25 ms periodic Hann window, 10 ms hop, frame i centred on sample 160 * i, power spectrum, Slaney mel
+filterbank, log10 clamped at 1e-10.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.errors import HarkenError, OptionError
+from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
+
+FFT_SAMPLES = 400
+N_BINS = FFT_SAMPLES // 2 + 1
+SILENCE = -10.0
+"""Raw log10 mel value of digital silence: where the reference clamps."""
+
+_EDGE_SAMPLES = FFT_SAMPLES // 2
+_CHUNK_FRAMES = 100  # windows, spectra and powers of one chunk stay in a core's L2 cache
+_GROUP_BANDS = 16  # a product of 16 bands and a chunk is too small for OpenBLAS to wake other threads
+
+Float32 = NDArray[np.float32]
+
+
+class LogMel:
+    """Raw log10 mel frames of one recording, fed in pieces of any size.
+
+    The frames are bit-equal however the samples are cut. `feed` and `flush` together give ``samples // 160`` of
+    them: the reference's content frames, which see zeros behind the last sample.
+
+    Parameters
+    ----------
+    n_mels : int
+        Number of mel bands: 80, or 128 for large-v3 and turbo; 1 to 128 are allowed.
+
+    Attributes
+    ----------
+    ceiling : float
+        Loudest log10 value so far, `SILENCE` at first. After `flush` it is the maximum that the reference
+        normalises with: frames that are past the content but still touch its last samples count too.
+
+    Raises
+    ------
+    OptionError
+        If `n_mels` is not allowed.
+
+    Notes
+    -----
+    Why bit-equal: the FFT works frame by frame, and the filterbank products, whose rounding a BLAS may choose
+    by shape and position, always have the shape of a full chunk with each frame at its index modulo the chunk.
+    """
+
+    def __init__(self, n_mels: int = 80) -> None:
+        self.n_mels = n_mels
+        self.ceiling = SILENCE
+        self._bank = _banded(n_mels)
+        self._windowed = np.empty((_CHUNK_FRAMES, FFT_SAMPLES), np.float32)
+        self._power = np.zeros((_CHUNK_FRAMES, N_BINS), np.float32)
+        self._bands = np.empty((n_mels, _CHUNK_FRAMES), np.float32)
+        self._pending = np.empty(0, np.float32)
+        self._fed_samples = 0
+        self._frames = 0
+        self._flushed = False
+
+    def feed(self, samples: Float32) -> Float32:
+        """Take the next samples and return the frames that they complete.
+
+        Parameters
+        ----------
+        samples : ndarray of shape (samples,), float32, 16 kHz
+
+        Returns
+        -------
+        ndarray of shape (n_mels, frames), float32, log10 mel
+            Possibly no frames: the first one needs 201 samples, for its reflected left half.
+        """
+        if self._flushed:
+            raise HarkenError("LogMel was flushed: a new recording needs a new LogMel")
+        self._fed_samples += len(samples)
+        return self._advance(samples)
+
+    def flush(self) -> Float32:
+        """End the recording and return its last frames.
+
+        Returns
+        -------
+        ndarray of shape (n_mels, frames), float32, log10 mel
+        """
+        content = self._fed_samples // HOP_SAMPLES - self._frames
+        tail = self._advance(np.zeros(FFT_SAMPLES, np.float32))
+        self._flushed = True
+        return tail[:, :content]
+
+    def _advance(self, samples: Float32) -> Float32:
+        waiting = np.concatenate([self._pending, samples])
+        if self._frames == 0:
+            if len(waiting) <= _EDGE_SAMPLES:
+                self._pending = waiting
+                return np.empty((self.n_mels, 0), np.float32)
+            waiting = np.concatenate([waiting[_EDGE_SAMPLES:0:-1], waiting])
+        frames = self._transform(waiting)
+        self._pending = waiting[frames.shape[1] * HOP_SAMPLES :]
+        return frames
+
+    def _transform(self, waveform: Float32) -> Float32:
+        """Every whole frame of a waveform that starts with the left edge of frame `self._frames`."""
+        framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
+        out = np.empty((self.n_mels, len(framed)), np.float32)
+        done = 0
+        while done < len(framed):
+            row = self._frames % _CHUNK_FRAMES
+            part = framed[done : done + _CHUNK_FRAMES - row]
+            out[:, done : done + len(part)] = self._transform_rows(part, row)
+            done += len(part)
+            self._frames += len(part)
+        self.ceiling = max(self.ceiling, float(out.max(initial=SILENCE)))
+        return out
+
+    def _transform_rows(self, framed: Float32, row: int) -> Float32:
+        """Frames that stand at `row` and below in their chunk; the view returned lives until the next call."""
+        rows = slice(row, row + len(framed))
+        spectrum = np.fft.rfft(np.multiply(framed, _hann(), out=self._windowed[rows]))
+        np.add(spectrum.real**2, spectrum.imag**2, out=self._power[rows])
+        for bands, bins, weights in self._bank:
+            np.matmul(weights, self._power[:, bins].T, out=self._bands[bands])
+        log_bands = self._bands[:, rows]
+        np.maximum(log_bands, np.float32(10**SILENCE), out=log_bands)
+        return np.log10(log_bands, out=log_bands)
+
+
+def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Float32:
+    """Normalised log-mel spectrogram of a whole recording (the reference's `log_mel_spectrogram`).
+
+    Parameters
+    ----------
+    samples : ndarray of shape (samples,), float32, 16 kHz
+    n_mels : int
+        Number of mel bands.
+    padding_samples : int
+        Zeros to add behind the recording; the reference's `transcribe` adds 30 s of them.
+
+    Returns
+    -------
+    ndarray of shape (n_mels, (samples + padding_samples) // 160), float32
+        Both ends of the padded recording are reflected, as in ``torch.stft(center=True)``.
+    """
+    mel = LogMel(n_mels)
+    padded = np.pad(samples, (0, padding_samples))
+    frames = mel._transform(np.pad(padded, _EDGE_SAMPLES, mode="reflect"))[:, :-1]
+    return normalize(frames, float(frames.max(initial=SILENCE)))
+
+
+def normalize(log_mel: Float32, ceiling: float) -> Float32:
+    """Raise what is more than 8 decades below `ceiling` and scale to what the encoder was trained on.
+
+    Parameters
+    ----------
+    log_mel : ndarray of shape (..., frames), float32, log10 mel
+        Raw frames of `LogMel`.
+    ceiling : float
+        Loudest log10 value of the recording, `LogMel.ceiling`.
+
+    Returns
+    -------
+    ndarray of the same shape, float32
+        Values in [(ceiling - 4) / 4, (ceiling + 4) / 4] (the end of the reference's `log_mel_spectrogram`).
+    """
+    floored = np.maximum(log_mel, np.float32(ceiling - 8.0))
+    floored += np.float32(4.0)
+    floored /= np.float32(4.0)
+    return floored
+
+
+def pad_or_trim(mel: Float32, frames: int = WINDOW_FRAMES) -> Float32:
+    """Make a window exactly `frames` long: cut it, or put 0.0 behind it (the reference's `pad_or_trim`).
+
+    Parameters
+    ----------
+    mel : ndarray of shape (..., any), float32
+        Normalised log-mel.
+    frames : int
+        Wanted length.
+
+    Returns
+    -------
+    ndarray of shape (..., frames), float32
+    """
+    missing = max(0, frames - mel.shape[-1])
+    return np.pad(mel[..., :frames], [(0, 0)] * (mel.ndim - 1) + [(0, missing)])
+
+
+@cache
+def mel_filters(n_mels: int) -> Float32:
+    """Slaney's mel filterbank, normalised to equal area (``librosa.filters.mel(sr=16000, n_fft=400)``).
+
+    Mel numbers are linear below 1 kHz (15 mel) and logarithmic above: 27 mel for a factor of 6.4
+    (M. Slaney, Auditory Toolbox, 1998).
+
+    Parameters
+    ----------
+    n_mels : int
+        Number of triangles between 0 Hz and 8 kHz.
+
+    Returns
+    -------
+    ndarray of shape (n_mels, 201), float32, read-only
+
+    Raises
+    ------
+    OptionError
+        If `n_mels` is not from 1 to 128.
+    """
+    if not 1 <= n_mels <= 128:
+        raise OptionError("n_mels", n_mels, "80 or 128, or any from 1 to 128")
+    knee_hz, knee_mel, mels_per_log_hz = 1000.0, 15.0, 27.0 / np.log(6.4)
+    top_mel = knee_mel + mels_per_log_hz * np.log(SAMPLE_RATE / 2 / knee_hz)
+    mels = np.linspace(0.0, top_mel, n_mels + 2)
+    above_knee = knee_hz * np.exp((mels - knee_mel) / mels_per_log_hz)
+    corners_hz = np.where(mels < knee_mel, mels * knee_hz / knee_mel, above_knee)
+
+    bins_hz = np.fft.rfftfreq(FFT_SAMPLES, 1 / SAMPLE_RATE)
+    left, centre, right = (corners_hz[i : i + n_mels, None] for i in range(3))
+    rising, falling = (bins_hz - left) / (centre - left), (right - bins_hz) / (right - centre)
+    area = (right - left) / 2
+    filters: Float32 = (np.maximum(0.0, np.minimum(rising, falling)) / area).astype(np.float32)
+    filters.flags.writeable = False
+    return filters
+
+
+@cache
+def _banded(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
+    """The filterbank in groups of bands, each with the bins it touches: a quarter of the dense product."""
+    filters = mel_filters(n_mels)
+    groups = []
+    for start in range(0, n_mels, _GROUP_BANDS):
+        bands = slice(start, start + _GROUP_BANDS)
+        touched = np.flatnonzero(filters[bands].any(axis=0))
+        bins = slice(int(touched[0]), int(touched[-1]) + 1)
+        groups.append((bands, bins, np.ascontiguousarray(filters[bands, bins])))
+    return tuple(groups)
+
+
+@cache
+def _hann() -> Float32:
+    """Periodic Hann window of 400 samples, as ``torch.hann_window`` makes it."""
+    window: Float32 = np.hanning(FFT_SAMPLES + 1)[:-1].astype(np.float32)
+    return window
