@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 
 from harken.errors import CheckpointError, CheckpointNotFound
@@ -16,6 +15,8 @@ from harken.text.alphabet import is_spelled
 
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"
+
+_DATA = Path(__file__).parent / "data"
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -57,7 +58,7 @@ def builtin_tokens(multilingual: bool) -> list[str]:
     import lzma
 
     name = "multilingual" if multilingual else "english"
-    return _from_lines(lzma.decompress((files(__package__) / "data" / f"{name}.txt.xz").read_bytes()))
+    return _from_lines(lzma.decompress((_DATA / f"{name}.txt.xz").read_bytes()))
 
 
 def _from_lines(data: bytes) -> list[str]:
