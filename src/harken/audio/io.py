@@ -138,4 +138,5 @@ def _to_float(samples: NDArray[Any]) -> NDArray[np.float32]:
     """int16 scaled to [-1, 1); floats as they are."""
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / np.float32(32768.0)
-    return samples.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # what float32 cannot hold turns infinite and is reported as such
+        return samples.astype(np.float32, copy=False)

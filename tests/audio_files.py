@@ -1,0 +1,91 @@
+"""Recordings of every kind, made by PyAV: a tone that fades in, so that a shift or a wrong gain shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+TONE_HZ = 440
+
+
+def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float64]:
+    """A 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
+    t = np.arange(round(seconds * rate)) / rate
+    return 0.5 * t / seconds * np.sin(2 * np.pi * TONE_HZ * t)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How to write a recording: container by the suffix, then codec and form of the samples."""
+
+    suffix: str
+    codec: str | None
+    format: str = "s16"
+    rate: int = 16_000
+    layout: str = "mono"
+    video: bool = False
+    faststart: bool = False
+
+    def write(self, path: Path, seconds: float = 2.0, samples: NDArray[np.float64] | None = None) -> Path:
+        """Write `samples` (default: `tone`) to `path` with this kind's suffix and return where."""
+        path = path.with_suffix(self.suffix)
+        options = {"movflags": "faststart"} if self.faststart else {}
+        with av.open(path, "w", options=options) as container:
+            video = self._add_video(container) if self.video else None
+            audio = None if self.codec is None else self._add_audio(container)
+            if video is not None:
+                self._write_video(container, video, seconds)
+            if audio is not None:
+                self._write_audio(container, audio, tone(seconds, self.rate) if samples is None else samples)
+        return path
+
+    def _add_video(self, container):
+        video = container.add_stream("mpeg4", rate=5)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        return video
+
+    def _add_audio(self, container):
+        audio = container.add_stream(self.codec, rate=self.rate)
+        audio.layout, audio.format = self.layout, self.format
+        return audio
+
+    def _write_video(self, container, video, seconds):
+        for _ in range(round(seconds * 5)):
+            container.mux(video.encode(av.VideoFrame(64, 48, "yuv420p")))
+        container.mux(video.encode(None))
+
+    def _write_audio(self, container, audio, samples):
+        channels = av.AudioLayout(self.layout).nb_channels
+        frame_samples = audio.codec_context.frame_size or 1024
+        resampler = av.AudioResampler(self.format, self.layout, self.rate, frame_size=frame_samples)
+        frame = av.AudioFrame.from_ndarray(np.repeat(samples, channels)[None], "dbl", self.layout)
+        frame.rate, frame.pts, frame.time_base = self.rate, 0, Fraction(1, self.rate)
+        for part in [*resampler.resample(frame), *resampler.resample(None), None]:
+            container.mux(audio.encode(part))
+
+
+KINDS = {
+    "wav s16": Kind(suffix=".wav", codec="pcm_s16le"),
+    "wav u8": Kind(suffix=".wav", codec="pcm_u8", format="u8"),
+    "wav s24 stereo": Kind(suffix=".wav", codec="pcm_s24le", format="s32", rate=44_100, layout="stereo"),
+    "wav float": Kind(suffix=".wav", codec="pcm_f32le", format="flt"),
+    "wav double stereo": Kind(suffix=".wav", codec="pcm_f64le", format="dbl", layout="stereo"),
+    "wav mu-law 8 kHz": Kind(suffix=".wav", codec="pcm_mulaw", rate=8_000),
+    "wav 48 kHz 5.1": Kind(suffix=".wav", codec="pcm_s16le", rate=48_000, layout="5.1"),
+    "flac": Kind(suffix=".flac", codec="flac"),
+    "flac 48 kHz 5.1": Kind(suffix=".flac", codec="flac", rate=48_000, layout="5.1"),
+    "mp3": Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=44_100, layout="stereo"),
+    "ogg opus": Kind(suffix=".ogg", codec="libopus", format="flt", rate=48_000),
+    "m4a": Kind(suffix=".m4a", codec="aac", format="fltp", rate=44_100, layout="stereo"),
+    "mp4 video": Kind(suffix=".mp4", codec="aac", format="fltp", rate=48_000, video=True),
+    "mp4 video, index in front": Kind(
+        suffix=".mp4", codec="aac", format="fltp", rate=48_000, video=True, faststart=True
+    ),
+    "mkv video": Kind(suffix=".mkv", codec="aac", format="fltp", rate=48_000, video=True),
+}
+VIDEO_ONLY = Kind(suffix=".mp4", codec=None, video=True)

@@ -1,0 +1,217 @@
+"""What `harken.audio.stream`, `load` and `duration` read, as tables of kinds and sources."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audio_files import KINDS, TONE_HZ, Kind, tone
+from harken.audio import duration, load, stream
+from harken.types import SAMPLE_RATE
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
+LOSSY = ("mp3", "ogg", "m4a", "mp4", "mkv")
+PIPEABLE = [name for name in KINDS if name not in ("m4a", "mp4 video")]
+
+
+def level_at(samples: np.ndarray, at_s: float) -> float:
+    """Amplitude of the tone in the 0.2 s around `at_s`."""
+    around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
+    turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
+    return 2 * abs(np.mean(around * turns))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_read(name, tmp_path):
+    path = KINDS[name].write(tmp_path / "tone")
+    samples = load(path)
+
+    assert samples.dtype == np.float32
+    assert samples.ndim == 1
+    padding_s = 0.1 if name.startswith(LOSSY) else 1e-3
+    assert len(samples) / SAMPLE_RATE == pytest.approx(2.0, abs=padding_s)
+    # FFmpeg mixes equal channels of 5.1 (front, centre, sides) to the level of one, and leaves the LFE out.
+    for at_s in (0.5, 1.0, 1.5):
+        assert level_at(samples, at_s) == pytest.approx(0.25 * at_s, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["wav s16", "flac"])
+def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
+    pcm = np.random.default_rng(1).integers(-32768, 32768, 50_000).astype(np.int16)
+    path = KINDS[name].write(tmp_path / "noise", samples=pcm / 32768)
+
+    assert np.array_equal(load(path), pcm.astype(np.float32) / np.float32(32768))
+
+
+@pytest.mark.parametrize("name", PIPEABLE)
+def test_pipes_give_what_the_file_gives(name, tmp_path):
+    path = KINDS[name].write(tmp_path / "tone")
+    with subprocess.Popen([sys.executable, "-c", CAT, path], stdout=subprocess.PIPE) as cat:
+        assert not cat.stdout.seekable()
+        piped = load(cat.stdout)
+
+    seekable = load(path)
+    if name == "mp3":  # its end is told by seeking: through a pipe the encoder's padding stays
+        assert 0 < len(piped) - len(seekable) < 1200
+        piped, seekable = piped[: len(seekable) - 100], seekable[:-100]
+    assert np.array_equal(piped, seekable)
+
+
+CAT = "import shutil, sys; shutil.copyfileobj(open(sys.argv[1], 'rb'), sys.stdout.buffer)"
+
+
+def test_standard_input():
+    count = "from harken.audio import stream; print(sum(map(len, stream('-'))))"
+    with EXAMPLE.open("rb") as file:
+        done = subprocess.run([sys.executable, "-c", count], stdin=file, capture_output=True, check=True)
+    assert int(done.stdout) == 11 * SAMPLE_RATE
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("source", [str, Path, lambda path: io.BytesIO(path.read_bytes())])
+def test_sources_of_one_recording_agree(source):
+    assert np.array_equal(load(source(EXAMPLE)), load(EXAMPLE))
+
+
+def test_a_file_object_is_read_from_where_it_stands_and_left_open():
+    file = io.BytesIO(b"not sound" + EXAMPLE.read_bytes())
+    file.seek(9)
+    assert len(load(file)) == 11 * SAMPLE_RATE
+    assert not file.closed
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
+def test_arrays_are_sources_too(dtype):
+    pcm = (tone(2.0) * 32768).astype(np.int16)
+    given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
+    assert np.array_equal(load(given), pcm.astype(np.float32) / 32768)
+    assert [len(block) for block in stream(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
+
+
+def test_blocks_are_at_least_as_long_as_asked():
+    blocks = [len(block) for block in stream(EXAMPLE, block_samples=40_000)]
+    assert sum(blocks) == 11 * SAMPLE_RATE
+    assert all(40_000 <= length <= 40_000 + 2 * SAMPLE_RATE for length in blocks[:-1])
+    assert len(blocks) >= 3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_duration_comes_from_the_header(name, tmp_path):
+    assert duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
+
+
+def test_duration_of_other_sources():
+    assert duration(np.zeros(8_000, np.float32)) == 0.5
+    assert duration("-") is None
+    file = io.BytesIO(EXAMPLE.read_bytes())
+    assert duration(file) is None
+    assert file.tell() == 0
+
+
+def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
+    first = KINDS["mp3"].write(tmp_path / "first").read_bytes()
+    second = Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
+    both = first + second.write(tmp_path / "second").read_bytes()
+
+    samples = load(io.BytesIO(both))
+    assert len(samples) / SAMPLE_RATE == pytest.approx(4.0, abs=0.2)
+    assert level_at(samples, 1.5) == pytest.approx(0.375, rel=0.05)
+    assert level_at(samples, 3.5) == pytest.approx(0.375, rel=0.1)
+
+
+def test_damaged_packets_in_the_middle_are_passed_over(tmp_path):
+    data = bytearray(KINDS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
+
+    samples = load(io.BytesIO(data))
+    assert len(samples) > 5.3 * SAMPLE_RATE
+    assert level_at(samples, 0.5) == pytest.approx(0.5 / 12, rel=0.05)
+
+
+class EndlessWav(io.RawIOBase):
+    """An unseekable wav whose samples are made while it is read."""
+
+    def __init__(self, seconds: int) -> None:
+        header = io.BytesIO()
+        with wave.open(header, "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE)
+            file.setnframes(seconds * SAMPLE_RATE)
+            file.writeframesraw(b"")
+            self.left = seconds * SAMPLE_RATE * 2
+            self.head = header.getvalue()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        head, self.head = self.head[: len(buffer)], self.head[len(buffer) :]
+        count = len(head) or min(len(buffer), self.left)
+        buffer[:count] = head or bytes(count)
+        self.left -= 0 if head else count
+        return count
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process its size")
+def test_memory_stays_constant_over_an_hour():
+    sizes, seconds = [], 0.0
+    for block in stream(EndlessWav(3600)):
+        sizes.append(resident_bytes())
+        seconds += len(block) / SAMPLE_RATE
+    assert seconds == 3600
+    assert max(sizes) - sizes[6] < 8e6, "three minutes and an hour must need the same"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_closing_the_stream_closes_the_file(monkeypatch):
+    opened, builtin_open = [], open
+
+    def remembering(*args, **kwargs):
+        opened.append(builtin_open(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr("builtins.open", remembering)
+    blocks = stream(EXAMPLE, block_samples=1_000)
+    next(blocks)
+    [file] = opened
+    assert not file.closed
+    blocks.close()
+    assert file.closed
+
+
+def test_an_interrupt_while_reading_is_not_lost():
+    class Interrupted(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell() > 100_000:
+                raise KeyboardInterrupt
+            return super().read(size)
+
+    with pytest.raises(KeyboardInterrupt):
+        load(Interrupted(EXAMPLE.read_bytes()))
+
+
+def test_streams_in_several_threads_do_not_disturb_each_other():
+    results: dict[int, int] = {}
+    threads = [threading.Thread(target=lambda i=i: results.update({i: len(load(EXAMPLE))})) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(results.values()) == [11 * SAMPLE_RATE] * 4
+
+
+def test_importing_the_room_does_not_import_pyav():
+    check = "import harken.audio, sys; assert 'av' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)

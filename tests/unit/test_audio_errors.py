@@ -1,0 +1,249 @@
+"""Every bad recording is one clear line: the file, what is wrong, and where that helps what is allowed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import struct
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audio_files import KINDS, VIDEO_ONLY, Kind, tone
+from harken.audio import duration, load, stream
+from harken.errors import AudioError, AudioNotFound
+from harken.types import SAMPLE_RATE
+
+NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
+MP4, MP4_FRONT = KINDS["mp4 video"], KINDS["mp4 video, index in front"]
+
+
+def complaint(source) -> str:
+    with pytest.raises(AudioError) as caught:
+        load(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def text(folder: Path) -> Path:
+    path = folder / "talk.mp3"
+    path.write_text("This is not a recording.\n" * 100)
+    return path
+
+
+def empty(folder: Path) -> Path:
+    path = folder / "talk.mp3"
+    path.touch()
+    return path
+
+
+def zero_length(folder: Path) -> Path:
+    with wave.open(str(folder / "talk.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+    return folder / "talk.wav"
+
+
+def video_without_sound(folder: Path) -> Path:
+    return VIDEO_ONLY.write(folder / "talk")
+
+
+def mp4_without_index(folder: Path) -> Path:
+    return cut(MP4.write(folder / "talk"), 0.6)
+
+
+def playlist(folder: Path) -> Path:
+    KINDS["wav s16"].write(folder / "other")
+    path = folder / "talk.mp3"
+    path.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nother.wav\n#EXT-X-ENDLIST\n")
+    return path
+
+
+def too_low_rate(folder: Path) -> Path:
+    return patched_wav(folder, offset=24, value=struct.pack("<I", 2))
+
+
+def too_many_channels(folder: Path) -> Path:
+    return patched_wav(folder, offset=22, value=struct.pack("<HIIH", 255, 16_000, 16_000 * 510, 510))
+
+
+def patched_wav(folder: Path, *, offset: int, value: bytes) -> Path:
+    path = KINDS["wav s16"].write(folder / "talk")
+    data = bytearray(path.read_bytes())
+    data[offset : offset + len(value)] = value
+    path.write_bytes(data)
+    return path
+
+
+def cut(path: Path, share: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: round(len(data) * share)])
+    return path
+
+
+BAD_FILES = {
+    text: r"is not a recording that FFmpeg can read \(.+\); allowed is an audio or video file with sound",
+    empty: r"is empty \(0 bytes\)",
+    zero_length: r"holds no audio samples",
+    video_without_sound: r"has no sound, only video; allowed is .+",
+    mp4_without_index: r"an mp4 without its index \(moov\): the file is cut short or was never finished",
+    playlist: r"is not a recording that FFmpeg can read .+",
+    too_low_rate: r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
+    too_many_channels: r"at \d.\d\d s: cannot be made mono 16 kHz: .+",
+}
+
+
+@pytest.mark.parametrize("make", BAD_FILES, ids=lambda make: make.__name__)
+def test_bad_files(make, tmp_path):
+    path = make(tmp_path)
+    assert re.fullmatch(re.escape(f"{path}: ") + BAD_FILES[make], complaint(path))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(AudioNotFound, match=r"nowhere\.wav: no such file$"):
+        next(stream(tmp_path / "nowhere.wav"))
+    with pytest.raises(FileNotFoundError):
+        duration(tmp_path / "nowhere.wav")
+
+
+def test_directory(tmp_path):
+    assert complaint(tmp_path) == f"{tmp_path}: is a directory; allowed is an audio or video file with sound"
+
+
+def test_unreadable_file(tmp_path, monkeypatch):
+    path = KINDS["wav s16"].write(tmp_path / "talk")
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read everything
+    assert complaint(path) == f"{path}: cannot be read: Permission denied"
+
+
+def test_names_stay_on_one_line():
+    assert complaint("two\nlines.mp3") == r"'two\nlines.mp3': no such file"
+    assert complaint("nul\0.mp3") == r"'nul\x00.mp3': cannot be read: embedded null byte"
+
+
+@pytest.mark.parametrize("source", [None, 3, b"talk.mp3", io.StringIO("talk")], ids=repr)
+def test_what_is_no_source(source):
+    kind = type(source).__name__
+    assert re.fullmatch(f"<{kind}>: allowed is a path, .+ binary mode, or an array", complaint(source))
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((2, 800), np.float32), r"shape \(2, 800\) of float32; allowed is one channel at 16 kHz, .+"),
+        (np.zeros(800, np.int64), r"shape \(800,\) of int64; allowed is .+"),
+        (np.zeros(0, np.float32), "holds no audio samples"),
+        (np.array([0.0] * 8_000 + [np.nan]), f"at 0.50 s: {NOT_FINITE}"),
+        (np.array([0.0, 1e300]), f"at 0.00 s: {NOT_FINITE}"),
+    ],
+)
+def test_arrays(array, reason):
+    assert re.fullmatch(f"<array>: {reason}", complaint(array))
+
+
+@pytest.mark.parametrize("name", ["wav float", "wav double stereo"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_finite(name, value, tmp_path):
+    samples = tone(2.0)
+    samples[round(1.25 * SAMPLE_RATE) :: 100] = value
+    path = KINDS[name].write(tmp_path / "talk", samples=samples)
+
+    got, error = as_far_as_it_goes(path)
+    assert error == f"{path}: at 1.25 s: {NOT_FINITE}"
+    assert np.allclose(got, tone(2.0)[: len(got)], atol=2e-4)
+    assert len(got) == pytest.approx(1.25 * SAMPLE_RATE, abs=1_100)
+
+
+@pytest.mark.parametrize("name", ["mp4 video, index in front", "flac"])
+def test_a_recording_that_breaks_off_yields_what_there_is(name, tmp_path):
+    path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
+    whole = load(path)
+    got, error = as_far_as_it_goes(cut(path, 0.6))
+
+    assert 3.5 * SAMPLE_RATE < len(got) < 7.5 * SAMPLE_RATE
+    assert np.array_equal(got[:-1_000], whole[: len(got) - 1_000])
+    found = re.fullmatch(
+        re.escape(f"{path}: only ") + r"(\d\.\d\d) s of the (10\.\d\d) s in its header could be decoded; "
+        "the file is cut short or damaged",
+        error,
+    )
+    assert float(found[1]) == pytest.approx(len(got) / SAMPLE_RATE, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["wav s16", "mp3", "ogg opus", "mkv video"])
+def test_formats_that_count_nothing_end_where_they_are_cut(name, tmp_path):
+    path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
+    assert 1 * SAMPLE_RATE < len(load(cut(path, 0.6))) < 8 * SAMPLE_RATE
+
+
+def test_a_disk_that_fails_in_the_middle():
+    class Failing(io.BytesIO):
+        name = "talk.wav"
+
+        def read(self, size=-1):
+            if self.tell() > 100_000:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    wav = io.BytesIO()
+    with wave.open(wav, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes((tone(10.0) * 32767).astype("<i2").tobytes())
+
+    got, error = as_far_as_it_goes(Failing(wav.getvalue()))
+    assert re.fullmatch(r"talk\.wav: at 4\.\d\d s: .+ \(Input/output error\)", error)
+    assert len(got) > 4 * SAMPLE_RATE
+
+
+def test_an_mp4_with_its_index_behind_cannot_come_through_a_pipe(tmp_path):
+    data = MP4.write(tmp_path / "talk", seconds=20.0).read_bytes()
+    assert complaint(Pipe(data)) == (
+        "<Pipe>: an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
+    )
+    assert len(load(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
+
+
+class Pipe(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
+
+
+def test_empty_standard_input_is_named():
+    run = [sys.executable, "-c", "from harken.audio import load; load('-')"]
+    done = subprocess.run(run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "harken.errors.AudioError: <stdin>: is empty (0 bytes)"
+
+
+def test_ffmpeg_says_nothing_itself(tmp_path):
+    """Nothing reaches the terminal when packets are broken, not even from FFmpeg's C code."""
+    path = Kind(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
+    data = bytearray(path.read_bytes())
+    data[2_000:6_000] = os.urandom(4_000)
+    path.write_bytes(data)
+    run = [sys.executable, "-c", f"from harken.audio import load; load({str(path)!r})"]
+    done = subprocess.run(run, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def as_far_as_it_goes(source) -> tuple[np.ndarray, str]:
+    """What a stream yields before its error, and the error's message."""
+    blocks = []
+    try:
+        for block in stream(source, block_samples=SAMPLE_RATE):
+            blocks.append(block)
+    except AudioError as error:
+        return np.concatenate(blocks), str(error)
+    pytest.fail("the stream ended without an error")
