@@ -1,0 +1,94 @@
+"""Reading Whisper models: one small reader for each format, all into one form."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harken.checkpoints import ctranslate2, ggml, huggingface, openai
+from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
+from harken.checkpoints.hub import SHORT_NAMES, resolve
+from harken.checkpoints.storage import unreadable
+from harken.checkpoints.torch_file import TorchFile
+from harken.errors import CheckpointError, CheckpointNotFound
+
+__all__ = ["SHORT_NAMES", "Checkpoint", "Format", "Vocabulary", "Weights", "open_checkpoint", "resolve"]
+
+_READERS = {
+    "ctranslate2": ctranslate2.read,
+    "huggingface": huggingface.read,
+    "openai": openai.read,
+    "ggml": ggml.read,
+}
+_ALLOWED = (
+    "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
+    "model.safetensors or pytorch_model.bin), an OpenAI .pt file and a ggml .bin file"
+)
+# What a directory is opened by, the first that is there; failing these, its only .pt or .bin file.
+_WEIGHT_FILES = (
+    "model.bin",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_UNSUPPORTED = {
+    b"GGUF": "a GGUF file, which whisper.cpp does not use for Whisper",
+    b"\x80\x02\x8a\n": "saved by a torch older than 1.6; load it and save it again",
+}
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a Whisper model without loading it.
+
+    The format is told by what is in the file, not by its name. Weights are read when they are asked for, so
+    this takes a few milliseconds, and some 20 for a ggml file, which holds its vocabulary.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file, or the directory of a model.
+
+    Raises
+    ------
+    CheckpointNotFound
+        There is nothing at `path`.
+    CheckpointError
+        It is damaged, truncated, hostile or not a Whisper model.
+    """
+    file = _weight_file(Path(path))
+    return _READERS[_format(file)](file)
+
+
+def _weight_file(path: Path) -> Path:
+    if os.path.isfile(path):
+        return path
+    if not os.path.isdir(path):
+        raise CheckpointNotFound(f"{path}: no such file or directory")
+    for name in _WEIGHT_FILES:
+        if os.path.isfile(path / name):
+            return path / name
+    others = [*path.glob("*.pt"), *path.glob("*.bin")]
+    if len(others) != 1:
+        raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED}")
+    return others[0]
+
+
+def _format(path: Path) -> Format:
+    """Tell the format of a file by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if head[:4] == ggml.MAGIC.to_bytes(4, "little"):
+        return "ggml"
+    if head[1:4] == b"\0\0\0" and b"Spec\0" in head:
+        return "ctranslate2"
+    if head[:4] == b"PK\3\4":
+        content = TorchFile(path).content
+        return "openai" if isinstance(content, dict) and "model_state_dict" in content else "huggingface"
+    if head[8:9] == b"{" or head[:1] == b"{":
+        return "huggingface"
+    reason = _UNSUPPORTED.get(head[:4], "not a model in a known format" if head else "empty")
+    raise CheckpointError(f"{path}: {reason}; {_ALLOWED}")

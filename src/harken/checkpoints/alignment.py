@@ -1,0 +1,51 @@
+"""Which cross-attention heads follow the audio closely enough to time words by."""
+
+from __future__ import annotations
+
+from harken.types import Dims
+
+Heads = tuple[tuple[int, int], ...]
+
+
+# whisper/__init__.py, `_ALIGNMENT_HEADS`: (n_vocab, n_text_state, n_audio_layer, n_text_layer) -> layer:heads.
+_HEADS = {
+    (51864, 384, 4, 4): "1:0 2:0,5 3:0,1,2,3,4",  # tiny.en
+    (51865, 384, 4, 4): "2:2 3:0,2,3,4,5",  # tiny
+    (51864, 512, 6, 6): "3:3 4:7 5:1,5,7",  # base.en
+    (51865, 512, 6, 6): "3:1 4:2,3,7 5:1,2,4,6",  # base
+    (51864, 768, 12, 12): "6:6 7:0,3,8 8:2,5,7 9:0,4,8,10 10:0,1,2,3,6,11 11:2,4",  # small.en
+    (51865, 768, 12, 12): "5:3,9 8:0,4,7,8 9:0,7,9 10:5",  # small
+    (51864, 1024, 24, 24): "11:4 14:1,12,14 15:4 16:0,4,9 17:12,14 18:7,10,15 20:0,3,9,14 21:12",  # medium.en
+    (51865, 1024, 24, 24): "13:15 15:4,15 16:1 20:0 23:4",  # medium
+    (51866, 1280, 32, 32): "7:0 10:17 12:18 13:12 16:1 17:14 19:11 21:4 24:1 25:6",  # large-v3
+    (51866, 1280, 32, 4): "2:4,11 3:3,6,11,14",  # large-v3-turbo
+}
+
+
+def known_heads(dims: Dims) -> Heads | None:
+    """Look up the heads of a published model by its dimensions.
+
+    Returns
+    -------
+    tuple of (layer, head), or None
+        None where the dimensions name no single published model: large-v1 and large-v2 share theirs.
+    """
+    text = _HEADS.get((dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer), "")
+    layers = (layer.split(":") for layer in text.split())
+    return tuple((int(layer), int(head)) for layer, heads in layers for head in heads.split(",")) or None
+
+
+def declared_heads(value: object, dims: Dims) -> Heads | None:
+    """Check the `alignment_heads` of a configuration file.
+
+    Returns
+    -------
+    tuple of (layer, head), or None
+        None where the value is no list of pairs, or names a layer or a head that the decoder does not have:
+        distilled models are published with the heads of their teacher.
+    """
+    heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(dims.n_text_head)]
+    if not isinstance(value, list) or not 0 < len(value) <= len(heads):
+        return None
+    chosen = tuple(head for head in heads if list(head) in value)
+    return chosen if len(chosen) == len(value) else None

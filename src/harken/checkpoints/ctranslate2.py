@@ -1,0 +1,212 @@
+"""CTranslate2: ``model.bin`` and the JSON files beside it.
+
+The layout is that of ``ModelSpec._serialize`` (ctranslate2/specs/model_spec.py), the names are those of
+``WhisperSpec`` (ctranslate2/specs/whisper_spec.py and transformer_spec.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harken.checkpoints.checkpoint import Checkpoint, assemble, vocabulary_in
+from harken.checkpoints.cursor import Cursor, open_cursor
+from harken.checkpoints.json_file import read_object
+from harken.checkpoints.storage import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    INT16,
+    INT32,
+    Array,
+    Encoding,
+    Tensor,
+    tensor_at,
+)
+from harken.errors import CheckpointError
+
+_VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
+_ENCODINGS = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
+_FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+
+# Scalars that change the mathematics, and the one value that Whisper has.
+_SWITCHES = {
+    "decoder/activation": 3,  # exact GELU
+    "decoder/alibi": 0,
+    "decoder/pre_norm": 1,
+    "decoder/scale_embeddings": 0,
+    "decoder/start_from_zero_embedding": 0,
+}
+
+# A module of CTranslate2 holds one or more of OpenAI's, stacked along the rows.
+_MODULES = {
+    "encoder/conv1": ("encoder.conv1",),
+    "encoder/conv2": ("encoder.conv2",),
+    "encoder/layer_norm": ("encoder.ln_post",),
+    "decoder/embeddings": ("decoder.token_embedding",),
+    "decoder/layer_norm": ("decoder.ln",),
+}
+_BLOCK_MODULES = {
+    "self_attention/layer_norm": ("attn_ln",),
+    "self_attention/linear_0": ("attn.query", "attn.key", "attn.value"),
+    "self_attention/linear_1": ("attn.out",),
+    "attention/layer_norm": ("cross_attn_ln",),
+    "attention/linear_0": ("cross_attn.query",),
+    "attention/linear_1": ("cross_attn.key", "cross_attn.value"),
+    "attention/linear_2": ("cross_attn.out",),
+    "ffn/layer_norm": ("mlp_ln",),
+    "ffn/linear_0": ("mlp.0",),
+    "ffn/linear_1": ("mlp.2",),
+}
+_LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+_POSITIONS = {
+    "encoder/position_encodings/encodings": "encoder.positional_embedding",
+    "decoder/position_encodings/encodings": "decoder.positional_embedding",
+}
+_BLOCK = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """An array of the file: where it lies and how."""
+
+    offset: int
+    encoding: Encoding
+    shape: tuple[int, ...]
+
+    def rows(self, part: int, parts: int) -> _Variable:
+        """One of equal parts along the first axis."""
+        shape = (self.shape[0] // parts, *self.shape[1:])
+        return _Variable(self.offset + part * self.encoding.size(shape), self.encoding, shape)
+
+    def tensor(self, path: Path) -> Tensor:
+        return tensor_at(path, self.offset, self.encoding, self.shape)
+
+
+def read(path: Path) -> Checkpoint:
+    """Open a ``model.bin`` with the files beside it.
+
+    Raises
+    ------
+    CheckpointError
+        The file is damaged, of another version of the format, or not a Whisper model.
+    """
+    with open_cursor(path) as cursor:
+        variables, scalars = _variables(cursor)
+    for name, value in _SWITCHES.items():
+        if scalars.get(name, value) != value:
+            raise CheckpointError(f"{path}: {name}={scalars[name]}, allowed for Whisper is {value}")
+    declared = {
+        f"n_{ours}_head": scalars[f"{theirs}/num_heads"]
+        for ours, theirs in (("audio", "encoder"), ("text", "decoder"))
+        if f"{theirs}/num_heads" in scalars
+    }
+    config = read_object(path.with_name("config.json"), optional=True)
+    return assemble(
+        path,
+        "ctranslate2",
+        dict(_tensors(path, variables)),
+        declared,
+        vocabulary_in(path.parent),
+        alignment_heads=config.get("alignment_heads"),
+    )
+
+
+def _variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int]]:
+    """Parse the file into its arrays and its integer scalars."""
+    version, spec, revision = cursor.number("I"), _name(cursor), cursor.number("I")
+    if (version, spec, revision) != (_VERSION, _SPEC, _REVISION):
+        raise cursor.error(
+            f"CTranslate2 binary version {version}, {spec} revision {revision}: "
+            f"allowed is version {_VERSION}, {_SPEC} revision {_REVISION}"
+        )
+    variables: dict[str, _Variable] = {}
+    scalars: dict[str, int] = {}
+    for _ in range(cursor.number("I")):
+        name, rank = _name(cursor), cursor.number("B")
+        shape = cursor.numbers(f"{rank}I")
+        code, size = cursor.number("B"), cursor.number("I")
+        if code >= len(_ENCODINGS):
+            raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_ENCODINGS) - 1}")
+        encoding = _ENCODINGS[code]
+        if math.prod(shape) * encoding.nbytes != size:
+            raise cursor.error(f"{name} has {size} bytes, which is not {encoding.name} of shape {shape}")
+        if rank or encoding in _FLOATS:
+            variables[name] = _Variable(cursor.skip(size), encoding, shape)
+        else:
+            scalars[name] = cursor.number({INT8: "b", INT16: "h", INT32: "i"}[encoding])
+    for _ in range(cursor.number("I")):
+        alias, name = _name(cursor), _name(cursor)
+        if name not in variables:
+            raise cursor.error(f"{alias} stands for {name}, which is not in the file")
+        for leaf in ("", "_scale"):
+            if name + leaf in variables:
+                variables[alias + leaf] = variables[name + leaf]
+    if cursor.left:
+        raise cursor.error(f"{cursor.left} bytes after the end of the model")
+    return variables, scalars
+
+
+def _name(cursor: Cursor) -> str:
+    return cursor.name(cursor.number("H"))
+
+
+def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str, Tensor]]:
+    """Find OpenAI's weights in the arrays; an unknown array keeps its name, for `assemble` to refuse."""
+    embedding = variables.get("decoder/embeddings/weight")
+    for name, variable in variables.items():
+        if name.endswith("_scale") or (name == "decoder/projection/weight" and variable == embedding):
+            continue
+        scale = variables.get(name + "_scale")
+        targets = _targets(name)
+        _check_rows(path, name, variable, scale, len(targets))
+        for part, target in enumerate(targets):
+            if target.endswith(".key.bias"):
+                continue  # zeros, and a bias on keys would not change any softmax
+            rows = variable.rows(part, len(targets))
+            if scale is None:
+                yield target, rows.tensor(path)
+            else:
+                yield target, _dequantised(path, rows, scale.rows(part, len(targets)) if scale.shape else scale)
+
+
+def _targets(name: str) -> tuple[str, ...]:
+    """Names of the weights that are stacked in one array."""
+    if name in _POSITIONS:
+        return (_POSITIONS[name],)
+    module, _, leaf = name.rpartition("/")
+    modules: tuple[str, ...] = _MODULES.get(module, ())
+    if block := _BLOCK.fullmatch(module):
+        side, layer, part = block.groups()
+        modules = tuple(f"{side}.blocks.{layer}.{ours}" for ours in _BLOCK_MODULES.get(part, ()))
+    return tuple(f"{ours}.{_LEAVES[leaf]}" for ours in modules if leaf in _LEAVES) or (name,)
+
+
+def _check_rows(path: Path, name: str, variable: _Variable, scale: _Variable | None, parts: int) -> None:
+    if not variable.shape or variable.shape[0] % parts:
+        raise CheckpointError(f"{path}: {name} has shape {variable.shape}, allowed are {parts} equal parts")
+    if variable.encoding not in (_FLOATS if scale is None else (INT8, INT16)):
+        kind = "without" if scale is None else "with"
+        raise CheckpointError(
+            f"{path}: {name} is {variable.encoding.name} {kind} a scale, which has no meaning"
+        )
+    if scale is not None and (scale.shape not in ((), variable.shape[:1]) or scale.encoding not in _FLOATS):
+        raise CheckpointError(f"{path}: {name} of shape {variable.shape} has a scale of shape {scale.shape}")
+
+
+def _dequantised(path: Path, rows: _Variable, scale: _Variable) -> Tensor:
+    """Values are stored as round(value * scale), with one scale a row (int8) or one for all (int16)."""
+
+    def read() -> Array:
+        scales = scale.tensor(path).read().astype(np.float32)
+        if not np.all((scales > 1e-30) & (scales < np.inf)):
+            raise CheckpointError(f"{path}: the scale at byte {scale.offset} is not finite and positive")
+        return rows.tensor(path).read() / scales.reshape(-1, *[1] * (len(rows.shape) - 1))
+
+    return Tensor(rows.shape, rows.encoding.name, read)

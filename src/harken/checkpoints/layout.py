@@ -1,0 +1,137 @@
+"""The shape of Whisper: which weights a model of given dimensions has, under OpenAI's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from harken.errors import CheckpointError, OptionError
+from harken.types import Dims
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+_FIELDS = tuple(Dims.__dataclass_fields__)
+_KNOWN = f"known are {', '.join(_FIELDS)}"
+
+
+def expected_shapes(dims: Dims) -> dict[str, Shape]:
+    """Name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
+    audio, text = dims.n_audio_state, dims.n_text_state
+    shapes: dict[str, Shape] = {
+        "encoder.conv1.weight": (audio, dims.n_mels, 3),
+        "encoder.conv1.bias": (audio,),
+        "encoder.conv2.weight": (audio, audio, 3),
+        "encoder.conv2.bias": (audio,),
+        "encoder.positional_embedding": (dims.n_audio_ctx, audio),
+        "encoder.ln_post.weight": (audio,),
+        "encoder.ln_post.bias": (audio,),
+        "decoder.token_embedding.weight": (dims.n_vocab, text),
+        "decoder.positional_embedding": (dims.n_text_ctx, text),
+        "decoder.ln.weight": (text,),
+        "decoder.ln.bias": (text,),
+    }
+    for layer in range(dims.n_audio_layer):
+        shapes.update(_block(f"encoder.blocks.{layer}", audio, ("attn",)))
+    for layer in range(dims.n_text_layer):
+        shapes.update(_block(f"decoder.blocks.{layer}", text, ("attn", "cross_attn")))
+    return shapes
+
+
+def _block(prefix: str, state: int, attentions: tuple[str, ...]) -> Iterator[tuple[str, Shape]]:
+    for attention in attentions:
+        yield from _affine(f"{prefix}.{attention}_ln", (state,))
+        for projection in ("query", "value", "out"):
+            yield from _affine(f"{prefix}.{attention}.{projection}", (state, state))
+        yield f"{prefix}.{attention}.key.weight", (state, state)  # a bias on keys would not change any softmax
+    yield from _affine(f"{prefix}.mlp_ln", (state,))
+    yield from _affine(f"{prefix}.mlp.0", (4 * state, state))
+    yield from _affine(f"{prefix}.mlp.2", (state, 4 * state))
+
+
+def _affine(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", shape
+    yield f"{name}.bias", shape[:1]
+
+
+def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Dims:
+    """Read the dimensions off the weights.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    shapes : mapping of str to tuple of int
+        Shape of each weight under OpenAI's names.
+    declared : mapping of str to object
+        What the file says about itself, as fields of `Dims`. The numbers of heads, which no shape tells, must
+        be among them; all others must agree with the shapes.
+
+    Raises
+    ------
+    CheckpointError
+        A weight is missing or has too many axes, or the file contradicts itself.
+    """
+    n_audio_state, n_mels, _ = _shape(path, shapes, "encoder.conv1.weight", 3)
+    n_audio_ctx, _ = _shape(path, shapes, "encoder.positional_embedding", 2)
+    n_vocab, n_text_state = _shape(path, shapes, "decoder.token_embedding.weight", 2)
+    n_text_ctx, _ = _shape(path, shapes, "decoder.positional_embedding", 2)
+    found: dict[str, int] = {
+        "n_mels": n_mels,
+        "n_audio_ctx": n_audio_ctx,
+        "n_audio_state": n_audio_state,
+        "n_audio_layer": _layers(shapes, "encoder"),
+        "n_vocab": n_vocab,
+        "n_text_ctx": n_text_ctx,
+        "n_text_state": n_text_state,
+        "n_text_layer": _layers(shapes, "decoder"),
+    }
+    for field, value in declared.items():
+        if field not in _FIELDS or type(value) is not int:
+            raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN}")
+        if found.setdefault(field, value) != value:
+            raise CheckpointError(f"{path}: says {field}={value}, its weights have {field}={found[field]}")
+    if missing := [field for field in _FIELDS if field not in found]:
+        raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
+    if n_audio_state != n_text_state:
+        raise CheckpointError(
+            f"{path}: n_text_state={n_text_state}, allowed is n_audio_state={n_audio_state}, the same for both"
+        )
+    try:
+        return Dims(**found)
+    except OptionError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _shape(path: Path, shapes: Shapes, name: str, axes: int) -> Shape:
+    shape = shapes.get(name)
+    if shape is None:
+        raise CheckpointError(f"{path}: not a Whisper model: weight {name} is missing")
+    if len(shape) != axes:
+        raise CheckpointError(f"{path}: weight {name} has shape {shape}, allowed are {axes} axes")
+    return shape
+
+
+def _layers(shapes: Shapes, side: str) -> int:
+    prefix = f"{side}.blocks."
+    return len({name[len(prefix) :].split(".", 1)[0] for name in shapes if name.startswith(prefix)})
+
+
+def check_shapes(path: Path, shapes: Shapes, dims: Dims) -> None:
+    """Check that the weights are exactly those of a model of these dimensions.
+
+    Raises
+    ------
+    CheckpointError
+        A weight is missing, unknown, or of another shape.
+    """
+    expected = expected_shapes(dims)
+    missing, unknown = expected.keys() - shapes.keys(), shapes.keys() - expected.keys()
+    for what, names in (("misses", missing), ("has unknown", unknown)):
+        if names:
+            raise CheckpointError(
+                f"{path}: {what} weights, {len(names)} in all, the first is {min(names)[:80]!r}"
+            )
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise CheckpointError(f"{path}: weight {name} has shape {shapes[name]}, allowed is {shape}")

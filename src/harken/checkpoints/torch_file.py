@@ -1,0 +1,137 @@
+"""Files of ``torch.save``, read without torch and without running anything that is in them.
+
+Such a file is a zip archive of stored members: ``NAME/data.pkl``, a pickle in which every tensor names a
+storage, and ``NAME/data/KEY``, the bytes of each storage (torch/serialization.py `_save`).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, Bytes, Tensor, read_bytes, unreadable
+from harken.checkpoints.torch_pickle import Global, Storage, View, parse
+from harken.errors import CheckpointError
+
+_ENCODINGS = {
+    Global("torch FloatStorage"): FLOAT32,
+    Global("torch HalfStorage"): FLOAT16,
+    Global("torch BFloat16Storage"): BFLOAT16,
+}
+_MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
+
+
+class TorchFile:
+    """An opened file.
+
+    Attributes
+    ----------
+    content : object
+        What was saved, with a `View` in the place of each tensor.
+
+    Raises
+    ------
+    CheckpointError
+        The file is not such an archive, is damaged, or asks for more than data.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._members = _members(path)
+        pickles = [name for name in self._members if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise CheckpointError(f"{path}: a zip archive with {len(pickles)} data.pkl, torch.save writes one")
+        self._folder = pickles[0].removesuffix("data.pkl")
+        if self._members[pickles[0]].file_size > _MAX_PICKLE_BYTES:
+            raise CheckpointError(f"{path}: data.pkl has more than {_MAX_PICKLE_BYTES} bytes")
+        try:
+            self.content: Any = parse(_read(path, self._members[pickles[0]]).tobytes())
+        except CheckpointError:
+            raise
+        except ValueError as error:
+            raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
+
+    def tensors(self, state: object) -> dict[str, Tensor]:
+        """Find the tensors of a state dict in the file.
+
+        Parameters
+        ----------
+        state : object
+            `content`, or the part of it that is a dict of tensors.
+        """
+        if not isinstance(state, Mapping):
+            raise CheckpointError(f"{self.path}: holds no dict of weights")
+        return {str(name): self._tensor(str(name)[:80], view) for name, view in state.items()}
+
+    def _tensor(self, name: str, view: object) -> Tensor:
+        if not isinstance(view, View) or not isinstance(view.storage, Storage):
+            raise CheckpointError(f"{self.path}: {name!r} is not a tensor")
+        storage, offset, shape, strides = view[:4]
+        encoding = _ENCODINGS.get(storage.type) if isinstance(storage.type, Global) else None
+        if encoding is None:
+            allowed = ", ".join(allowed.name for allowed in _ENCODINGS)
+            raise CheckpointError(f"{self.path}: {name!r} has another type than {allowed}")
+        key, items = storage.key, storage.items
+        member = self._members.get(f"{self._folder}data/{key}") if isinstance(key, str) else None
+        if member is None or not _is_size(items) or member.file_size != items * encoding.nbytes:
+            raise CheckpointError(f"{self.path}: the storage of {name!r} is missing or of another size")
+        if not _fits(offset, shape, strides, items):
+            raise CheckpointError(f"{self.path}: {name!r} reaches outside its storage")
+
+        def read() -> Array:
+            values = encoding.decode(_read(self.path, member).reshape(-1, encoding.nbytes)).ravel()[offset:]
+            steps = [stride * values.itemsize for stride in strides]
+            return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
+
+        return Tensor(shape, encoding.name, read)
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
+    """Whether a strided view lies in its storage and has no more values than that."""
+    if not isinstance(shape, tuple) or not isinstance(strides, tuple) or len(shape) != len(strides):
+        return False
+    if not all(map(_is_size, (offset, *shape, *strides))) or 0 in shape:
+        return False
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return last < items and math.prod(shape) <= items
+
+
+def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
+    """List a zip archive, of which every member must be stored as it is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{path}: not a zip archive of torch.save: {error}") from error
+    size = path.stat().st_size
+    for name, info in members.items():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise CheckpointError(f"{path}: {name!r} is compressed, torch.save never does that")
+        if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.file_size > size:
+            raise CheckpointError(f"{path}: truncated: {name!r} reaches past the end of the file")
+    return members
+
+
+def _read(path: Path, member: zipfile.ZipInfo) -> Bytes:
+    """Read a stored member and check its CRC-32."""
+    header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
+    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    start = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
+    data = read_bytes(path, start, member.file_size)
+    if signature != b"PK\3\4" or zlib.crc32(data.data) != member.CRC:
+        raise CheckpointError(f"{path}: {member.filename!r} is damaged: its checksum differs")
+    return data

@@ -1,0 +1,119 @@
+"""Published models: dimensions, vocabularies, and the same weights out of two formats.
+
+The embedded tiny.en is always there. The others are skipped unless the environment variable HARKEN_MODELS
+names a directory with a model in each subdirectory: tiny.en-pt (OpenAI), tiny and base.en (ggml), base
+(CTranslate2), small (Hugging Face).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import checkpoint_files as files
+from harken.checkpoints import Checkpoint, open_checkpoint, resolve
+from harken.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.real
+
+
+def model(name: str) -> Checkpoint:
+    if name == "tiny.en":
+        return open_checkpoint(resolve("tiny.en", download=False))
+    root = os.environ.get("HARKEN_MODELS")
+    if not root:
+        pytest.skip("HARKEN_MODELS does not name a directory of models")
+    path = Path(root) / name
+    if not path.is_dir():
+        pytest.skip(f"HARKEN_MODELS has no {name}")
+    return open_checkpoint(path)
+
+
+# format, precision, n_vocab, state, heads, layers, first alignment head
+PUBLISHED = {
+    "tiny.en": ("ctranslate2", "float16", 51864, 384, 6, 4, (1, 0)),
+    "tiny.en-pt": ("openai", "float16", 51864, 384, 6, 4, (1, 0)),
+    "base.en": ("ggml", "float16", 51864, 512, 8, 6, (3, 3)),
+    "tiny": ("ggml", "float16", 51865, 384, 6, 4, (2, 2)),
+    "base": ("ctranslate2", "float16", 51865, 512, 8, 6, (3, 1)),
+    "small": ("huggingface", "float16", 51865, 768, 12, 12, (5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_open(name: str) -> None:
+    checkpoint = model(name)
+    dims, (format, precision, n_vocab, state, heads, layers, alignment_head) = checkpoint.dims, PUBLISHED[name]
+    assert (checkpoint.format, checkpoint.precision) == (format, precision)
+    assert (dims.n_mels, dims.n_audio_ctx, dims.n_text_ctx, dims.n_vocab) == (80, 1500, 448, n_vocab)
+    assert dims.n_audio_state == dims.n_text_state == state
+    assert dims.n_audio_head == dims.n_text_head == heads
+    assert dims.n_audio_layer == dims.n_text_layer == layers
+    assert checkpoint.alignment_heads is not None
+    assert checkpoint.alignment_heads[0] == alignment_head
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_weights_are_whisper(name: str) -> None:
+    weights = model(name).weights
+    assert all(np.isfinite(values).all() for values in weights.values())
+    # The encoder's positions are sinusoids in every Whisper model (whisper/model.py `sinusoids`).
+    positions = weights["encoder.positional_embedding"].astype(np.float64)
+    length, channels = positions.shape
+    step = np.exp(-np.log(10000) / (channels // 2 - 1) * np.arange(channels // 2))
+    phase = np.arange(length)[:, None] * step
+    np.testing.assert_allclose(positions, np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=5e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_vocabularies_are_the_same(name: str) -> None:
+    checkpoint = model(name)
+    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    standard = Tokenizer.builtin(checkpoint.dims.n_vocab)
+    text = " And so, my fellow Americans: ask not what your country can do for you — Übergröße, 大丈夫。"
+    assert tokenizer.encode(text) == standard.encode(text)
+    assert tokenizer.eot == standard.eot == (50257 if checkpoint.dims.multilingual else 50256)
+
+
+def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
+    original, converted = model("tiny.en-pt"), model("tiny.en")
+    assert original.dims == converted.dims
+    assert original.alignment_heads == converted.alignment_heads
+    assert set(original.weights) == set(converted.weights)
+    for name, values in original.weights.items():
+        assert values.dtype == converted.weights[name].dtype == np.float16
+        np.testing.assert_array_equal(values.view(np.uint16), converted.weights[name].view(np.uint16), name)
+
+
+def test_original_file_is_what_torch_reads() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    checkpoint = model("tiny.en-pt")
+    loaded = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
+    assert loaded["dims"] == asdict(checkpoint.dims)
+    assert loaded["model_state_dict"].keys() == checkpoint.weights.keys()
+    for name, tensor in loaded["model_state_dict"].items():
+        np.testing.assert_array_equal(checkpoint.weights[name], tensor.numpy(), name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_torch_saves_today_is_read(tmp_path: Path, dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    weights = files.random_weights(dtype=np.float32)
+    state = OrderedDict((name, torch.from_numpy(v).to(getattr(torch, dtype))) for name, v in weights.items())
+    state._metadata = {"": {"version": 1}}  # type: ignore[attr-defined]
+    transposed = "decoder.blocks.0.attn.out.weight"
+    state[transposed] = state[transposed].t().contiguous().t()
+    shared = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])
+    state["decoder.ln.weight"], state["decoder.ln.bias"] = shared[:32], shared[32:]
+    path = tmp_path / "model.pt"
+    torch.save({"dims": asdict(files.TINY), "model_state_dict": state}, path)
+    checkpoint = open_checkpoint(path)
+    assert (checkpoint.dims, checkpoint.precision) == (files.TINY, dtype)
+    for name, tensor in state.items():
+        wide = tensor.float() if dtype == "bfloat16" else tensor
+        np.testing.assert_array_equal(checkpoint.weights[name], wide.numpy(), name)

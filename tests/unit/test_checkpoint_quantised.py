@@ -1,0 +1,143 @@
+"""Quantised weights come back within half a step, and exactly as the format defines them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import checkpoint_files as files
+from harken.checkpoints import open_checkpoint
+from harken.errors import CheckpointError
+
+WEIGHTS = files.random_weights(dtype=np.float32)
+MATRIX = "decoder.blocks.1.mlp.2.weight"
+
+
+def dequantise(block: bytes, kind: str) -> list[float]:
+    """Values of one block, one by one, after ggml/src/ggml-quants.c `dequantize_row_*`."""
+    scale = struct.unpack("<e", block[:2])[0]
+    if kind == "q8_0":
+        return [scale * code for code in struct.unpack("<32b", block[2:])]
+    minimum = struct.unpack("<e", block[2:4])[0] if kind.endswith("_1") else None
+    fifth = struct.unpack("<I", block[-20:-16])[0] if kind[1] == "5" else 0
+    values = []
+    for i in range(32):
+        nibble = block[-16 + i % 16] >> (4 if i >= 16 else 0) & 15
+        code = nibble | (fifth >> i & 1) << 4
+        values.append(
+            scale * (code - (16 if kind[1] == "5" else 8)) if minimum is None else scale * code + minimum
+        )
+    return values
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_ggml_blocks(tmp_path: Path, kind: str) -> None:
+    checkpoint = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, kind))
+    assert checkpoint.precision == kind
+    found = checkpoint.weights[MATRIX]
+    assert found.dtype == np.float32
+    blocks = WEIGHTS[MATRIX].reshape(-1, 32)
+    defined = [dequantise(files._ggml_block(block, kind), kind) for block in blocks]
+    np.testing.assert_array_equal(found, np.array(defined, np.float32).reshape(found.shape))
+    # Half a step between levels; the end of a range that has no level of its own is a whole step away. Scale
+    # and minimum are rounded to float16.
+    levels = {"4": 16, "5": 32, "8": 255}[kind[1]]
+    extent = np.ptp(blocks, 1) if kind.endswith("_1") else 2 * np.abs(blocks).max(1)
+    step = extent / (levels - 1 if kind.endswith("_1") or kind == "q8_0" else levels)
+    worst = 1.0 if kind in ("q4_0", "q5_0") else 0.5
+    bound = worst * step + np.abs(blocks).max(1) * 2.0**-10
+    assert np.all(np.abs(found.reshape(-1, 32) - blocks).max(1) <= bound)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+def test_ggml_quantises_matrices_only(tmp_path: Path, kind: str) -> None:
+    weights = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, kind)).weights
+    for name in ("decoder.positional_embedding", "decoder.ln.bias", "encoder.conv1.bias"):
+        np.testing.assert_array_equal(weights[name], WEIGHTS[name])
+    np.testing.assert_array_equal(weights["encoder.conv2.weight"], WEIGHTS["encoder.conv2.weight"].astype("f2"))
+
+
+def test_ggml_blocks_of_an_older_layout_are_refused(tmp_path: Path) -> None:
+    path = files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, "q4_0")
+    data = bytearray(path.read_bytes())
+    data[44:48] = struct.pack("<i", 1002)
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="quantisation version 1, allowed is 2"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int16"])
+def test_ctranslate2_scales(tmp_path: Path, precision: str) -> None:
+    checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, precision))
+    assert checkpoint.precision == precision
+    assert set(checkpoint.weights) == set(WEIGHTS)
+    for name, values in WEIGHTS.items():
+        found = checkpoint.weights[name]
+        assert found.dtype == np.float32
+        if values.ndim == 1 or "positional" in name:
+            np.testing.assert_array_equal(found, values)
+        else:
+            assert np.all(np.abs(found - values) <= half_step(name, values, precision)), name
+
+
+def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.float32]:
+    """Half the distance of two codes: a row's largest value has code 127, a packed array's largest 1024."""
+    largest = np.abs(values.reshape(len(values), -1)).max(1).reshape(-1, *[1] * (values.ndim - 1))
+    if precision == "int8":
+        return largest / 127 / 2 * 1.0001
+    packed = {
+        "cross_attn": ("key", "value"),
+        "attn": ("query", "key", "value"),
+    }
+    module, part = name.removesuffix(".weight").split(".")[-2:]
+    if part in packed.get(module, ()):
+        largest = max(np.abs(WEIGHTS[name.replace(part, other)]).max() for other in packed[module])
+    return np.float32(np.max(largest)) / 1024 / 2 * np.float32(1.0001)
+
+
+def test_ctranslate2_bfloat16(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, "bfloat16"))
+    assert checkpoint.precision == "bfloat16"
+    for name, values in WEIGHTS.items():
+        expected = (files.bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_array_equal(checkpoint.weights[name], expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_ctranslate2_scales_must_be_finite_and_positive(tmp_path: Path, scale: float) -> None:
+    path = files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, "int8") / "model.bin"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"decoder/embeddings/weight_scale\0") + 32 + 1 + 4 + 1 + 4
+    data[at : at + 4] = struct.pack("<f", scale)
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="is not finite and positive"):
+        open_checkpoint(path).weights["decoder.token_embedding.weight"]
+
+
+@pytest.mark.parametrize("quantisation", [None, "float16", "bfloat16", "int8", "int8_float16", "int16"])
+def test_ctranslate2_own_writer(tmp_path: Path, quantisation: str | None) -> None:
+    """The same model, serialised by CTranslate2 itself."""
+    specs = pytest.importorskip("ctranslate2.specs", reason="ctranslate2 is not installed")
+    dims = files.TINY
+    spec = specs.WhisperSpec(dims.n_audio_layer, dims.n_audio_head, dims.n_text_layer, dims.n_text_head)
+    for name, values in files._ctranslate2_arrays(dims, WEIGHTS).items():
+        module, _, leaf = name.rpartition("/")
+        setattr(specs.model_spec.index_spec(spec, module), leaf, values.copy())
+    spec.decoder.projection.weight = WEIGHTS["decoder.token_embedding.weight"].copy()
+    spec.register_vocabulary([str(token) for token in range(dims.n_vocab)])
+    spec.validate()
+    spec.optimize(quantisation)
+    spec._serialize(str(tmp_path / "model.bin"))
+    checkpoint = open_checkpoint(tmp_path)
+    step = {None: 0.0, "float16": 2**-11, "bfloat16": 2**-8, "int8": 1 / 254, "int8_float16": 1 / 254}
+    for name, values in WEIGHTS.items():
+        found = checkpoint.weights[name]
+        if quantisation == "int16" and values.ndim > 1 and "positional" not in name:
+            bound = half_step(name, values, "int16")
+        else:
+            bound = np.abs(values).max() * step.get(quantisation, 0.0) * 1.0001
+        assert np.all(np.abs(found.astype(np.float32) - values) <= bound), name

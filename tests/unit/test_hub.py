@@ -1,0 +1,221 @@
+"""From a name to a path, against a hub that is a stub."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import huggingface_hub.errors
+import pytest
+
+import checkpoint_files as files
+from harken.checkpoints import SHORT_NAMES, hub, open_checkpoint, resolve
+from harken.errors import CheckpointError, CheckpointNotFound
+
+
+class Hub:
+    """Stands for `huggingface_hub`: some repositories, a cache, and a list of what was asked."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache, self.calls = cache, list[dict[str, object]]()
+        self.repositories: dict[str, list[str]] = {}
+        self.error: BaseException | None = None
+
+    def snapshot_download(self, repo_id: str, **options: object) -> str:
+        self.calls.append({"repo_id": repo_id, **options})
+        if self.error is not None:
+            raise self.error
+        directory = self.cache / repo_id
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in self.repositories[repo_id]:
+            if any(fnmatch.fnmatch(name, pattern) for pattern in options["allow_patterns"]):  # type: ignore[attr-defined]
+                (directory / name).write_bytes(b"")
+        return str(directory)
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    stub = Hub(tmp_path / "cache")
+    module = ModuleType("huggingface_hub")
+    module.snapshot_download = stub.snapshot_download  # type: ignore[attr-defined]
+    module.errors = huggingface_hub.errors  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.chdir(tmp_path)
+    return stub
+
+
+SMALL = [
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "vocab.json",
+    "flax_model.msgpack",
+]
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_a_path_comes_first(tmp_path: Path, stub: Hub) -> None:
+    path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
+    assert resolve("small") == Path("small")
+    assert resolve(path) == path
+    assert stub.calls == []
+
+
+def test_a_path_object_is_never_a_name(stub: Hub) -> None:
+    with pytest.raises(CheckpointNotFound, match="openai/whisper-small: no such file or directory"):
+        resolve(Path("openai/whisper-small"))
+    assert stub.calls == []
+
+
+@pytest.mark.parametrize("name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "/x"])
+def test_what_is_no_name_is_told_the_names(stub: Hub, name: str) -> None:
+    with pytest.raises(
+        CheckpointNotFound, match=r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
+    ) as e:
+        resolve(name)
+    assert "\n" not in str(e.value)
+    assert stub.calls == []
+
+
+def test_short_names_are_repositories(stub: Hub) -> None:
+    stub.repositories["openai/whisper-large-v3-turbo"] = [*SMALL, "model.safetensors", "pytorch_model.bin"]
+    found = resolve("turbo")
+    assert found == stub.cache / "openai/whisper-large-v3-turbo"
+    assert names(found) == {*SMALL, "model.safetensors"} - {"README.md", "flax_model.msgpack"}
+    assert stub.calls[0]["local_files_only"] is False
+    assert stub.calls[0]["revision"] is None
+    assert len(stub.calls) == 1
+
+
+def test_short_names_are_well_formed() -> None:
+    assert {"tiny", "base.en", "small", "medium", "large-v3", "large-v3-turbo", "distil-large-v3"} <= set(
+        SHORT_NAMES
+    )
+    assert all(hub._REPOSITORY.fullmatch(repository) for repository in SHORT_NAMES.values())
+
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "wanted"),
+    [
+        (["model.safetensors", "model.fp32-00001-of-00002.safetensors", *SHARDS], ["model.safetensors"]),
+        (["model.safetensors.index.json", *SHARDS], ["model.safetensors.index.json", *SHARDS]),
+        (["model.bin", "vocabulary.json"], ["model.bin"]),
+        (["pytorch_model.bin", "tf_model.h5"], ["pytorch_model.bin"]),
+    ],
+)
+def test_only_one_form_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
+    stub.repositories["someone/whisper"] = ["config.json", *weights]
+    assert names(resolve("someone/whisper", revision="v2")) == {"config.json", *wanted}
+    assert {call["revision"] for call in stub.calls} == {"v2"}
+
+
+def test_a_repository_without_weights(stub: Hub) -> None:
+    stub.repositories["someone/onnx"] = ["config.json", "encoder.onnx"]
+    with pytest.raises(
+        CheckpointError, match=r"someone/onnx: has no weights that can be read; allowed are model\.saf"
+    ):
+        resolve("someone/onnx")
+
+
+def test_without_the_network(stub: Hub) -> None:
+    stub.error = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapshot.\nEnable the network.")
+    with pytest.raises(
+        CheckpointNotFound, match=r"not on this machine, and cannot be downloaded: Cannot find .*\.$"
+    ):
+        resolve("openai/whisper-small", download=False)
+    assert stub.calls[0]["local_files_only"] is True
+
+
+class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
+    def __init__(self) -> None:
+        OSError.__init__(self, "404 Client Error.\nRepository Not Found")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (Unknown(), CheckpointNotFound, "someone/w: not on Hugging Face: 404 Client Error."),
+        (
+            ConnectionResetError("Connection reset"),
+            CheckpointError,
+            "someone/w: the download failed: Connection reset",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            CheckpointError,
+            "the download failed: .*No space left on device",
+        ),
+        (RuntimeError(), CheckpointError, "someone/w: the download failed: RuntimeError"),
+    ],
+)
+def test_failures_are_one_line(stub: Hub, error: Exception, kind: type[CheckpointError], message: str) -> None:
+    stub.error = error
+    with pytest.raises(kind, match=message) as caught:
+        resolve("someone/w")
+    assert "\n" not in str(caught.value)
+    assert type(caught.value) is kind
+
+
+def test_an_interrupted_download_can_be_taken_up(stub: Hub) -> None:
+    stub.repositories["openai/whisper-small"] = ["config.json", "model.safetensors"]
+    stub.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        resolve("small")
+    stub.error = None
+    assert names(resolve("small")) == {"config.json", "model.safetensors"}
+
+
+def test_the_real_hub_library_says_what_is_not_here() -> None:
+    with pytest.raises(CheckpointNotFound, match="not on this machine, and cannot be downloaded: Cannot find"):
+        resolve("harken-tests/there-is-none", download=False)
+
+
+# --- the embedded model ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package that must not be imported."""
+    root = tmp_path / "site"
+    (root / "harken_test_models").mkdir(parents=True)
+    (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(root)
+    monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_test_models")
+    return root / "harken_test_models"
+
+
+def test_the_embedded_model_is_checked_and_not_imported(
+    package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write_ctranslate2(package / "model", files.TINY, files.random_weights())
+    digest = hub.file_sha256(package / "model" / "model.bin")
+    with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 1a5afae0"):
+        resolve("tiny.en")
+    monkeypatch.setattr(hub, "_EMBEDDED_SHA256", digest)
+    assert open_checkpoint(resolve("tiny.en")).dims == files.TINY
+    assert stub.calls == []
+
+
+def test_a_revision_of_the_default_model_is_not_the_embedded_one(package: Path, stub: Hub) -> None:
+    stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
+    assert resolve("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
+
+
+def test_without_the_package_the_default_is_downloaded(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_no_such_package")
+    stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
+    assert resolve("tiny.en") == stub.cache / "openai/whisper-tiny.en"
+
+
+def test_an_embedded_model_without_its_weights(package: Path, stub: Hub) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.bin: cannot be read: No such file"):
+        resolve("tiny.en")
