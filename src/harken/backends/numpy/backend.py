@@ -63,7 +63,8 @@ class NumpySession:
         ]
         assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
         wanted = [self._logits(row, min(tail, len(new))) for row, new in enumerate(tokens) if len(new)]
-        return HostLogits(np.concatenate(wanted))
+        nothing = np.empty((0, self._backend.dims.n_vocab), np.float32)
+        return HostLogits(np.concatenate([nothing, *wanted]))
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [(audio, seen[:n]) for (audio, seen), n in zip(self._rows, lengths, strict=True)]

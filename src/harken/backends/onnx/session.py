@@ -63,6 +63,8 @@ class OnnxSession:
 
     def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
         rows = [row for row, new in enumerate(tokens) if len(new)]
+        if not rows:
+            return HostLogits(np.empty((0, self._dims.n_vocab), np.float32))
         lanes: list[list[int]] = [[] for _ in self._audios]
         for row in rows:
             lanes[self._lane[row]].append(row)
