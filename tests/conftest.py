@@ -1,0 +1,50 @@
+"""What all tests share: reproducible hypothesis, and every backend over the tiny model, built once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small only lose by threads
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from harken.contract import Backend
+from harken.errors import OptionError
+from models import make_backend
+
+# The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
+settings.register_profile(
+    "repeat", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("repeat"), derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture(scope="session")
+def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backend]:
+    """Give a backend by its name in `models.ENGINES`, or skip where this machine lacks its arithmetic."""
+    graphs = tmp_path_factory.mktemp("graphs")
+
+    @cache
+    def build(name: str) -> Backend | OptionError:
+        try:
+            return make_backend(name, graphs)
+        except OptionError as error:
+            return error
+
+    def open_or_skip(name: str) -> Backend:
+        backend = build(name)
+        if isinstance(backend, OptionError):
+            pytest.skip(str(backend))
+        return backend
+
+    return open_or_skip
+
+
+@pytest.fixture(scope="session")
+def oracle(open_backend: Callable[[str], Backend]) -> Backend:
+    """The numpy backend over the tiny model."""
+    return open_backend("numpy")

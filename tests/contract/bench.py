@@ -1,0 +1,70 @@
+"""A backend beside the oracle: the same windows in both, sessions that are changed and compared together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harken.contract import Backend, Features, Floats, Logits, Session
+from models import DIMS
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A session of the backend under test and one of the oracle, in step."""
+
+    session: Session
+    expected: Session
+    tolerance: float
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        assert self.session.lengths == self.expected.lengths
+        return self.session.lengths
+
+    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Floats:
+        """Extend both, compare, and return the log-probabilities, shape (P, n_vocab)."""
+        expected = log_probabilities(self.expected.extend(tokens, tail))
+        actual = log_probabilities(self.session.extend(tokens, tail))
+        assert actual.shape == expected.shape
+        if len(expected):
+            assert np.abs(actual - expected).max() <= self.tolerance * expected.std()
+        return actual
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        self.session.rewind(lengths)
+        self.expected.rewind(lengths)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.session.select(rows)
+        self.expected.select(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A backend under test, with some windows encoded by it and by the oracle."""
+
+    name: str
+    backend: Backend
+    oracle: Backend
+    features: Features
+    expected: Features
+    tolerance: float
+
+    def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx) -> Pair:
+        return Pair(
+            self.backend.open(self.features, rows, capacity),
+            self.oracle.open(self.expected, rows, capacity),
+            self.tolerance,
+        )
+
+
+def log_probabilities(logits: Logits) -> Floats:
+    """Read all log-probabilities through the contract alone, shape (P, n_vocab)."""
+    table = np.empty((len(logits), DIMS.n_vocab), np.float32)
+    if len(logits):
+        ids, values = logits.top(DIMS.n_vocab)
+        np.put_along_axis(table, ids, values, axis=1)
+    return table

@@ -1,0 +1,56 @@
+"""Random programs of the three verbs, on every backend, in step with the oracle."""
+
+from __future__ import annotations
+
+from bench import Bench
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from models import AUDIOS, DIMS
+
+MAX_ROWS = 5
+PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROWS, max_size=MAX_ROWS)
+
+
+class Program(RuleBasedStateMachine):
+    """Extend, rewind and select some rows; `Pair` compares every logit on the way."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    @initialize(rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS))
+    def open(self, rows: list[int]) -> None:
+        self.pair = self._bench.open(rows)
+
+    @rule(counts=PER_ROW, first=st.integers(0, 255), tail=st.integers(1, 8))
+    def extend(self, counts: list[int], first: int, tail: int) -> None:
+        """Append so many tokens to each row, as far as there is room, no two rows the same."""
+        room = [DIMS.n_text_ctx - length for length in self.pair.lengths]
+        tokens = [
+            [(first + 41 * row + 7 * i * i) % DIMS.n_vocab for i in range(min(count, free))]
+            for row, (count, free) in enumerate(zip(counts, room, strict=False))
+        ]
+        self.pair.extend(tokens, tail)
+
+    @rule(first=st.integers(0, 255))
+    def step(self, first: int) -> None:
+        self.extend([1] * len(self.pair.lengths), first, 1)
+
+    @rule(forget=PER_ROW)
+    def rewind(self, forget: list[int]) -> None:
+        self.pair.rewind([max(0, length - n) for length, n in zip(self.pair.lengths, forget, strict=False)])
+
+    @rule(data=st.data())
+    def select(self, data: st.DataObject) -> None:
+        row = st.integers(0, len(self.pair.lengths) - 1)
+        self.pair.select(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
+
+
+def test_random_programs(bench: Bench) -> None:
+    # All precisions run the same session; in float32 the oracle can be followed closely, so look longest there.
+    examples = 50 if bench.name == "onnx-fp32" else 8
+    run_state_machine_as_test(
+        lambda: Program(bench), settings=settings(max_examples=examples, stateful_step_count=20)
+    )
