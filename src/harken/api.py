@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from numpy.typing import NDArray
-
+from harken.audio import AudioSource, stream
 from harken.contract import Backend
 from harken.decoding import DecodeStats
 from harken.errors import OptionError
@@ -16,9 +16,6 @@ from harken.results import Segment, Transcript
 from harken.text import Tokenizer
 from harken.transcribe import Hooks, LongForm, TranscribeOptions
 from harken.types import Dims
-
-Audio = str | os.PathLike[str] | BinaryIO | NDArray[Any]
-"""A path, ``"-"`` for standard input, a file open for reading, or samples at 16 kHz (float, or int16)."""
 
 BACKENDS = ("onnx", "numpy")
 
@@ -119,7 +116,7 @@ class Recognizer:
         """Dimensions of the model."""
         return self.backend.dims
 
-    def transcribe(self, audio: Audio, options: TranscribeOptions | None = None, /, **changes: Any) -> Transcription:
+    def transcribe(self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any) -> Transcription:
         """Transcribe a recording, lazily: work is done as segments are asked for.
 
         Parameters
@@ -149,10 +146,6 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
-        from dataclasses import fields, replace
-
-        from harken.audio import samples
-
         hooks = Hooks(**{name: changes.pop(name) for name in ("progress", "observe", "cancelled") if name in changes})
         known = {field.name for field in fields(TranscribeOptions)}
         for name in changes.keys() - known:
@@ -160,7 +153,7 @@ class Recognizer:
         options = replace(options or TranscribeOptions(), **changes)
         # Fails now rather than at the first segment where the model lacks the language or the task.
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
-        return Transcription(LongForm(self.backend, self.tokenizer, iter(samples(audio)), options, hooks), self.model)
+        return Transcription(LongForm(self.backend, self.tokenizer, stream(audio), options, hooks), self.model)
 
 
 class Transcription:

@@ -29,6 +29,7 @@ N_BINS = FFT_SAMPLES // 2 + 1
 SILENCE = -10.0
 """Raw log10 mel value of digital silence: where the reference clamps."""
 
+_TINY = np.finfo(np.float32).tiny  # has a logarithm; clamping at SILENCE comes after it, to be exact
 _EDGE_SAMPLES = FFT_SAMPLES // 2
 _CHUNK_FRAMES = 100  # windows, spectra and powers of one chunk stay in a core's L2 cache
 _GROUP_BANDS = 16  # a product of 16 bands and a chunk is too small for OpenBLAS to wake other threads
@@ -88,8 +89,6 @@ class LogMel:
         ndarray of shape (n_mels, frames), float32, log10 mel
             Possibly no frames: the first one needs 201 samples, for its reflected left half.
         """
-        if self._flushed:
-            raise HarkenError("LogMel was flushed: a new recording needs a new LogMel")
         self._fed_samples += len(samples)
         return self._advance(samples)
 
@@ -106,14 +105,16 @@ class LogMel:
         return tail[:, :content]
 
     def _advance(self, samples: Float32) -> Float32:
+        if self._flushed:
+            raise HarkenError("LogMel was flushed: a new recording needs a new LogMel")
         waiting = np.concatenate([self._pending, samples])
-        if self._frames == 0:
-            if len(waiting) <= _EDGE_SAMPLES:
-                self._pending = waiting
-                return np.empty((self.n_mels, 0), np.float32)
+        if len(waiting) < (FFT_SAMPLES if self._frames else _EDGE_SAMPLES + 1):
+            self._pending = waiting
+            return np.empty((self.n_mels, 0), np.float32)
+        if not self._frames:
             waiting = np.concatenate([waiting[_EDGE_SAMPLES:0:-1], waiting])
         frames = self._transform(waiting)
-        self._pending = waiting[frames.shape[1] * HOP_SAMPLES :]
+        self._pending = waiting[frames.shape[1] * HOP_SAMPLES :].copy()
         return frames
 
     def _transform(self, waveform: Float32) -> Float32:
@@ -135,11 +136,11 @@ class LogMel:
         rows = slice(row, row + len(framed))
         spectrum = np.fft.rfft(np.multiply(framed, _hann(), out=self._windowed[rows]))
         np.add(spectrum.real**2, spectrum.imag**2, out=self._power[rows])
-        for bands, bins, weights in self._bank:
-            np.matmul(weights, self._power[:, bins].T, out=self._bands[bands])
-        log_bands = self._bands[:, rows]
-        np.maximum(log_bands, np.float32(10**SILENCE), out=log_bands)
-        return np.log10(log_bands, out=log_bands)
+        for group, bins, weights in self._bank:
+            np.matmul(weights, self._power[:, bins].T, out=self._bands[group])
+        bands = self._bands[:, rows]
+        np.log10(np.maximum(bands, _TINY, out=bands), out=bands)
+        return np.maximum(bands, np.float32(SILENCE), out=bands)
 
 
 def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Float32:
@@ -247,10 +248,10 @@ def _banded(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
     filters = mel_filters(n_mels)
     groups = []
     for start in range(0, n_mels, _GROUP_BANDS):
-        bands = slice(start, start + _GROUP_BANDS)
-        touched = np.flatnonzero(filters[bands].any(axis=0))
+        group = slice(start, start + _GROUP_BANDS)
+        touched = np.flatnonzero(filters[group].any(axis=0))
         bins = slice(int(touched[0]), int(touched[-1]) + 1)
-        groups.append((bands, bins, np.ascontiguousarray(filters[bands, bins])))
+        groups.append((group, bins, np.ascontiguousarray(filters[group, bins])))
     return tuple(groups)
 
 

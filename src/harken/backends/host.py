@@ -29,7 +29,8 @@ class HostLogits:
         return HostLogits(self.values[list(positions)])
 
     def probability(self, token: int) -> Floats:
-        return np.exp(self.values[:, token] - self._log_sum())
+        probability: Floats = np.exp(self.values[:, token] - self._log_sum())
+        return probability
 
     def ban(self, spans: Sequence[Sequence[Span]]) -> None:
         for row, ranges in zip(self.values, spans, strict=True):

@@ -95,10 +95,10 @@ def decode(
     starts = [len(prompt) - prompt.index(tokenizer.sot) for prompt in prompts]
     tail = max(starts)
     logits = session.extend(prompts, tail)
-    ends = np.cumsum([min(tail, len(prompt)) for prompt in prompts])
+    ends = np.cumsum([min(tail, len(prompt)) for prompt in prompts]).tolist()
     no_speech = logits.take([end - start for end, start in zip(ends, starts, strict=True)])
     no_speech_probs = no_speech.probability(tokenizer.no_speech).tolist()
-    logits = logits.take(ends - 1)
+    logits = logits.take([end - 1 for end in ends])
 
     chosen = 0
 

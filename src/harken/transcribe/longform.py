@@ -127,11 +127,9 @@ class LongForm:
                 if not frames:
                     break
                 decoded, attempts = self._decode(mel, seek, rules)
-                hypothesis, steps = decoded.hypothesis, frames / FRAMES_PER_STEP
-                if options.is_silence(avg_logprob=hypothesis.avg_logprob, no_speech_prob=decoded.no_speech_prob):
-                    advance = steps
-                else:
-                    cuts, advance = cut(hypothesis.tokens, self.tokenizer.timestamp_begin, steps)
+                advance = frames / FRAMES_PER_STEP
+                if not options.is_silence(decoded):
+                    cuts, advance = cut(decoded.hypothesis.tokens, self.tokenizer.timestamp_begin, advance)
                     yield from self._keep(cuts, seek, decoded, attempts)
                 seek += round(advance * FRAMES_PER_STEP)
                 self.hooks.progress(min(seek / FRAMES_PER_SECOND, self.duration_s), False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from harken.decoding import Beam, Greedy, Strategy, ladder
+from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
 from harken.errors import OptionError
 
 TASKS = ("transcribe", "translate")
@@ -77,24 +77,27 @@ class TranscribeOptions:
             first = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
         return ladder(self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty)
 
-    def rejection(self, *, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> str | None:
+    def rejection(self, decoded: Decoded) -> str | None:
         """Why a result must be tried again at the next temperature; None if it need not.
 
         Source: openai/whisper, transcribe.py, decode_with_fallback.
         """
-        ratio_limit, logprob_limit = self.compression_ratio_threshold, self.logprob_threshold
-        improbable = logprob_limit is not None and avg_logprob < logprob_limit
-        if improbable and self.no_speech_threshold is not None and no_speech_prob > self.no_speech_threshold:
+        ratio, ratio_limit = decoded.compression_ratio, self.compression_ratio_threshold
+        logprob, logprob_limit = decoded.hypothesis.avg_logprob, self.logprob_threshold
+        improbable = logprob_limit is not None and logprob < logprob_limit
+        if improbable and self._sounds_silent(decoded):
             return None
-        if ratio_limit is not None and compression_ratio > ratio_limit:
-            return f"compression ratio {compression_ratio:.2f} above {ratio_limit}"
-        return f"average log-probability {avg_logprob:.2f} below {logprob_limit}" if improbable else None
+        if ratio_limit is not None and ratio > ratio_limit:
+            return f"compression ratio {ratio:.2f} above {ratio_limit}"
+        return f"average log-probability {logprob:.2f} below {logprob_limit}" if improbable else None
 
-    def is_silence(self, *, avg_logprob: float, no_speech_prob: float) -> bool:
+    def is_silence(self, decoded: Decoded) -> bool:
         """Whether a window is to be skipped (openai/whisper, transcribe.py, transcribe)."""
-        if self.no_speech_threshold is None or no_speech_prob <= self.no_speech_threshold:
-            return False
-        return self.logprob_threshold is None or avg_logprob <= self.logprob_threshold
+        limit = self.logprob_threshold
+        return self._sounds_silent(decoded) and (limit is None or decoded.hypothesis.avg_logprob <= limit)
+
+    def _sounds_silent(self, decoded: Decoded) -> bool:
+        return self.no_speech_threshold is not None and decoded.no_speech_prob > self.no_speech_threshold
 
     def clips(self, frames_per_second: int) -> Iterable[tuple[int, int | None]]:
         """Clips as frames; an end of None is that of the recording."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from harken.backends.host import HostLogits
 from harken.backends.numpy import model
-from harken.contract import Capabilities, Floats
+from harken.contract import Capabilities, Features, Floats
 from harken.types import Dims
 
 
@@ -42,7 +42,8 @@ class NumpyBackend:
     def encode(self, mel: Floats) -> NumpyFeatures:
         return NumpyFeatures(np.stack([model.encode(m, self.weights, self.dims) for m in mel]))
 
-    def open(self, features: NumpyFeatures, rows: Sequence[int], capacity: int) -> NumpySession:
+    def open(self, features: Features, rows: Sequence[int], capacity: int) -> NumpySession:
+        assert isinstance(features, NumpyFeatures), "features come from this backend's own encode"
         return NumpySession(self, features, rows, capacity)
 
 

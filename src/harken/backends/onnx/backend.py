@@ -16,7 +16,7 @@ from harken.backends.onnx.plan import Plan, make_plan
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
-from harken.contract import Capabilities, Floats
+from harken.contract import Capabilities, Features, Floats
 from harken.types import Dims
 
 FORMAT = 1
@@ -78,7 +78,8 @@ class OnnxBackend:
             return OnnxFeatures({name: windows[0][name] for name in names})
         return OnnxFeatures({name: np.concatenate([window[name] for window in windows]) for name in names})
 
-    def open(self, features: OnnxFeatures, rows: Sequence[int], capacity: int) -> OnnxSession:
+    def open(self, features: Features, rows: Sequence[int], capacity: int) -> OnnxSession:
+        assert isinstance(features, OnnxFeatures), "features come from this backend's own encode"
         return OnnxSession(self._decoder, self.dims, features, rows, capacity)
 
     def _load(self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str) -> Graph:
