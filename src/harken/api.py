@@ -125,8 +125,7 @@ class Recognizer:
             Anything that FFmpeg's libraries read, video included; or samples at 16 kHz.
         options : TranscribeOptions, optional
         **changes
-            Single options by name (see `TranscribeOptions`), and the hooks ``progress``, ``observe`` and ``cancelled``
-            (see `harken.transcribe.Hooks`).
+            Single options by name (see `TranscribeOptions`), and hooks by name (see `harken.transcribe.Hooks`).
 
         Returns
         -------
@@ -146,7 +145,7 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
-        hooks = Hooks(**{name: changes.pop(name) for name in ("progress", "observe", "cancelled") if name in changes})
+        hooks = Hooks(**{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes})
         known = {field.name for field in fields(TranscribeOptions)}
         for name in changes.keys() - known:
             raise OptionError(name, changes[name], f"no such option; there are {', '.join(sorted(known))}")

@@ -35,6 +35,10 @@ TIMESTAMP_STEP_S = FRAMES_PER_STEP / FRAMES_PER_SECOND
 
 Progress = Callable[[float, bool], None]
 """Called with the seconds of the recording that are done, and whether that is all of it."""
+WindowObserver = Callable[[float, tuple[int, ...]], None]
+"""Called with where a window begins, in seconds, and the prompt that it is decoded after."""
+ResultObserver = Callable[[Decoded, tuple[Attempt, ...]], None]
+"""Called with what was kept of a window, and what was tried for it, the one kept last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +51,18 @@ class Hooks:
         Called after every window.
     observe : callable
         Called at every decoder step.
+    window : callable
+        Called before the first step of every window.
+    decided : callable
+        Called once a window has been decoded, before its segments.
     cancelled : callable
         Asked at every decoder step; once it answers True, `Cancelled` is raised.
     """
 
     progress: Progress = lambda done_s, finished: None
     observe: Observer = lambda step: None
+    window: WindowObserver = lambda start_s, prompt: None
+    decided: ResultObserver = lambda decoded, attempts: None
     cancelled: Callable[[], bool] = lambda: False
 
     def on_step(self, step: Step) -> None:
@@ -150,6 +160,7 @@ class LongForm:
             timestamps=self.options.timestamps,
             previous=self._previous,
         )
+        self.hooks.window(seek / FRAMES_PER_SECOND, prompt)
         decoded, attempts, stats = decode_with_fallback(
             self.backend,
             features,
@@ -160,6 +171,7 @@ class LongForm:
             observe=self.hooks.on_step,
         )
         self.stats += stats
+        self.hooks.decided(decoded, attempts)
         return decoded, attempts
 
     def _keep(
