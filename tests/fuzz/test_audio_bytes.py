@@ -1,0 +1,127 @@
+"""Damaged recordings: whatever the bytes, decoding ends soon, in samples or in an `AudioError`."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from audio_files import KINDS
+from harken.audio import stream
+from harken.errors import AudioError
+from harken.types import SAMPLE_RATE
+
+ROUNDS = 250
+SLOWEST_S = 5.0
+LONGEST_S = 1000.0  # a header may claim 1000 Hz for 44.1 kHz samples, and mu-law for 24 bits; not more
+
+Damage = Callable[[bytearray, np.random.Generator], None]
+
+
+def flip_bytes(data: bytearray, rng: np.random.Generator) -> None:
+    for place in rng.integers(0, len(data), rng.integers(1, 30)):
+        data[place] = rng.integers(256)
+
+
+def flip_header(data: bytearray, rng: np.random.Generator) -> None:
+    """Headers are small, and most of what can be believed wrongly stands there."""
+    for place in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
+        data[place] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
+
+
+def flip_tail(data: bytearray, rng: np.random.Generator) -> None:
+    for place in rng.integers(max(0, len(data) - 1500), len(data), rng.integers(1, 10)):
+        data[place] = rng.integers(256)
+
+
+def cut(data: bytearray, rng: np.random.Generator) -> None:
+    del data[rng.integers(0, len(data)) :]
+
+
+def drop_slice(data: bytearray, rng: np.random.Generator) -> None:
+    start = rng.integers(0, len(data))
+    del data[start : start + rng.integers(1, 500)]
+
+
+def repeat_slice(data: bytearray, rng: np.random.Generator) -> None:
+    start = rng.integers(0, len(data))
+    data[start:start] = data[start : start + rng.integers(1, 500)] * int(rng.integers(1, 5))
+
+
+def overwrite_with_noise(data: bytearray, rng: np.random.Generator) -> None:
+    start = rng.integers(0, len(data))
+    length = min(int(rng.integers(1, 2000)), len(data) - start)
+    data[start : start + length] = rng.bytes(length)
+
+
+DAMAGES: list[Damage] = [
+    flip_bytes,
+    flip_header,
+    flip_tail,
+    cut,
+    drop_slice,
+    repeat_slice,
+    overwrite_with_noise,
+]
+BEGINNINGS = {
+    "nothing": b"",
+    "wav": b"RIFF",
+    "flac": b"fLaC",
+    "ogg": b"OggS",
+    "mp3 tag": b"ID3\x04",
+    "mp3 frame": b"\xff\xfb\x90\x64",
+    "mp4": b"\x00\x00\x00\x20ftypisom",
+    "mkv": b"\x1a\x45\xdf\xa3",
+}
+
+
+@pytest.fixture(autouse=True)
+def a_hang_ends_the_run() -> Iterator[None]:
+    faulthandler.dump_traceback_later(120, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def is_read(data: bytes) -> bool:
+    """Decode all there is within the bounds; False if an `AudioError` ended it."""
+    started, samples, refusal = time.monotonic(), 0, None
+    try:
+        for block in stream(io.BytesIO(data)):
+            samples += len(block)
+            assert np.abs(block).max() <= 1.0, "louder than full scale, or not finite"
+    except AudioError as error:
+        refusal = str(error)
+    assert time.monotonic() - started < SLOWEST_S
+    assert samples < LONGEST_S * SAMPLE_RATE
+    assert refusal or samples
+    assert "\n" not in (refusal or "")
+    return refusal is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["wav s24 stereo", "flac", "mp3", "mp4 video, index in front", "ogg opus", "mkv video"]
+)
+def test_damaged_bytes(name, tmp_path):
+    sound = KINDS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
+    rng = np.random.default_rng(20_251_121)
+    outcomes = []
+    for _ in range(ROUNDS):
+        data = bytearray(sound)
+        for damage in rng.choice(DAMAGES, rng.integers(1, 4)):
+            if data:
+                damage(data, rng)
+        outcomes.append(is_read(data))
+    assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", BEGINNINGS)
+def test_noise_with_a_familiar_beginning(format):
+    rng = np.random.default_rng(9)
+    for _ in range(25):
+        is_read(BEGINNINGS[format] + rng.bytes(int(rng.integers(0, 20_000))))

@@ -1,0 +1,123 @@
+"""The filterbank, the normalisation and the ends of the log-mel, where numbers are known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harken.audio import SILENCE, LogMel, log_mel, mel_filters, normalize, pad_or_trim
+from harken.errors import HarkenError, OptionError
+from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
+
+
+def slaney_hz(mel: float) -> float:
+    """Slaney's scale as he wrote it: 200/3 Hz a mel up to 1 kHz, then 27 mel for a factor of 6.4."""
+    return mel * 200 / 3 if mel < 15 else 1000 * 6.4 ** ((mel - 15) / 27)
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_filters_are_slaneys_triangles_of_equal_area(n_mels):
+    filters = mel_filters(n_mels)
+    assert filters.shape == (n_mels, 201)
+    assert filters.dtype == np.float32
+
+    top_mel = 45.245640471924965
+    assert slaney_hz(top_mel) == pytest.approx(8000)
+    bins_hz = np.arange(201) * 40.0
+    for band in (0, 1, n_mels // 3, n_mels // 2, n_mels - 1):
+        left, centre, right = (slaney_hz(top_mel * (band + i) / (n_mels + 1)) for i in range(3))
+        triangle = np.interp(bins_hz, [left, centre, right], [0, 2 / (right - left), 0], left=0, right=0)
+        assert np.allclose(filters[band], triangle, atol=1e-7)
+
+
+def test_filters_are_shared_and_cannot_be_written():
+    assert mel_filters(80) is mel_filters(80)
+    with pytest.raises(ValueError, match="read-only"):
+        mel_filters(80)[0, 0] = 1.0
+
+
+@pytest.mark.parametrize("n_mels", [0, -1, 129])
+def test_numbers_of_bands_that_are_not_allowed(n_mels):
+    with pytest.raises(OptionError, match=r"n_mels=-?\d+: allowed is 80 or 128"):
+        LogMel(n_mels)
+
+
+@pytest.mark.parametrize("n_mels", [1, 8, 80, 128])
+def test_a_tone_is_loudest_in_its_band(n_mels):
+    samples = np.sin(2 * np.pi * 1000 * np.arange(SAMPLE_RATE) / SAMPLE_RATE).astype(np.float32)
+    mel = log_mel(samples, n_mels)
+    assert mel.shape == (n_mels, 100)
+    loudest = np.argmax(mel_filters(n_mels)[:, 25])
+    assert (mel[:, 5:-5].argmax(axis=0) == loudest).all()
+
+
+def test_silence_is_the_clamp_everywhere():
+    mel = LogMel()
+    frames = np.concatenate([mel.feed(np.zeros(16_000, np.float32)), mel.flush()], axis=1)
+    assert frames.shape == (80, 100)
+    assert (frames == SILENCE).all()
+    assert mel.ceiling == SILENCE
+    assert (normalize(frames, mel.ceiling) == -1.5).all()
+
+
+@pytest.mark.parametrize("samples", [0, 1, 159, 160, 200, 201, 399, 400, 401, 16_000, 16_079, 16_159])
+def test_frames_of_short_recordings(samples):
+    mel = LogMel()
+    noise = np.random.default_rng(0).uniform(-1, 1, samples).astype(np.float32)
+    frames = np.concatenate([mel.feed(noise), mel.flush()], axis=1)
+    assert frames.shape == (80, samples // 160)
+    assert frames.dtype == np.float32
+    assert np.isfinite(frames).all()
+
+
+def test_the_first_frame_needs_201_samples():
+    mel = LogMel()
+    assert mel.feed(np.ones(200, np.float32)).shape == (80, 0)
+    assert mel.feed(np.ones(1, np.float32)).shape == (80, 1)
+    assert mel.feed(np.ones(158, np.float32)).shape == (80, 0)
+    assert mel.feed(np.ones(1, np.float32)).shape == (80, 1)
+
+
+def test_the_ceiling_counts_a_click_behind_the_last_frame():
+    samples = np.zeros(16_159, np.float32)
+    samples[-1] = 1.0
+    mel = LogMel()
+    frames = np.concatenate([mel.feed(samples), mel.flush()], axis=1)
+    reference = log_mel(samples, padding_samples=WINDOW_SAMPLES)
+    assert frames.max() < mel.ceiling
+    assert np.array_equal(normalize(frames, mel.ceiling), reference[:, :100])
+    assert reference.max() == pytest.approx((mel.ceiling + 4) / 4)
+
+
+def test_a_flushed_mel_takes_no_more():
+    mel = LogMel()
+    mel.feed(np.zeros(1_000, np.float32))
+    mel.flush()
+    with pytest.raises(HarkenError, match="a new recording needs a new LogMel"):
+        mel.feed(np.zeros(1, np.float32))
+    with pytest.raises(HarkenError, match="a new recording needs a new LogMel"):
+        mel.flush()
+
+
+def test_normalize_is_the_references_formula_and_leaves_its_input():
+    raw = np.array([[-10.0, -6.5, 1.0, 2.0]], np.float32)
+    before = raw.copy()
+    assert np.array_equal(normalize(raw, 2.0), np.array([[-0.5, -0.5, 1.25, 1.5]], np.float32))
+    assert normalize(raw, 2.0).dtype == np.float32
+    assert np.array_equal(raw, before)
+
+
+def test_pad_or_trim():
+    mel = np.ones((80, 10), np.float32)
+    assert pad_or_trim(mel).shape == (80, 3000)
+    assert np.array_equal(pad_or_trim(mel, 12)[0], [1] * 10 + [0] * 2)
+    assert pad_or_trim(mel, 4).shape == (80, 4)
+    assert pad_or_trim(mel[None], 12).shape == (1, 80, 12)
+    assert pad_or_trim(mel).dtype == np.float32
+
+
+def test_any_stretch_of_frames_is_the_same_wherever_it_starts():
+    """Frames depend on their samples alone: shifted by whole hops, they agree to rounding."""
+    samples = np.random.default_rng(3).uniform(-0.5, 0.5, 40_000).astype(np.float32)
+    whole, late = LogMel().feed(samples), LogMel().feed(samples[160 * 37 :])
+    assert np.allclose(whole[:, 37 + 2 :], late[:, 2:], atol=1e-5)
