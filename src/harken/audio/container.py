@@ -47,6 +47,7 @@ class Recording:
         self._stream: AudioStream = streams[0]
         self._position_s = 0.0
         self._broken: str | None = None
+        self._undecodable: str | None = None
         if self._stream.codec_context is None:
             raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED}")
         for other in container.streams:
@@ -73,8 +74,8 @@ class Recording:
         except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
             raise AudioError(f"{self._at()}: cannot be made mono 16 kHz: {_reason(error)}") from error
         if not decoded:
-            reason = self._data.suspicion() or self._broken or "holds no audio samples"
-            raise AudioError(f"{self._name}: {reason}")
+            reasons = self._data.suspicion(), self._broken, self._undecodable, "holds no audio samples"
+            raise AudioError(f"{self._name}: {next(filter(None, reasons))}")
         if self._broken:
             raise AudioError(f"{self._at()}: {self._broken}")
         counted_s = self._counted_s()
@@ -99,7 +100,8 @@ class Recording:
                 return
             try:
                 frames = packet.decode()
-            except Exception:
+            except Exception as error:
+                self._undecodable = f"nothing in it can be decoded ({_reason(error)})"
                 continue
             for frame in frames:
                 if frame.sample_rate not in _RATES_HZ:

@@ -23,7 +23,7 @@ def make_prompt(
     ----------
     tokenizer : Tokenizer
     n_text_ctx : int
-        Context of the decoder; the previous text gets half of it less one, the prefix what sampling leaves.
+        Context of the decoder; one half is for the previous text, the other for all that follows it.
     language : str or None
         Code of the language; ignored by English-only vocabularies.
     task : {"transcribe", "translate"}
@@ -31,7 +31,7 @@ def make_prompt(
     previous : sequence of int
         Text tokens before this window; the oldest are dropped.
     prefix : sequence of int
-        Text tokens with which the window must begin.
+        Text tokens with which the window must begin; the oldest are dropped where they do not fit.
 
     Notes
     -----
@@ -40,4 +40,4 @@ def make_prompt(
     half = n_text_ctx // 2
     start = tokenizer.sot_sequence(language, task, timestamps=timestamps)
     before = (tokenizer.sot_prev, *previous[-(half - 1) :]) if previous else ()
-    return (*before, *start, *prefix[-half + 1 :])
+    return (*before, *start, *prefix[-(half - len(start)) :])

@@ -19,7 +19,7 @@ from harken.backends.onnx.store import GraphStore, default_root
 from harken.contract import Capabilities, Features, Floats
 from harken.types import Dims
 
-FORMAT = 1
+FORMAT = 2
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
 from harken.backends.onnx.linear import Linear, float_linear
 from harken.contract import Floats
 from harken.types import Dims
@@ -30,7 +30,7 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
         mel (1, n_mels, 2 T) float32
     Outputs
         features (1, T, n_audio_state); for each decoder layer i
-        cross_k.i (1, heads, head size, T), scaled by 1 / sqrt(head size), and cross_v.i (1, heads, T, head size)
+        cross_k.i and cross_v.i (1, heads, T, head size)
     """
     frames, state, heads = dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
@@ -56,10 +56,9 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
     for i in range(dims.n_text_layer):
         name = f"decoder.blocks.{i}.cross_attn"
-        key = layer.split(layer.linear(features, f"{name}.key", head**-0.5), heads, transposed=True)
-        value = layer.split(layer.linear(features, f"{name}.value"), heads)
-        graph.output(key, f"cross_k.{i}", (1, heads, head, frames))
-        graph.output(value, f"cross_v.{i}", (1, heads, frames, head))
+        for part in ("key", "value"):
+            cross = layer.split(layer.linear(features, f"{name}.{part}"), heads)
+            graph.output(cross, f"cross_{part[0]}.{i}", (1, heads, frames, head))
     return graph.model()
 
 
@@ -86,8 +85,7 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
                  layer.embed("decoder.positional_embedding", positions))  # fmt: skip
     for i in range(dims.n_text_layer):
         block = f"decoder.blocks.{i}"
-        past_k = graph.input(f"past_k.{i}", ("A", heads, "S", head))
-        past_v = graph.input(f"past_v.{i}", ("A", heads, "S", head))
+        past_k, past_v = (graph.input(f"past_{part}.{i}", ("A", heads, "S", head)) for part in "kv")
         y = graph.layer_norm(x, weights, f"{block}.attn_ln")
         query, key, value = (layer.split(part, heads) for part in layer.packed(y, f"{block}.attn", head**-0.5))
         scores = graph.op(
@@ -105,12 +103,10 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
         graph.output(key, f"fresh_k.{i}", ("A", heads, "Q", head))
         graph.output(value, f"fresh_v.{i}", ("A", heads, "Q", head))
 
-        cross_k = graph.input(f"cross_k.{i}", ("A", heads, head, frames))
-        cross_v = graph.input(f"cross_v.{i}", ("A", heads, frames, head))
+        cross_k, cross_v = (graph.input(f"cross_{part}.{i}", ("A", heads, frames, head)) for part in "kv")
         y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
-        query = layer.split(layer.linear(y, f"{block}.cross_attn.query"), heads)
-        weight = graph.op("Softmax", graph.op("MatMul", query, cross_k), axis=-1)
-        mixed = layer.merge(graph.op("MatMul", weight, cross_v), state)
+        query = layer.linear(y, f"{block}.cross_attn.query")
+        mixed = graph.op("MultiHeadAttention", query, cross_k, cross_v, domain=MICROSOFT, num_heads=heads)
         x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
         x = layer.mlp(x, block)
     x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)
