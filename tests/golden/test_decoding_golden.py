@@ -1,0 +1,79 @@
+"""Rules, beam search and the oracle against what openai-whisper computed (see record_decoding.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from decoding_inputs import BEAM_EOT, BEAM_LIMIT, FILTERS, PROMPTS, beam_logits, filter_logits
+
+from harken.backends.host import HostLogits
+from harken.contract import Backend
+from harken.decoding import Beam, Rules, make_rules
+from harken.decoding.beam import search
+from models import DIMS, TOKENIZER, make_mel
+from scripted import ScriptedSession
+
+GOLDEN = json.loads(Path(__file__).with_name("decoding.json").read_text())
+
+
+@pytest.mark.parametrize("walk", GOLDEN["filters"], ids=lambda walk: walk["seed"])
+def test_rules_leave_what_the_filters_of_the_reference_leave(walk: dict) -> None:
+    rules = rules_of(**FILTERS[walk["seed"] % len(FILTERS)])
+    for step, allowed in enumerate(walk["allowed"]):
+        logits = HostLogits(filter_logits(walk["seed"], step)[None])
+        rules.apply(logits, [walk["tokens"][:step]])
+        expected = np.concatenate([np.arange(start, stop) for start, stop in allowed])
+        np.testing.assert_array_equal(np.flatnonzero(np.isfinite(logits.values[0])), expected)
+
+
+@pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
+def test_beam_search_finds_what_the_reference_finds(case: dict) -> None:
+    session = ScriptedSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
+    rules = Rules(
+        eot=BEAM_EOT,
+        timestamp_begin=BEAM_EOT + 1,
+        suppressed=np.array([], np.int64),
+        first_banned=(),
+        timestamps=False,
+        last_initial_timestamp=None,
+    )
+    beam = Beam(width=case["width"], patience=case["patience"])
+    (found,) = search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
+    assert sorted(its.tokens for its in found) == sorted(map(tuple, case["texts"]))
+    totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
+    for its in found:
+        assert its.sum_logprob == pytest.approx(totals[its.tokens], abs=1e-4)
+    for penalty, index in case["best"].items():
+        length_penalty = None if penalty == "None" else float(penalty)
+        best = max(found, key=lambda its: its.score(length_penalty))
+        assert best.tokens == tuple(case["texts"][index])
+
+
+def test_oracle_computes_what_the_model_of_the_reference_computes(oracle: Backend) -> None:
+    features = oracle.encode(make_mel(len(PROMPTS)))
+    np.testing.assert_allclose(features.values[:, ::5, ::8], GOLDEN["model"]["features"], atol=1e-4)
+    for audio, (prompt, expected) in enumerate(zip(PROMPTS, GOLDEN["model"]["logits"], strict=True)):
+        logits = oracle.open(features, [audio], DIMS.n_text_ctx).extend([prompt], tail=len(prompt))
+        np.testing.assert_allclose(logits.values[:, ::97], expected, atol=2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the reference is older than numpy 2
+def test_the_reference_still_computes_the_same() -> None:
+    pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    from record_decoding import record
+
+    recorded = json.loads(json.dumps(record()))
+    assert {**recorded, "model": None} == {**GOLDEN, "model": None}
+
+
+def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> Rules:
+    return make_rules(
+        TOKENIZER,
+        timestamps=timestamps,
+        suppress_blank=suppress_blank,
+        max_initial_timestamp_s=None if last_initial is None else last_initial / 50,
+    )

@@ -1,0 +1,174 @@
+"""The rules as tables: after which tokens what may come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harken.backends.host import HostLogits
+from harken.decoding import Rules, make_rules
+from models import TOKENIZER
+
+EOT, BEGIN, N = TOKENIZER.eot, TOKENIZER.timestamp_begin, TOKENIZER.n_vocab
+TEXT = 97
+BLANK = TOKENIZER.encode(" ")[0]
+
+
+def tokens(written: str) -> list[int]:
+    """Numbers are timestamps in seconds, letters are text: "0.00 a 1.00"."""
+    return [BEGIN + round(float(word) * 50) if "." in word else ord(word) for word in written.split()]
+
+
+def allowed(rules: Rules, prefix: list[int]) -> np.ndarray:
+    """Whether each id may follow, by the ranges alone."""
+    mask = np.ones(N, bool)
+    for start, stop in rules.banned(prefix):
+        mask[start:stop] = False
+    return mask
+
+
+def grammar(rules: Rules, written: str) -> tuple[bool, bool, str]:
+    """Whether text and the end may follow, and which timestamps: "0.02-30.00", or "" for none."""
+    mask = allowed(rules, tokens(written))
+    times = np.flatnonzero(mask[BEGIN:]) / 50
+    span = f"{times[0]:.2f}-{times[-1]:.2f}" if len(times) else ""
+    assert len(times) in (0, round((times[-1] - times[0]) * 50) + 1 if len(times) else 0), (
+        "a gap in the timestamps"
+    )
+    return bool(mask[TEXT]), bool(mask[EOT]), span
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "end", "timestamps"),
+    [
+        ("", False, False, "0.00-1.00"),  # it starts with a timestamp, and early
+        ("0.00", True, True, ""),  # an opening <|0.00|> neither forces nor allows a second timestamp
+        ("1.00", True, True, ""),
+        ("0.00 a", True, True, "0.02-30.00"),  # no segment without length
+        ("0.00 a b", True, True, "0.02-30.00"),
+        ("1.00 a", True, True, "1.02-30.00"),  # never back
+        ("0.00 a 2.00", False, True, "2.00-30.00"),  # closed: the next opens, at once or later, or it ends
+        ("0.00 a 2.00 2.00", True, True, ""),
+        ("0.00 a 2.00 2.50", True, True, ""),
+        ("0.00 a 2.00 2.50 b", True, True, "2.52-30.00"),
+        ("0.00 a 2.00 2.50 b 3.00", False, True, "3.00-30.00"),
+        ("0.00 a 30.00", False, True, "30.00-30.00"),
+        ("30.00 a", True, True, ""),  # nothing is later than the end of the window
+        ("0.00 0.00", True, True, ""),
+        ("a", True, True, "0.00-30.00"),
+        ("a 0.00", False, True, "0.00-30.00"),
+        ("a 5.00", False, True, "5.00-30.00"),
+    ],
+)
+def test_grammar_of_timestamps(prefix: str, text: bool, end: bool, timestamps: str) -> None:
+    rules = make_rules(TOKENIZER, timestamps=True)
+    assert grammar(rules, prefix) == (text, end, timestamps)
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "0.00", "0.00 a 1.00"])
+def test_without_timestamps_there_is_no_grammar(prefix: str) -> None:
+    rules = make_rules(TOKENIZER, timestamps=False, suppress_blank=False)
+    assert rules.banned(tokens(prefix)) == []
+
+
+@pytest.mark.parametrize(
+    ("latest_s", "timestamps"),
+    [(None, "0.00-30.00"), (30.0, "0.00-30.00"), (1.0, "0.00-1.00"), (0.02, "0.00-0.02"), (0.0, "0.00-0.00")],
+)
+def test_latest_start_of_the_first_segment(latest_s: float | None, timestamps: str) -> None:
+    rules = make_rules(TOKENIZER, timestamps=True, max_initial_timestamp_s=latest_s)
+    assert grammar(rules, "") == (False, False, timestamps)
+    assert grammar(rules, "0.00 a") == (True, True, "0.02-30.00")
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_blank_and_end_may_not_come_first(timestamps: bool) -> None:
+    rules = make_rules(TOKENIZER, timestamps=timestamps, suppress_blank=True)
+    first, later = allowed(rules, []), allowed(rules, tokens("0.00" if timestamps else "a"))
+    assert not first[[BLANK, EOT]].any()
+    assert later[[BLANK, EOT]].all()
+
+
+def test_blank_and_end_may_come_first_if_asked() -> None:
+    assert allowed(make_rules(TOKENIZER, timestamps=False, suppress_blank=False), []).all()
+
+
+SPECIALS = {
+    *(TOKENIZER.sot, TOKENIZER.translate, TOKENIZER.transcribe),
+    *(TOKENIZER.sot_lm, TOKENIZER.sot_prev, TOKENIZER.no_speech),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "never"),
+    [
+        ((), SPECIALS),
+        ((65, 66), SPECIALS | {65, 66}),
+        ((-1,), SPECIALS | set(TOKENIZER.non_speech_tokens)),
+        ((-1, 65), SPECIALS | set(TOKENIZER.non_speech_tokens) | {65}),
+    ],
+)
+def test_suppressed_tokens(asked: tuple[int, ...], never: set[int]) -> None:
+    without = make_rules(TOKENIZER, timestamps=False, suppress_tokens=asked)
+    within = make_rules(TOKENIZER, timestamps=True, suppress_tokens=asked)
+    assert set(without.suppressed.tolist()) == never
+    assert set(within.suppressed.tolist()) == never | {TOKENIZER.no_timestamps}
+    assert EOT not in never
+
+
+def flat(text: float, timestamps: float) -> np.ndarray:
+    """One logit for all text, 4 less for the end, and one for all timestamps."""
+    logits = np.full(N, text, np.float32)
+    logits[EOT:BEGIN] = text - 4
+    logits[BEGIN:] = timestamps
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("prefix", "timestamps", "forced"),
+    [
+        # 1499 allowed timestamps weigh as much as one text token at a difference of log(1499) = 7.3
+        ("0.00 a", -7.2, True),
+        ("0.00 a", -7.4, False),
+        # 50 allowed ones at log(50) = 3.9: what is banned weighs nothing
+        ("29.00 a", -3.8, True),
+        ("29.00 a", -4.0, False),
+        # Text is banned after a closed segment, so only the end, 4 below, stands against 1401 timestamps
+        ("0.00 a 2.00", -7.2 - 4, True),
+        ("0.00 a 2.00", -7.4 - 4, False),
+        # No timestamp may come: nothing to prefer, however probable
+        ("0.00", 9.0, False),
+        ("30.00 a", 9.0, False),
+    ],
+)
+def test_timestamps_that_outweigh_every_token_are_taken(prefix: str, timestamps: float, forced: bool) -> None:
+    logits = HostLogits(flat(0, timestamps)[None])
+    make_rules(TOKENIZER, timestamps=True).apply(logits, [tokens(prefix)])
+    assert bool(np.isneginf(logits.values[0, :BEGIN]).all()) is forced
+
+
+def test_suppressed_tokens_do_not_stand_against_timestamps() -> None:
+    logits = HostLogits(flat(0, -7.2)[None])
+    logits.values[0, [BLANK + 3, TOKENIZER.no_timestamps]] = 100
+    make_rules(TOKENIZER, timestamps=True, suppress_tokens=[BLANK + 3]).apply(logits, [tokens("0.00 a")])
+    assert np.isneginf(logits.values[0, :BEGIN]).all()
+
+
+def test_without_timestamps_none_is_preferred() -> None:
+    logits = HostLogits(flat(0, 5)[None])
+    make_rules(TOKENIZER, timestamps=False).apply(logits, [tokens("a")])
+    assert logits.values[0, TEXT] == 0
+
+
+def test_every_position_has_its_own_prefix() -> None:
+    rules = make_rules(TOKENIZER, timestamps=True)
+    prefixes = [tokens(written) for written in ("", "0.00", "0.00 a", "0.00 a 1.00", "0.00 a 1.00 1.00")]
+    together = HostLogits(np.tile(flat(0, -8), (len(prefixes), 1)))
+    rules.apply(together, prefixes)
+    for row, prefix in enumerate(prefixes):
+        alone = HostLogits(flat(0, -8)[None])
+        rules.apply(alone, [prefix])
+        np.testing.assert_array_equal(together.values[row], alone.values[0])
+    assert (
+        len({row.tobytes() for row in np.isfinite(together.values)}) == len(prefixes) - 1
+    )  # "0.00" as "1.00 1.00"

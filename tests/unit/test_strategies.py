@@ -1,0 +1,78 @@
+"""Strategies: what may be written, and the ladder."""
+
+from __future__ import annotations
+
+import pytest
+
+from harken.decoding import Beam, Greedy, Hypothesis, Sample, ladder
+from harken.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "field"),
+    [
+        (Sample, {"temperature": 0}, "temperature"),
+        (Sample, {"temperature": -0.1}, "temperature"),
+        (Sample, {"temperature": 11}, "temperature"),
+        (Sample, {"temperature": float("nan")}, "temperature"),
+        (Sample, {"temperature": 1, "best_of": 0}, "best_of"),
+        (Sample, {"temperature": 1, "best_of": 65}, "best_of"),
+        (Sample, {"temperature": 1, "length_penalty": 1.1}, "length_penalty"),
+        (Beam, {"width": 0}, "width"),
+        (Beam, {"width": -5}, "width"),
+        (Beam, {"patience": 0}, "patience"),
+        (Beam, {"patience": float("inf")}, "patience"),
+        (Beam, {"length_penalty": -0.1}, "length_penalty"),
+    ],
+)
+def test_values_outside_what_is_allowed(make: type, options: dict[str, float], field: str) -> None:
+    with pytest.raises(OptionError, match=f"^{field}=.*allowed is") as error:
+        make(**options)
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(width=1, patience=0.1, length_penalty=0)])
+def test_deterministic_strategies_have_temperature_zero(strategy: Greedy | Beam) -> None:
+    assert strategy.temperature == 0
+
+
+def test_strategies_are_values() -> None:
+    assert Beam(width=5) == Beam()
+    assert len({Greedy(), Greedy(), Sample(temperature=0.2), Sample(temperature=0.4)}) == 3
+
+
+def test_ladder_starts_with_the_first_and_samples_above_zero() -> None:
+    rungs = ladder((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
+    assert rungs == (
+        Beam(width=3),
+        Sample(temperature=0.2, best_of=4, length_penalty=0.5),
+        Sample(temperature=1.0, best_of=4, length_penalty=0.5),
+    )
+
+
+def test_a_ladder_needs_a_rung() -> None:
+    with pytest.raises(OptionError, match="temperatures"):
+        ladder((), first=Greedy(), best_of=5, length_penalty=None)
+
+
+@pytest.mark.parametrize(
+    ("length_penalty", "score"),
+    [
+        (None, -6 / 3),
+        (0.0, -6.0),
+        (1.0, -6 / (8 / 6)),
+        (0.6, -6 / (8 / 6) ** 0.6),
+    ],
+)
+def test_score_divides_by_the_length_without_the_end(length_penalty: float | None, score: float) -> None:
+    hypothesis = Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0))
+    assert hypothesis.score(length_penalty) == pytest.approx(score)
+
+
+def test_average_counts_the_end() -> None:
+    assert Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0)).avg_logprob == -6 / 4
+    assert Hypothesis(tokens=(), logprobs=(-1.0,)).avg_logprob == -1
+
+
+def test_the_empty_text_has_a_score() -> None:
+    assert Hypothesis(tokens=(), logprobs=(-1.5,)).score(None) == -1.5
