@@ -66,6 +66,13 @@ def playlist(folder: Path) -> Path:
     return path
 
 
+def undecodable(folder: Path) -> Path:
+    path = MP4_FRONT.write(folder / "talk")
+    index, packets = path.read_bytes().split(b"mdat")
+    path.write_bytes(index + b"mdat" + b"\xff" * len(packets))
+    return path
+
+
 def too_low_rate(folder: Path) -> Path:
     return patched_wav(folder, offset=24, value=struct.pack("<I", 2))
 
@@ -96,7 +103,8 @@ BAD_FILES = {
     mp4_without_index: r"an mp4 without its index \(moov\): the file is cut short or was never finished",
     playlist: r"is not a recording that FFmpeg can read .+",
     too_low_rate: r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
-    too_many_channels: r"at \d.\d\d s: cannot be made mono 16 kHz: .+",
+    undecodable: r"nothing in it can be decoded \(.+\)",
+    too_many_channels: r"(at \d.\d\d s: cannot be made mono 16 kHz: .+|nothing in it can be decoded \(.+\))",
 }
 
 

@@ -17,7 +17,7 @@ from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from av import AudioFrame, AudioStream
+    from av import AudioFrame, AudioStream, Packet
     from av.container import InputContainer
 
 ALLOWED = "allowed is an audio or video file with sound"
@@ -74,21 +74,32 @@ class Recording:
         except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
             raise AudioError(f"{self._at()}: cannot be made mono 16 kHz: {_reason(error)}") from error
         if not decoded:
-            reasons = self._data.suspicion(), self._broken, self._undecodable, "holds no audio samples"
-            raise AudioError(f"{self._name}: {next(filter(None, reasons))}")
+            raise AudioError(f"{self._name}: {self._why_nothing()}")
         if self._broken:
             raise AudioError(f"{self._at()}: {self._broken}")
-        counted_s = self._counted_s()
-        if counted_s - self._position_s > _MISSING_S:
+        if self._counted_s() - self._position_s > _MISSING_S:
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s of the {counted_s:.2f} s in its header could be "
-                "decoded; the file is cut short or damaged"
+                f"{self._name}: only {self._position_s:.2f} s of the {self._counted_s():.2f} s in its header "
+                "could be decoded; the file is cut short or damaged"
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
-        """Decoded frames; packets that do not decode are passed over, as ffmpeg does."""
+        """Decoded frames up to the first sample that is not finite."""
+        verbatim_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
+        for frame in chain.from_iterable(map(self._decode, self._packets())):
+            if frame.sample_rate not in _RATES_HZ:
+                allowed = f"{_RATES_HZ[0]} to {_RATES_HZ[-1]} Hz"
+                raise AudioError(f"{self._at()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}")
+            good = _finite_samples(frame) if verbatim_floats else frame.samples
+            self._position_s += good / frame.sample_rate
+            if good < frame.samples:
+                self._broken = NOT_FINITE
+                return
+            frame.pts = None  # time stamps that jump are no reason to stop
+            yield frame
+
+    def _packets(self) -> Iterator[Packet]:
         packets = self._container.demux(self._stream)
-        exact_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
         while True:
             try:
                 with self._data.watched():
@@ -98,22 +109,20 @@ class Recording:
                 return
             if packet is None:
                 return
-            try:
-                frames = packet.decode()
-            except Exception as error:
-                self._undecodable = f"nothing in it can be decoded ({_reason(error)})"
-                continue
-            for frame in frames:
-                if frame.sample_rate not in _RATES_HZ:
-                    allowed = f"{_RATES_HZ[0]} to {_RATES_HZ[-1]} Hz"
-                    raise AudioError(f"{self._at()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}")
-                good = _finite_samples(frame) if exact_floats else frame.samples
-                self._position_s += good / frame.sample_rate
-                if good < frame.samples:
-                    self._broken = NOT_FINITE
-                    return
-                frame.pts = None  # time stamps that jump are no reason to stop
-                yield frame
+            yield packet
+
+    def _decode(self, packet: Packet) -> list[AudioFrame]:
+        """Frames of a packet; one that does not decode is passed over, as ffmpeg does."""
+        try:
+            frames: list[AudioFrame] = packet.decode()
+        except Exception as error:
+            self._undecodable = f"nothing in it can be decoded ({_reason(error)})"
+            return []
+        return frames
+
+    def _why_nothing(self) -> str:
+        unreachable = self._data.suspicion() if self._broken and not self._data.seekable() else None
+        return unreachable or self._broken or self._undecodable or "holds no audio samples"
 
     def _at(self) -> str:
         return f"{self._name}: at {self._position_s:.2f} s"
@@ -163,7 +172,7 @@ class Bytes:
                 raise self._failure
 
     def suspicion(self) -> str | None:
-        """Why nothing could be decoded, where the first bytes tell."""
+        """Why nothing can be read, where the first bytes tell."""
         if not self._head:
             return "is empty (0 bytes)"
         if self._head[4:8] != b"ftyp":
