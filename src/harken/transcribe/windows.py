@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harken.audio import LogMel, normalize, pad_or_trim
+from harken.audio import SILENCE, LogMel, normalize, pad_or_trim
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.types import FRAMES_PER_SECOND
@@ -43,6 +43,7 @@ class MelWindows:
         self._first = 0
         self._pieces: list[Floats] = [np.empty((n_mels, 0), np.float32)]
         self._end = 0
+        self._forgotten_peak = SILENCE
         self._ended = False
         self.failure: AudioError | None = None
 
@@ -63,20 +64,32 @@ class MelWindows:
         frames : int
             0 to window_frames.
         """
-        self._read(seek + self._window_frames + LOOK_AHEAD_FRAMES)
-        kept = np.concatenate(self._pieces, axis=1)[:, max(0, seek - self._first) :]
-        self._first, self._pieces = max(seek, self._first), [kept]
+        until = seek + self._window_frames + LOOK_AHEAD_FRAMES
+        self._read(seek, until)
+        kept = self._forget(seek)
         size = min(self._window_frames, kept.shape[1])
         if end is not None:
             size = min(size, end - seek)
-        return pad_or_trim(normalize(kept[:, :size], self._mel.ceiling), self._window_frames)[None], size
+        # Of what lies before `until`, not of all that has been read: no cut into blocks may change a window.
+        heard = kept[:, : until - self._first]
+        ceiling = self._mel.ceiling if self._ended else max(self._forgotten_peak, _peak(heard))
+        return pad_or_trim(normalize(kept[:, :size], ceiling), self._window_frames)[None], size
 
     @property
     def frames_read(self) -> int:
         """Frames of the recording that have been read."""
         return self._end
 
-    def _read(self, until: int) -> None:
+    def _forget(self, seek: int) -> Floats:
+        """Drop the frames before `seek`, but for how loud they were, and return the others."""
+        known = np.concatenate(self._pieces, axis=1)
+        gone, kept = np.split(known, [max(0, seek - self._first)], axis=1)
+        self._forgotten_peak = max(self._forgotten_peak, _peak(gone))
+        self._first += gone.shape[1]
+        self._pieces = [kept]
+        return kept
+
+    def _read(self, seek: int, until: int) -> None:
         while self._end < until and not self._ended:
             try:
                 frames = self._mel.feed(next(self._blocks))
@@ -89,3 +102,9 @@ class MelWindows:
                 frames, self._ended = self._mel.flush(), True
             self._pieces.append(frames)
             self._end += frames.shape[1]
+            if self._end <= seek:
+                self._forget(seek)
+
+
+def _peak(frames: Floats) -> float:
+    return float(frames.max(initial=SILENCE))
