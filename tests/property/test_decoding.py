@@ -1,0 +1,376 @@
+"""What must hold of decoding whatever the model, the windows and the prompts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harken.contract import Backend, Features, Logits, Session
+from harken.decoding import (
+    Beam,
+    Decoded,
+    DecodeStats,
+    Greedy,
+    Rules,
+    Sample,
+    Step,
+    Strategy,
+    Window,
+    decode,
+    language_probabilities,
+    make_prompt,
+    make_rules,
+)
+from models import AUDIOS, DIMS, TOKENIZER, make_mel
+
+EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
+TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
+TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500)]
+"""A few tokens and timestamps, so that a random model comes to an end now and then."""
+LIMIT = DIMS.n_text_ctx // 2
+
+
+def rules_over(kept: Sequence[int], *, timestamps: bool) -> Rules:
+    never = sorted(set(range(DIMS.n_vocab)) - set(kept))
+    return make_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never)
+
+
+RULES = {
+    True: rules_over([*TEXT, *TIMES, EOT], timestamps=True),
+    False: rules_over([*TEXT, EOT], timestamps=False),
+}
+ENDLESS = rules_over(TEXT, timestamps=False)
+
+STRATEGIES = [
+    Greedy(),
+    Beam(width=3),
+    Beam(width=2, patience=2.0, length_penalty=0.6),
+    Sample(temperature=0.8, best_of=3),
+]
+TOKEN = st.sampled_from(TEXT)
+
+
+@st.composite
+def windows(draw: st.DrawFn, timestamps: bool) -> Window:
+    prompt = make_prompt(
+        TOKENIZER,
+        DIMS.n_text_ctx,
+        language=draw(st.sampled_from(["en", "de", "jw"])),
+        task=draw(st.sampled_from(["transcribe", "translate"])),
+        timestamps=timestamps,
+        previous=draw(st.lists(TOKEN, max_size=12)),
+        prefix=draw(st.lists(TOKEN, max_size=3)),
+    )
+    return Window(audio=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7))
+
+
+@st.composite
+def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], Rules]:
+    timestamps = draw(st.booleans())
+    return draw(st.lists(windows(timestamps), min_size=1, max_size=most)), RULES[timestamps]
+
+
+@pytest.fixture(scope="module")
+def features(oracle: Backend) -> Features:
+    return oracle.encode(make_mel())
+
+
+@pytest.fixture(scope="module")
+def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[Decoded], DecodeStats]]:
+    """Decode on the oracle."""
+
+    def call(
+        batch: Sequence[Window], rules: Rules, strategy: Strategy, **more: object
+    ) -> tuple[list[Decoded], DecodeStats]:
+        return decode(oracle, features, batch, tokenizer=TOKENIZER, rules=rules, strategy=strategy, **more)
+
+    return call
+
+
+Run = Callable[..., tuple[list[Decoded], DecodeStats]]
+few = settings(max_examples=8)
+
+
+@few
+@given(batch=batches())
+def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], Rules]) -> None:
+    assert run(*batch, Beam(width=1))[0] == run(*batch, Greedy())[0]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@few
+@given(batch=batches())
+def test_a_batch_equals_its_windows_alone(
+    run: Run, batch: tuple[list[Window], Rules], strategy: Strategy
+) -> None:
+    every, rules = batch
+    together, _ = run(every, rules, strategy)
+    assert together == [run([window], rules, strategy)[0][0] for window in every]
+
+
+@few
+@given(batch=batches())
+def test_samples_are_reproducible(run: Run, batch: tuple[list[Window], Rules]) -> None:
+    strategy = Sample(temperature=1.0, best_of=2)
+    assert run(*batch, strategy) == run(*batch, strategy)
+
+
+def test_other_seeds_give_other_samples(run: Run) -> None:
+    window = plain_window()
+    found = {
+        run([replace(window, seed=(seed,))], RULES[False], Sample(temperature=1.0, best_of=1))[0][0].hypothesis
+        for seed in range(6)
+    }
+    assert len(found) > 3
+
+
+def test_the_samples_of_one_window_differ(run: Run) -> None:
+    rows: dict[int, list[int]] = {}
+    run(
+        [plain_window()],
+        ENDLESS,
+        Sample(temperature=1.0, best_of=4),
+        observe=lambda step: rows.setdefault(step.row, []).append(step.token),
+    )
+    assert len({tuple(tokens) for tokens in rows.values()}) == 4
+
+
+def test_a_low_temperature_is_nearly_greedy(run: Run) -> None:
+    window = plain_window()
+    (greedy,), _ = run([window], RULES[True], Greedy())
+    (cold,), _ = run([window], RULES[True], Sample(temperature=1e-3, best_of=1))
+    assert cold.hypothesis == greedy.hypothesis
+    assert cold.temperature == 1e-3
+
+
+@pytest.mark.parametrize("penalty", [None, 0.0, 1.0])
+@few
+@given(batch=batches(most=2))
+def test_the_sample_with_the_highest_score_is_kept(
+    run: Run, batch: tuple[list[Window], Rules], penalty: float | None
+) -> None:
+    n = 4
+    rows: dict[int, list[Step]] = {}
+    found, _ = run(
+        *batch,
+        Sample(temperature=1.0, best_of=n, length_penalty=penalty),
+        observe=lambda step: rows.setdefault(step.row, []).append(step),
+    )
+    for window, its in enumerate(found):
+        scores = [score(rows[window * n + sample], penalty) for sample in range(n)]
+        assert its.hypothesis.score(penalty) == pytest.approx(max(scores))
+
+
+def score(steps: list[Step], penalty: float | None) -> float:
+    length = max(1, sum(step.token != EOT for step in steps))
+    total = sum(step.logprob for step in steps)
+    return total / (length if penalty is None else ((5 + length) / 6) ** penalty)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@few
+@given(batch=batches())
+def test_the_engine_decodes_as_the_oracle_does(
+    run: Run,
+    open_backend: Callable[[str], Backend],
+    batch: tuple[list[Window], Rules],
+    strategy: Strategy,
+) -> None:
+    engine = open_backend("onnx-fp32")
+    every, rules = batch
+    expected, _ = run(every, rules, strategy)
+    found, _ = decode(
+        engine, engine.encode(make_mel()), every, tokenizer=TOKENIZER, rules=rules, strategy=strategy
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.hypothesis.tokens == theirs.hypothesis.tokens
+        assert ours.hypothesis.logprobs == pytest.approx(theirs.hypothesis.logprobs, abs=1e-4)
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, rel=1e-3)
+
+
+@settings(max_examples=20)
+@given(tokens=st.lists(TOKEN, min_size=2, max_size=30), cuts=st.sets(st.integers(1, 29), max_size=5))
+def test_reading_in_pieces_equals_reading_at_once(
+    open_backend: Callable[[str], Backend], tokens: list[int], cuts: set[int]
+) -> None:
+    engine = open_backend("onnx-fp32")
+    features = engine.encode(make_mel(1))
+    whole = engine.open(features, [0], DIMS.n_text_ctx).extend([tokens], tail=len(tokens))
+    pieces = engine.open(features, [0], DIMS.n_text_ctx)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
+    parts = [pieces.extend([tokens[a:b]], tail=len(tokens)) for a, b in pairwise(bounds)]
+    for probe in (0, EOT, TEXT[3], DIMS.n_vocab - 1):
+        together = np.concatenate([part.probability(probe) for part in parts])
+        np.testing.assert_allclose(together, whole.probability(probe), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(width=3), Sample(temperature=1.0, best_of=2)], ids=str)
+@few
+@given(batch=batches(most=1))
+def test_verifying_all_tokens_at_once_gives_their_probabilities(
+    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], Rules], strategy: Strategy
+) -> None:
+    """What was chosen token by token, read in one go under the rules of each prefix, as a draft is."""
+    (window,), rules = batch
+    ((its,), _) = run([window], rules, strategy)
+    tokens = [*its.hypothesis.tokens, EOT][: len(its.hypothesis.logprobs)]
+    session = oracle.open(features, [window.audio], DIMS.n_text_ctx)
+    logits = session.extend([[*window.prompt, *tokens[:-1]]], tail=len(tokens))
+    rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
+    ids, logprobs = logits.top(DIMS.n_vocab)
+    table = np.empty_like(logprobs)
+    np.put_along_axis(table, ids, logprobs, axis=1)
+    np.testing.assert_allclose(table[np.arange(len(tokens)), tokens], its.hypothesis.logprobs, atol=1e-4)
+    if strategy == Greedy():
+        assert ids[:, 0].tolist() == tokens
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@few
+@given(every=st.lists(windows(timestamps=True), min_size=1, max_size=3))
+def test_every_text_obeys_the_grammar(run: Run, every: list[Window], strategy: Strategy) -> None:
+    for its in run(every, RULES[True], strategy)[0]:
+        tokens = its.hypothesis.tokens
+        times = [token for token in tokens if token >= BEGIN]
+        assert BEGIN <= tokens[0] <= BEGIN + 50
+        assert times == sorted(times)
+        for one, other in pairwise(tokens):
+            assert one < BEGIN or other < BEGIN or one <= other
+        runs = "".join("t" if token >= BEGIN else "x" for token in tokens)
+        assert "ttt" not in runs
+        assert not runs.startswith("tt")
+        assert set(tokens) <= {*TEXT, *TIMES}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@settings(max_examples=3)
+@given(every=st.lists(windows(timestamps=False), min_size=1, max_size=2))
+def test_without_an_end_every_text_has_the_length_of_its_limit(
+    run: Run, every: list[Window], strategy: Strategy
+) -> None:
+    for window, its in zip(every, run(every, ENDLESS, strategy)[0], strict=True):
+        limit = min(LIMIT, DIMS.n_text_ctx + 1 - len(window.prompt))
+        assert len(its.hypothesis.tokens) == len(its.hypothesis.logprobs) == limit
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
+    prompt = (TOKENIZER.sot_prev, *TEXT[:1] * (DIMS.n_text_ctx - 4), *TOKENIZER.sot_sequence("en"))
+    (its,), _ = run([Window(audio=0, prompt=prompt)], ENDLESS, strategy)
+    assert len(prompt) == DIMS.n_text_ctx
+    assert len(its.hypothesis.tokens) == 1
+
+
+@few
+@given(batch=batches(), strategy=st.sampled_from(STRATEGIES))
+def test_no_speech_is_read_behind_the_start_before_any_rule(
+    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], Rules], strategy: Strategy
+) -> None:
+    every, rules = batch
+    assert TOKENIZER.no_speech in rules.suppressed
+    for window, its in zip(every, run(every, rules, strategy)[0], strict=True):
+        heard = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
+        logits = oracle.open(features, [window.audio], DIMS.n_text_ctx).extend([heard])
+        assert its.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
+
+
+@few
+@given(batch=batches())
+def test_text_and_its_measures(run: Run, batch: tuple[list[Window], Rules]) -> None:
+    for its in run(*batch, Greedy())[0]:
+        data = its.text.encode()
+        assert its.text == TOKENIZER.decode(its.hypothesis.tokens).strip()
+        assert its.compression_ratio == len(data) / len(zlib.compress(data))
+        assert its.temperature == 0
+
+
+@few
+@given(batch=batches())
+def test_stats_of_greedy(run: Run, batch: tuple[list[Window], Rules]) -> None:
+    every, rules = batch
+    found, stats = run(every, rules, Greedy())
+    lengths = [len(its.hypothesis.logprobs) for its in found]
+    assert stats == DecodeStats(
+        windows=len(every),
+        forwards=max(lengths),  # the prompts, then one for each token but the last
+        prompt_tokens=sum(len(window.prompt) for window in every),
+        sampled_tokens=sum(lengths),
+    )
+
+
+@few
+@given(batch=batches())
+def test_steps_tell_the_tokens(run: Run, batch: tuple[list[Window], Rules]) -> None:
+    steps: list[Step] = []
+    found, _ = run(*batch, Greedy(), observe=steps.append)
+    for row, its in enumerate(found):
+        mine = [step for step in steps if step.row == row]
+        assert [step.index for step in mine] == list(range(len(mine)))
+        assert [step.token for step in mine] == [*its.hypothesis.tokens, EOT][: len(mine)]
+        assert tuple(step.logprob for step in mine) == its.hypothesis.logprobs
+
+
+class Counted:
+    """A backend that counts the forward passes of its sessions."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.dims, self._backend, self.forwards = backend.dims, backend, 0
+
+    def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
+        session = self._backend.open(features, rows, capacity)
+        extend = session.extend
+
+        def counted(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
+            self.forwards += 1
+            return extend(tokens, tail)
+
+        session.extend = counted
+        return session
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("stop", [0, 1, 5])
+def test_an_observer_that_raises_stops_within_one_step(
+    oracle: Backend, features: Features, strategy: Strategy, stop: int
+) -> None:
+    backend = Counted(oracle)
+
+    def observe(step: Step) -> None:
+        if step.index == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decode(
+            backend, features, [plain_window(), plain_window()],
+            tokenizer=TOKENIZER, rules=ENDLESS, strategy=strategy, observe=observe,
+        )  # fmt: skip
+    assert backend.forwards == stop + 1
+
+
+def test_languages(oracle: Backend, features: Features) -> None:
+    every = language_probabilities(oracle, features, TOKENIZER)
+    assert len(every) == AUDIOS
+    ids = list(TOKENIZER.language_tokens.values())
+    for audio, found in enumerate(every):
+        logits = oracle.open(features, [audio], 1).extend([[TOKENIZER.sot]])
+        weights = np.array([logits.probability(token)[0] for token in ids])
+        expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+        assert sum(found.values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_an_english_only_vocabulary_knows_one_language(oracle: Backend, features: Features) -> None:
+    english = type(TOKENIZER).bytes_only(multilingual=False)
+    assert language_probabilities(oracle, features, english) == [{"en": 1.0}] * AUDIOS
+
+
+def plain_window() -> Window:
+    return Window(audio=0, prompt=TOKENIZER.sot_sequence("en"))

@@ -1,0 +1,184 @@
+"""Beam search over tables of probabilities small enough to search by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.decoding import Beam, Hypothesis, Rules, Step
+from harken.decoding.beam import search
+from scripted import Script, ScriptedSession
+
+A, B, C, EOT = range(4)
+RULES = Rules(
+    eot=EOT,
+    timestamp_begin=EOT + 1,
+    suppressed=np.array([], np.int64),
+    first_banned=(),
+    timestamps=False,
+    last_initial_timestamp=None,
+)
+
+
+def table(probabilities: Mapping[str, Sequence[float]]) -> Script:
+    """Script from the probabilities of a, b, c and the end after each prefix; elsewhere the end is near."""
+
+    def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:
+        row = probabilities.get("".join("abc"[token] for token in prefix), (0.01, 0.005, 0.005, 0.98))
+        return np.log(np.maximum(row, 1e-30))
+
+    return script
+
+
+def run(
+    script: Script, beam: Beam, limits: Sequence[int] = (10,), windows: Sequence[int] | None = None
+) -> tuple[list[list[Hypothesis]], list[Step], ScriptedSession]:
+    session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
+    steps: list[Step] = []
+    return search(session, session.logits, RULES, beam, limits, steps.append), steps, session
+
+
+def texts(hypotheses: Sequence[Hypothesis]) -> list[str]:
+    return ["".join("abc"[token] for token in hypothesis.tokens) for hypothesis in hypotheses]
+
+
+TRAP = {
+    "": (0.6, 0.4, 0, 0),
+    "a": (0.3, 0.3, 0.3, 0.1),  # greedy goes here and finds nothing: at most 0.6 * 0.3
+    "b": (0.04, 0.03, 0.9, 0.03),
+}
+
+
+def test_one_path_falls_into_the_trap() -> None:
+    ((best,),), _, _ = run(table(TRAP), Beam(width=1))
+    assert texts([best]) == ["aa"]
+
+
+def test_two_paths_see_around_it() -> None:
+    (found,), _, _ = run(table(TRAP), Beam(width=2))
+    assert "bc" in texts(found)
+    best = max(found, key=lambda its: its.sum_logprob)
+    assert texts([best]) == ["bc"]
+    assert best.sum_logprob == pytest.approx(math.log(0.4 * 0.9 * 0.98), abs=1e-5)
+    assert [math.exp(p) for p in best.logprobs] == pytest.approx([0.4, 0.9, 0.98], abs=1e-5)
+
+
+EARLY = {
+    "": (0.5, 0.3, 0.1, 0.1),
+    "a": (0.4, 0.05, 0.05, 0.5),
+    "b": (0.5, 0.2, 0.1, 0.2),
+    "aa": (0.3, 0.1, 0.1, 0.5),
+    "ba": (0.3, 0.1, 0.1, 0.5),
+}
+
+
+def test_an_end_counts_only_among_the_best() -> None:
+    # After the first step the end is third behind a and b: the beam is full before it.
+    (found,), _, _ = run(table(EARLY), Beam(width=2))
+    assert "" not in texts(found)
+    (found,), _, _ = run(table(EARLY), Beam(width=4))
+    assert "" in texts(found)
+
+
+@pytest.mark.parametrize(("patience", "ended"), [(0.5, 1), (1.0, 2), (1.5, 3), (2.0, 4)])
+def test_patience_waits_for_more_ends(patience: float, ended: int) -> None:
+    (found,), _, _ = run(table(EARLY), Beam(width=2, patience=patience))
+    complete = [its for its in found if len(its.logprobs) == len(its.tokens) + 1]
+    assert len(complete) == ended
+    assert len(found) == max(2, ended)
+
+
+def test_ends_are_kept_in_the_order_in_which_they_came() -> None:
+    (found,), _, _ = run(table(EARLY), Beam(width=2, patience=1.0))
+    assert texts(found) == ["a", "aa"]
+
+
+def test_a_tiny_patience_still_waits_for_one() -> None:
+    (found,), _, _ = run(table(EARLY), Beam(width=1, patience=0.1))
+    assert texts(found) == ["a"]
+
+
+NEVER = dict.fromkeys(("", "a", "b", "c", "aa", "ab", "ac", "ba", "ca"), (0.5, 0.3, 0.2, 0))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_what_has_not_ended_at_the_limit_makes_up_the_beam(limit: int) -> None:
+    (found,), _, session = run(table(NEVER), Beam(width=3), [limit])
+    assert len(found) == 3
+    assert all(len(its.tokens) == len(its.logprobs) == limit for its in found)
+    assert texts(found)[0] == "a" * limit
+    assert [its.sum_logprob for its in found] == sorted((its.sum_logprob for its in found), reverse=True)
+    assert set(session.lengths) == {limit - 1}
+
+
+def test_the_longer_text_wins_by_its_average_the_shorter_by_its_sum() -> None:
+    script = table({"": (0.5, 0.5, 0, 0), "a": (0, 0, 0, 1), "b": (0.1, 0, 0.9, 0), "bc": (0, 0, 0, 1)})
+    (found,), _, _ = run(script, Beam(width=2))
+    by_penalty = {p: texts([max(found, key=lambda its: its.score(p))])[0] for p in (None, 0.0, 1.0)}
+    assert by_penalty == {None: "bc", 0.0: "a", 1.0: "bc"}
+
+
+def test_every_round_is_observed_once_a_window() -> None:
+    _, steps, _ = run(table(TRAP), Beam(width=2), [10, 10], [0, 0])
+    assert [(step.row, step.index) for step in steps[:4]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert steps[0].token == A  # the leading hypothesis so far
+    assert steps[2].token == C  # "bc" has taken the lead from "a"
+    assert steps[2].logprob == pytest.approx(math.log(0.9), abs=1e-5)
+
+
+def random_script(seed: int) -> Script:
+    """Any logits, in which the last id is the end and every window differs."""
+
+    def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:
+        return 3 * np.random.default_rng((seed, window, *prefix)).standard_normal(4)
+
+    return script
+
+
+@given(
+    st.integers(0, 1000),
+    st.integers(1, 4),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=4),
+)
+def test_windows_are_searched_each_for_itself(
+    seed: int, width: int, patience: float, windows: list[tuple[int, int]]
+) -> None:
+    beam = Beam(width=width, patience=patience)
+    together, _, _ = run(random_script(seed), beam, [limit for _, limit in windows], [w for w, _ in windows])
+    for found, (window, limit) in zip(together, windows, strict=True):
+        (alone,), _, _ = run(random_script(seed), beam, [limit], [window])
+        assert found == alone
+
+
+@given(st.integers(0, 1000), st.integers(1, 4))
+def test_every_hypothesis_has_the_probabilities_of_its_own_tokens(seed: int, width: int) -> None:
+    script = random_script(seed)
+    (found,), _, _ = run(script, Beam(width=width), [5])
+    for its in found:
+        ended = [*its.tokens, EOT][: len(its.logprobs)]
+        for i, (token, logprob) in enumerate(zip(ended, its.logprobs, strict=True)):
+            logits = script(0, its.tokens[:i])
+            assert logprob == pytest.approx(logits[token] - np.logaddexp.reduce(logits), abs=1e-5)
+
+
+@given(st.integers(0, 1000))
+def test_a_beam_as_wide_as_the_tree_finds_the_best(seed: int) -> None:
+    script, limit = random_script(seed), 3
+
+    def walk(prefix: tuple[int, ...], total: float) -> float:
+        """Log-probability of the best text that begins with `prefix`."""
+        if len(prefix) == limit:
+            return total
+        logits = script(0, prefix)
+        logprobs = logits - np.logaddexp.reduce(logits)
+        longer = (walk((*prefix, token), total + logprobs[token]) for token in (A, B, C))
+        return max(total + logprobs[EOT], *longer)
+
+    (found,), _, _ = run(script, Beam(width=40), [limit])
+    assert max(its.sum_logprob for its in found) == pytest.approx(walk((), 0), abs=1e-4)
