@@ -57,12 +57,16 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise OptionError("task", self.task, " or ".join(TASKS))
+        if not 1 <= self.beam_size <= 64:
+            raise OptionError("beam_size", self.beam_size, "an integer from 1 to 64")
         self.strategies()
         _check_temperature("prompt_reset_temperature", self.prompt_reset_temperature)
         if self.seed < 0:
             raise OptionError("seed", self.seed, "an integer from 0 on")
         if self.max_initial_timestamp_s is not None and not 0 <= self.max_initial_timestamp_s <= 30:
             raise OptionError("max_initial_timestamp_s", self.max_initial_timestamp_s, "0 to 30 seconds, or none")
+        if min(self.suppress_tokens, default=0) < -1:
+            raise OptionError("suppress_tokens", self.suppress_tokens, "ids of the vocabulary, and -1")
         clips = self.clip_timestamps
         rising = all(a <= b for a, b in zip(clips, clips[1:], strict=False))
         if not (rising and all(isfinite(t) and t >= 0 for t in clips)):
@@ -72,9 +76,8 @@ class TranscribeOptions:
         """The fallback ladder as data."""
         for temperature in self.temperatures:
             _check_temperature("temperatures", temperature)
-        first: Greedy | Beam = Greedy()
-        if self.beam_size != 1:
-            first = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
+        beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
+        first = Greedy() if self.beam_size == 1 else beam
         return ladder(self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty)
 
     def rejection(self, decoded: Decoded) -> str | None:
