@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,10 @@ from harken.backends.onnx.store import GraphStore, default_root
 from harken.contract import Capabilities, Features, Floats
 from harken.types import Dims
 
-FORMAT = 2
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+FORMAT = 3
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -83,9 +86,10 @@ class OnnxBackend:
         return OnnxSession(self._decoder, self.dims, features, rows, capacity)
 
     def _load(self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str) -> Graph:
-        build, kind = _recipe(self.plan, half)
-        path = store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", partial(build, weights, self.dims))
         runtime, precision = getattr(self.plan, half)
+        kind = "int8" if precision == "int8" else "float"
+        build = partial(_build, half, kind, weights, self.dims)
+        path = store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", build)
         if runtime == "openvino":
             return OpenVinoGraph(path, self.threads, precision)
         return OnnxRuntimeGraph(path, self.threads)
@@ -98,12 +102,11 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _recipe(plan: Plan, half: str) -> tuple[Callable[..., Any], str]:
-    """How to build one half, and what to call the outcome."""
+def _build(half: str, kind: str, weights: Mapping[str, NDArray[Any]], dims: Dims) -> ModelProto:
+    """Build the graph of one half; only this needs the onnx package, so a warm start does not wait for it."""
     from harken.backends.onnx import graphs
     from harken.backends.onnx.linear import float_linear, int8_linear
 
     if half == "encoder":
-        return graphs.encoder, "float"
-    int8 = plan.decoder[1] == "int8"
-    return partial(graphs.decoder, linear=int8_linear if int8 else float_linear), "int8" if int8 else "float"
+        return graphs.encoder(weights, dims)
+    return graphs.decoder(weights, dims, int8_linear if kind == "int8" else float_linear)
