@@ -1,0 +1,87 @@
+"""Which recordings are meant, and where the results of each belong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from glob import glob
+from pathlib import Path
+
+import click
+
+from harken.audio import duration
+from harken.errors import OutputError
+
+STDIN = "-"
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Files that are meant by names and patterns, each once, in order.
+
+    A name that exists is taken as it stands, whatever signs it has. A pattern that nothing matches stays, so
+    that whoever opens it says what is missing. Shells of Windows leave patterns to the program.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        literal = name == STDIN or os.path.lexists(name)
+        for match in [name] if literal else sorted(glob(name, recursive=True)) or [name]:
+            found.setdefault(match if match == STDIN else os.path.abspath(match), match)
+    return list(found.values())
+
+
+def destinations(
+    sources: Sequence[str], formats: Sequence[str], directory: Path | None
+) -> dict[str, dict[str, Path]]:
+    """Where the results of each recording are to be written, by form.
+
+    The name is that of the recording with the ending of the form, ``stdin`` for standard input. The folder is
+    `directory`, else that of the recording.
+
+    Raises
+    ------
+    click.UsageError
+        If two results would have one name, or a result that of a recording.
+    """
+    recordings = {_identity(Path(source)) for source in sources if source != STDIN}
+    owners: dict[str, str] = {}
+    planned: dict[str, dict[str, Path]] = {}
+    for source in sources:
+        path = Path("stdin" if source == STDIN else source)
+        folder = path.parent if directory is None else directory
+        planned[source] = {name: folder / f"{path.stem}.{name}" for name in formats}
+        for target in planned[source].values():
+            identity = _identity(target)
+            if identity in recordings:
+                raise click.UsageError(f"the transcript of {source} would overwrite the recording {target}")
+            if (owner := owners.setdefault(identity, source)) != source:
+                raise click.UsageError(f"{owner} and {source} would both be written to {target}")
+    return planned
+
+
+def length_s(source: str) -> float | None:
+    """Seconds of a recording by its header; None for a pipe, which can be read only once.
+
+    Raises
+    ------
+    AudioError
+        If it is no recording: asked before a model is loaded, that is told at once.
+    """
+    return None if source == STDIN or Path(source).is_fifo() else duration(source)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if need be.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
+
+
+def _identity(path: Path) -> str:
+    return os.path.normcase(os.path.realpath(path))

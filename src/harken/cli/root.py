@@ -1,0 +1,125 @@
+"""The `harken` command: its subcommands, and what becomes of every error."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from harken import __version__
+from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNFORESEEN, Stop, exit_code
+
+COMMANDS = ("transcribe", "decode", "models", "doctor")
+SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class Commands(click.Group):
+    """The subcommands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"harken.cli.{cmd_name}").command
+        return command
+
+
+@click.group(
+    cls=Commands,
+    epilog=EPILOGUE,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        # openai-whisper spells it --output_dir
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
+)
+@click.version_option(__version__, message="harken %(version)s")
+@click.pass_context
+def harken(context: click.Context) -> None:
+    """Transcribe speech with Whisper, offline, on the processor that is there."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit code, one of `harken.cli.exits.EXITS`. An error is one line on standard error; the traceback of one
+        that was not foreseen is shown if the environment variable ``HARKEN_DEBUG`` is set.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
+    try:
+        with _raising_stop():
+            return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
+    except Stop as stop:
+        if stop.code == PIPE_CLOSED:
+            _abandon_stdout()
+        else:
+            _complain(str(stop))
+        return stop.code
+    except click.ClickException as error:
+        _complain(_advice(error))
+        return exit_code(error)
+    except Exception as error:
+        code = exit_code(error)
+        if os.environ.get("HARKEN_DEBUG"):
+            raise
+        _complain(str(error) if code != UNFORESEEN else _confession(error))
+        return code
+
+
+@contextmanager
+def _raising_stop() -> Iterator[None]:
+    """Turn signals into `Stop`, but for those that whoever started this process wants ignored."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stop(128 + number, SIGNALS[signal.Signals(number)])
+
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _complain(message: str) -> None:
+    click.echo(f"harken: {' '.join(message.split())}", err=True)
+
+
+def _advice(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see '{context.command_path} --help'" if context else message
+
+
+def _confession(error: Exception) -> str:
+    told = f"{type(error).__name__}: {error}"
+    return f"{told}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
+
+
+def _abandon_stdout() -> None:
+    """Let the interpreter flush its last bytes into nothing (docs.python.org, signal, "Note on SIGPIPE")."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

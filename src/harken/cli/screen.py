@@ -1,0 +1,133 @@
+"""What a person sees: the transcript on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+import click
+
+from harken.cli.exits import PIPE_CLOSED, Stop
+from harken.formats import clock
+from harken.results import Segment, Transcript
+from harken.transcribe.longform import Progress
+
+if TYPE_CHECKING:
+    from harken.cli.bar import Bar
+
+
+def say(text: str) -> None:
+    """Write to standard output as it stands; whoever reads it sees it at once.
+
+    Raises
+    ------
+    Stop
+        If nobody reads it any more.
+    """
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise Stop(PIPE_CLOSED) from None
+
+
+def time(seconds: float) -> str:
+    """Time as ``mm:ss.mmm``, with hours where there are any."""
+    return clock(round(seconds * 1000)).removeprefix("00:")
+
+
+def spoken(start_s: float, end_s: float, text: str) -> str:
+    """One line: when something was said, and what."""
+    return f"[{time(start_s)} --> {time(end_s)}] {text.strip()}"
+
+
+class Form(Protocol):
+    """How a transcript becomes text, piece by piece: a `harken.formats.Writer`, or `Lines`."""
+
+    def header(self) -> str: ...
+
+    def segment(self, segment: Segment) -> str: ...
+
+    def footer(self, transcript: Transcript) -> str: ...
+
+
+class Lines:
+    """One line a segment, for people.
+
+    Parameters
+    ----------
+    heading : str, optional
+        Name of the recording, where there are several.
+    """
+
+    def __init__(self, heading: str | None = None) -> None:
+        self._header = f"==> {heading} <==\n" if heading else ""
+
+    def header(self) -> str:
+        """Name of the recording, as ``head`` shows it."""
+        return self._header
+
+    def segment(self, segment: Segment) -> str:
+        """When something was said, and what."""
+        return f"{spoken(segment.start_s, segment.end_s, segment.text)}\n"
+
+    def footer(self, transcript: Transcript) -> str:
+        """Nothing."""
+        return ""
+
+
+class Screen:
+    """A terminal with a progress bar at its foot, or whatever stands in for one.
+
+    Parameters
+    ----------
+    bar : bool
+        Whether a bar is wanted. It shows on a terminal only, and from the first window on: the first segment
+        need not wait for it.
+    """
+
+    def __init__(self, bar: bool) -> None:
+        self._wanted = bar and sys.stderr.isatty()
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Write to standard output, above the bar where both share a terminal."""
+        if self._bar and sys.stdout.isatty():
+            self._bar.above(text)
+        else:
+            say(text)
+
+    def note(self, text: str) -> None:
+        """Write a line to standard error."""
+        if self._bar:
+            self._bar.above(f"{text}\n")
+        else:
+            click.echo(text, err=True)
+
+    def waiting(self, text: str) -> None:
+        """Say what takes a while, on a line that the next thing overwrites; an empty text takes it away."""
+        if self._wanted and not self._bar:
+            click.echo(f"\r\033[K{text}", err=True, nl=False)
+
+    def track(self, label: str, total_s: float | None) -> Progress:
+        """Hook that shows how much of a recording is done, of a length that may be unknown."""
+
+        def progress(done_s: float, finished: bool) -> None:
+            if not self._wanted:
+                return
+            if self._bar is None:
+                from harken.cli.bar import Bar
+
+                self._bar = Bar()
+            self._bar.show(label, done_s, total_s, finished)
+
+        return progress
