@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.plan import Plan, make_plan
+from harken.backends.onnx.plan import make_plan
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
@@ -71,7 +71,10 @@ class OnnxBackend:
             decoder = pool.submit(self._load, store, digest, weights, "decoder")
             self._encoder, self._decoder = encoder.result(), decoder.result()
         self.capabilities = Capabilities(
-            name="onnx", precision=self.plan.precision, device="cpu", detail=f"{self.plan}, {self.threads} threads"
+            name="onnx",
+            precision=self.plan.precision,
+            device="cpu",
+            detail=f"{self.plan}, {self.threads} threads",
         )
 
     def encode(self, mel: Floats) -> OnnxFeatures:

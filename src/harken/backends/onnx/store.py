@@ -1,11 +1,14 @@
 """Built graphs on disk: atomic, safe with several processes, checked before use and rebuilt when broken.
 
-A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. It is made
-under another name and renamed into place, so that no process ever sees half of one.
+A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. The
+files are made under other names and renamed into place, the checksums last, so that half a graph is never taken
+for a whole one. Processes that build the same graph at once replace its files by the same bytes: who has found it
+intact can open it at any time.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -37,7 +40,7 @@ class GraphStore:
     Parameters
     ----------
     root : Path
-        Made when first needed; where it cannot be written, a temporary directory is used instead.
+        Made when first needed; where it cannot be written, one that lasts as long as the process is used.
     """
 
     def __init__(self, root: Path) -> None:
@@ -59,9 +62,10 @@ class GraphStore:
             return _publish(model, kept) / FILES[0]
         except OSError as error:
             try:
-                return _publish(model, Path(tempfile.mkdtemp(prefix="harken-")) / key) / FILES[0]
+                return _publish(model, _temporary_root() / key) / FILES[0]
             except OSError:
-                message = f"{self._root}: cannot keep the built graphs ({error.strerror or error}); set HARKEN_CACHE"
+                reason = error.strerror or error
+                message = f"{self._root}: cannot keep the built graphs ({reason}); set HARKEN_CACHE"
                 raise OutputError(message) from error
 
 
@@ -74,25 +78,30 @@ def intact(directory: Path) -> bool:
 
 
 def _publish(model: ModelProto, kept: Path) -> Path:
-    """Write a graph beside its final place and rename it; where another process was faster, keep its graph."""
+    """Write a graph beside its final place and rename its files into it."""
     import onnx
 
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=kept.parent))
     try:
         onnx.save_model(model, making / FILES[0], save_as_external_data=True, location=FILES[1])
         (making / CHECKSUMS).write_text(json.dumps(_checksums(making)))
-        if kept.exists() and not intact(kept):
-            kept.replace(making / "broken")
-        try:
-            making.replace(kept)
-        except OSError:
-            if not intact(kept):
-                raise
+        for name in (*FILES, CHECKSUMS):
+            (making / name).replace(kept / name)
+    except PermissionError:
+        # Windows replaces no file that is open: another process was faster and uses it.
+        if not intact(kept):
+            raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    shutil.rmtree(kept / "broken", ignore_errors=True)
     return kept
+
+
+def _temporary_root() -> Path:
+    """Make a directory that is removed when this process ends."""
+    root = Path(tempfile.mkdtemp(prefix="harken-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
 
 
 def _checksums(directory: Path) -> dict[str, int]:
