@@ -1,0 +1,217 @@
+"""Graphs on disk: whole or not there, checked before use, rebuilt when broken, shared by processes."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from harken.backends.onnx import OnnxBackend
+from harken.backends.onnx.store import CHECKSUMS, FILES, GraphStore, default_root, intact
+from harken.errors import OutputError
+from models import DIMS, make_weights
+
+WHOLE = {*FILES, CHECKSUMS}
+
+
+def build(value: float = 1.0) -> onnx.ModelProto:
+    """A graph that adds a constant large enough to be kept beside it."""
+    constant = numpy_helper.from_array(np.full(4096, value, np.float32), "constant")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4096]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "constant"], ["y"])], "add", [x], [y], [constant])
+    return helper.make_model(graph)
+
+
+def must_not_build() -> onnx.ModelProto:
+    raise AssertionError("built again")
+
+
+def value_in(path: Path) -> float:
+    (constant,) = onnx.load(path).graph.initializer
+    return float(numpy_helper.to_array(constant)[0])
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "graphs"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def test_what_is_built_is_kept_and_nothing_else(root: Path) -> None:
+    path = GraphStore(root).get("key", build)
+    assert path == root / "key" / "model.onnx"
+    assert value_in(path) == 1
+    assert names(root) == {"key"}
+    assert names(root / "key") == WHOLE
+
+
+def test_a_second_get_does_not_build(root: Path) -> None:
+    first = GraphStore(root).get("key", build)
+    assert GraphStore(root).get("key", must_not_build) == first
+
+
+def test_keys_are_kept_apart(root: Path) -> None:
+    store = GraphStore(root)
+    assert [value_in(store.get(f"key-{i}", lambda i=i: build(i))) for i in (1, 2)] == [1, 2]
+    assert value_in(store.get("key-1", must_not_build)) == 1
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "weights truncated": lambda kept: (kept / "model.data").write_bytes(
+        (kept / "model.data").read_bytes()[:-1]
+    ),
+    "weights empty": lambda kept: (kept / "model.data").write_bytes(b""),
+    "weights flipped": lambda kept: flip(kept / "model.data"),
+    "weights missing": lambda kept: (kept / "model.data").unlink(),
+    "graph truncated": lambda kept: (kept / "model.onnx").write_bytes((kept / "model.onnx").read_bytes()[:100]),
+    "graph flipped": lambda kept: flip(kept / "model.onnx"),
+    "graph missing": lambda kept: (kept / "model.onnx").unlink(),
+    "checksums missing": lambda kept: (kept / CHECKSUMS).unlink(),
+    "checksums empty": lambda kept: (kept / CHECKSUMS).write_bytes(b""),
+    "checksums of bytes": lambda kept: (kept / CHECKSUMS).write_bytes(b"\xff\xfe\x00"),
+    "checksums of another kind": lambda kept: (kept / CHECKSUMS).write_text("[1, 2]"),
+    "checksums without values": lambda kept: (kept / CHECKSUMS).write_text("{}"),
+    "checksums cut": lambda kept: (kept / CHECKSUMS).write_text('{"model.onnx": 1'),
+    "directory empty": lambda kept: [path.unlink() for path in kept.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_what_is_broken_is_built_anew(root: Path, damage: Callable[[Path], object]) -> None:
+    store = GraphStore(root)
+    store.get("key", build)
+    damage(root / "key")
+    assert not intact(root / "key")
+    assert value_in(store.get("key", lambda: build(2))) == 2
+    assert names(root) == {"key"}
+    assert names(root / "key") == WHOLE
+    store.get("key", must_not_build)
+
+
+def test_what_fails_to_build_leaves_nothing(root: Path) -> None:
+    def fail() -> onnx.ModelProto:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        GraphStore(root).get("key", fail)
+    assert not root.exists() or names(root) == set()
+
+
+def test_an_abandoned_attempt_of_another_process_is_no_obstacle(root: Path) -> None:
+    (root / ".key-abandoned").mkdir(parents=True)
+    (root / ".key-abandoned" / "model.onnx").write_bytes(b"half")
+    assert value_in(GraphStore(root).get("key", build)) == 1
+
+
+def test_without_a_place_to_keep_it_a_graph_is_built_for_this_process(tmp_path: Path, temporary: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a directory")
+    path = GraphStore(in_the_way / "graphs").get("key", build)
+    assert path.is_relative_to(temporary)
+    assert value_in(path) == 1
+    assert in_the_way.read_text() == "not a directory"
+
+
+def test_what_was_built_for_one_process_goes_with_it(tmp_path: Path) -> None:
+    in_the_way, temporary = tmp_path / "file", tmp_path / "temporary"
+    in_the_way.write_text("")
+    temporary.mkdir()
+    process = multiprocessing.get_context("spawn").Process(
+        target=build_without_a_place, args=(in_the_way, temporary)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert names(temporary) == set()
+
+
+def build_without_a_place(root: Path, temporary: Path) -> None:
+    tempfile.tempdir = str(temporary)
+    path = GraphStore(root).get("key", build)
+    assert path.is_relative_to(temporary)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_full_disk_names_the_way_out(
+    root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(model: onnx.ModelProto, path: Path, **options: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(code, "reason of the system")
+
+    monkeypatch.setattr(onnx, "save_model", fail)
+    with pytest.raises(OutputError, match=r"graphs: .*reason of the system.*HARKEN_CACHE") as error:
+        GraphStore(root).get("key", build)
+    assert str(root) in str(error.value)
+    assert [path for place in (root, temporary) for path in place.rglob("*") if path.is_file()] == []
+
+
+def test_root_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path))
+    assert default_root() == tmp_path / "graphs"
+    monkeypatch.delenv("HARKEN_CACHE")
+    assert default_root().name == "graphs"
+    assert default_root().parent.name in ("harken", "Cache")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["missing", "broken"])
+def test_processes_share_a_store(root: Path, broken: bool) -> None:
+    if broken:
+        GraphStore(root).get("key", build)
+        flip(root / "key" / "model.data")
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(4), context.SimpleQueue()
+    processes = [context.Process(target=get_together, args=(root, barrier, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert [results.get() for _ in processes] == [(str(root / "key" / "model.onnx"), 3.0)] * 4
+    assert names(root) == {"key"}
+    assert names(root / "key") == WHOLE
+
+
+def get_together(root: Path, barrier: Any, results: Any) -> None:
+    barrier.wait(60)
+    path = GraphStore(root).get("key", lambda: build(3))
+    results.put((str(path), value_in(path)))
+
+
+def test_weights_are_read_only_when_a_graph_has_to_be_built(tmp_path: Path) -> None:
+    OnnxBackend(DIMS, make_weights(), "digest", precision="fp32", threads=1, cache=tmp_path)
+    backend = OnnxBackend(DIMS, Unreadable(), "digest", precision="fp32", threads=1, cache=tmp_path)
+    assert backend.encode(np.zeros((1, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)).audios == 1
+    with pytest.raises(AssertionError, match="read"):
+        OnnxBackend(DIMS, Unreadable(), "other", precision="fp32", threads=1, cache=tmp_path)
+
+
+class Unreadable(dict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was read")
