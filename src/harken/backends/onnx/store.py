@@ -2,8 +2,8 @@
 
 A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. The
 files are made under other names and renamed into place, the checksums last, so that half a graph is never taken
-for a whole one. Processes that build the same graph at once replace its files by the same bytes: who has found it
-intact can open it at any time.
+for a whole one. Processes that build the same graph at once replace its files by the same bytes: whoever has
+found it intact can open it at any time.
 """
 
 from __future__ import annotations
