@@ -145,8 +145,7 @@ class OnnxSession:
     def _used(self, lane: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
         rows = [row for row, its in enumerate(self._lane) if its == lane]
-        used: NDArray[np.bool_] = self._seen[rows].any(axis=0)
-        return used
+        return np.asarray(self._seen[rows].any(axis=0))
 
     def _write(self, out: dict[str, Floats], lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
         """Put the fresh keys and values into free slots and lengthen the paths."""
