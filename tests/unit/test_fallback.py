@@ -1,0 +1,165 @@
+"""The fallback ladder: what is tried, why it is rejected, what is kept."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+
+from harken.decoding import Decoded, DecodeStats, Step, Strategy, Window, decode, make_prompt, make_rules
+from harken.errors import Cancelled
+from harken.results import Attempt
+from harken.transcribe import TranscribeOptions, fallback
+from harken.transcribe.fallback import decode_with_fallback
+from models import TOKENIZER
+from recital import Line, Recital, line
+
+PROMPT = make_prompt(TOKENIZER, 448, language="en", task="transcribe", timestamps=True)
+# No spaces: a vocabulary of bytes has them among its symbols that are not spoken.
+FLUENT = "andsomyfellowamericans"
+GOOD = line(0, FLUENT, 20)
+REPETITIVE = line(0, "so" * 40, 20)
+MORE_REPETITIVE = line(0, "so" * 60, 20)
+IMPROBABLE = line(0, FLUENT, 20, gap=4.5)
+MORE_IMPROBABLE = line(0, FLUENT, 20, gap=4.0)
+SILENT = line(0, FLUENT, 20, gap=4.5, no_speech=0.9)
+STUTTER_IN_SILENCE = line(0, "so" * 40, 20, no_speech=0.9)
+UNREPETITIVE = "average log-probability -"
+TOO_REPETITIVE = "compression ratio "
+
+
+def climb(*attempts: Line, **options: Any) -> tuple[Decoded, tuple[Attempt, ...], DecodeStats]:
+    # Best of one, and no temperature at which anything but the line is drawn from the good ones.
+    made = TranscribeOptions(**{"best_of": 1, "temperatures": (0.0, 0.01, 0.02, 0.03), **options})
+    backend = Recital(attempts, n_text_ctx=448)
+    return decode_with_fallback(
+        backend,
+        backend.encode(None),
+        Window(audio=0, prompt=PROMPT, seed=(7, 300)),
+        tokenizer=TOKENIZER,
+        rules=make_rules(TOKENIZER, timestamps=True),
+        options=made,
+        observe=lambda step: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "options", "reason"),
+    [
+        (GOOD, {}, None),
+        (REPETITIVE, {}, TOO_REPETITIVE),
+        (REPETITIVE, {"compression_ratio_threshold": None}, None),
+        (REPETITIVE, {"compression_ratio_threshold": 20.0}, None),
+        (GOOD, {"compression_ratio_threshold": 0.5}, TOO_REPETITIVE),
+        (IMPROBABLE, {}, UNREPETITIVE),
+        (IMPROBABLE, {"logprob_threshold": None}, None),
+        (IMPROBABLE, {"logprob_threshold": -5.0}, None),
+        (SILENT, {}, None),
+        (SILENT, {"no_speech_threshold": 0.95}, UNREPETITIVE),
+        (SILENT, {"no_speech_threshold": None}, UNREPETITIVE),
+        (STUTTER_IN_SILENCE, {}, TOO_REPETITIVE),
+    ],
+)
+def test_each_threshold_rejects_for_its_own_reason(
+    first: Line, options: dict[str, Any], reason: str | None
+) -> None:
+    _, attempts, _ = climb(first, GOOD, **options)
+    if reason is None:
+        assert [attempt.reason for attempt in attempts] == [None]
+        assert attempts[0].temperature == 0
+    else:
+        assert attempts[0].reason is not None
+        assert attempts[0].reason.startswith(reason)
+        assert len(attempts) > 1
+
+
+def test_all_attempts_are_told_the_kept_one_last() -> None:
+    decoded, attempts, stats = climb(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
+    assert [attempt.temperature for attempt in attempts] == [0, 0.01, 0.02]
+    first, second, kept = attempts
+    assert (first.reason or "").startswith(TOO_REPETITIVE)
+    assert (second.reason or "").startswith(UNREPETITIVE)
+    assert kept == Attempt(
+        temperature=0.02,
+        avg_logprob=decoded.hypothesis.avg_logprob,
+        compression_ratio=decoded.compression_ratio,
+        no_speech_prob=decoded.no_speech_prob,
+    )
+    assert decoded.text == FLUENT
+    assert (stats.windows, stats.prompt_tokens) == (3, 3 * len(PROMPT))
+    assert stats.forwards == stats.sampled_tokens > 100
+
+
+@pytest.mark.parametrize("its", [GOOD, REPETITIVE, MORE_REPETITIVE])
+def test_compression_ratio_is_that_of_the_text(its: Line) -> None:
+    data = TOKENIZER.decode(its.tokens).strip().encode()
+    _, attempts, _ = climb(its, GOOD)
+    assert attempts[0].compression_ratio == len(data) / len(zlib.compress(data))
+    assert attempts[0].compression_ratio > 0.5
+
+
+@pytest.mark.parametrize(
+    ("attempts", "best"),
+    [
+        ((IMPROBABLE, MORE_IMPROBABLE, MORE_IMPROBABLE, MORE_IMPROBABLE), 0),
+        ((MORE_IMPROBABLE, IMPROBABLE, MORE_IMPROBABLE, MORE_IMPROBABLE), 1),
+        ((REPETITIVE, REPETITIVE, MORE_IMPROBABLE, REPETITIVE), 2),
+        ((REPETITIVE, MORE_IMPROBABLE, REPETITIVE, IMPROBABLE), 3),
+    ],
+)
+def test_where_all_fail_the_best_is_kept(attempts: tuple[Line, ...], best: int) -> None:
+    decoded, tried, stats = climb(*attempts)
+    temperatures = [0, 0.01, 0.02, 0.03]
+    kept = temperatures.pop(best)
+    assert decoded.temperature == kept
+    assert [attempt.temperature for attempt in tried] == [*temperatures, kept]
+    assert [attempt.reason is None for attempt in tried] == [False, False, False, True]
+    assert stats.windows == 4
+
+
+def test_rungs_are_the_strategies_each_with_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    rungs: list[tuple[Strategy, tuple[int, ...]]] = []
+
+    def spy(backend: Any, features: Any, windows: list[Window], **rest: Any) -> Any:
+        rungs.append((rest["strategy"], windows[0].seed))
+        return decode(backend, features, windows, **rest)
+
+    monkeypatch.setattr(fallback, "decode", spy)
+    options = {"beam_size": 2, "temperatures": (0.0, 0.5, 0.5, 1.0), "logprob_threshold": 0.0}
+    climb(IMPROBABLE, **options)
+    assert [strategy for strategy, _ in rungs] == list(TranscribeOptions(best_of=1, **options).strategies())
+    assert [seed for _, seed in rungs] == [(7, 300, 0), (7, 300, 1), (7, 300, 2), (7, 300, 3)]
+
+
+def test_equal_temperatures_draw_differently_and_the_same_again() -> None:
+    def texts() -> list[float]:
+        options = {"temperatures": (1.0, 1.0, 1.0), "logprob_threshold": 0.0, "best_of": 2}
+        _, attempts, _ = climb(MORE_IMPROBABLE, **options)
+        return [attempt.avg_logprob for attempt in attempts]
+
+    drawn = texts()
+    assert len(set(drawn)) == 3
+    assert drawn == texts()
+
+
+def test_what_an_observer_raises_ends_the_climb() -> None:
+    seen: list[Step] = []
+
+    def observe(step: Step) -> None:
+        seen.append(step)
+        if len(seen) == 5:
+            raise Cancelled
+
+    backend = Recital(GOOD, n_text_ctx=448)
+    with pytest.raises(Cancelled):
+        decode_with_fallback(
+            backend,
+            backend.encode(None),
+            Window(audio=0, prompt=PROMPT),
+            tokenizer=TOKENIZER,
+            rules=make_rules(TOKENIZER, timestamps=True),
+            options=TranscribeOptions(),
+            observe=observe,
+        )
+    assert backend.steps == len(seen) == 5
