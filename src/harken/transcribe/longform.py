@@ -31,7 +31,6 @@ from harken.types import FRAMES_PER_SECOND
 
 FRAMES_PER_STEP = 2
 """Mel frames per frame of the encoder's output and per step of timestamps: the second convolution's stride."""
-TIMESTAMP_STEP_S = FRAMES_PER_STEP / FRAMES_PER_SECOND
 
 Progress = Callable[[float, bool], None]
 """Called with the seconds of the recording that are done, and whether that is all of it."""
@@ -129,6 +128,8 @@ class LongForm:
             suppress_blank=options.suppress_blank,
             max_initial_timestamp_s=options.max_initial_timestamp_s,
         )
+        # A window without timestamps is one segment, whatever a model puts into it.
+        begin = self.tokenizer.timestamp_begin if options.timestamps else self.tokenizer.n_vocab
         windows = MelWindows(self.blocks, dims.n_mels, FRAMES_PER_STEP * dims.n_audio_ctx)
         for seek, end in options.clips(FRAMES_PER_SECOND):
             while end is None or seek < end:
@@ -139,8 +140,8 @@ class LongForm:
                 decoded, attempts = self._decode(mel, seek, rules)
                 advance = frames / FRAMES_PER_STEP
                 if not options.is_silence(decoded):
-                    cuts, advance = cut(decoded.hypothesis.tokens, self.tokenizer.timestamp_begin, advance)
-                    yield from self._keep(cuts, seek, decoded, attempts)
+                    cuts, advance = cut(decoded.hypothesis.tokens, begin, advance)
+                    yield from self._keep(cuts, seek, seek + frames, decoded, attempts)
                 seek += round(advance * FRAMES_PER_STEP)
                 self.hooks.progress(min(seek / FRAMES_PER_SECOND, self.duration_s), False)
         self.hooks.progress(self.duration_s, True)
@@ -175,10 +176,15 @@ class LongForm:
         return decoded, attempts
 
     def _keep(
-        self, cuts: Sequence[Cut], seek: int, decoded: Decoded, attempts: tuple[Attempt, ...]
+        self, cuts: Sequence[Cut], seek: int, end: int, decoded: Decoded, attempts: tuple[Attempt, ...]
     ) -> Iterator[Segment]:
         """Segments of one window that say something; what they say is the next window's previous text."""
-        options, start_s = self.options, seek / FRAMES_PER_SECOND
+        options = self.options
+
+        def time_s(step: float) -> float:
+            """Time of a timestamp; those in the padding stand for the end of what the window holds."""
+            return min(seek + step * FRAMES_PER_STEP, end) / FRAMES_PER_SECOND
+
         spoken = [(piece, self.tokenizer.decode(piece.tokens)) for piece in cuts if piece.start < piece.end]
         spoken = [(piece, text) for piece, text in spoken if text.strip()]
         self._previous += [token for piece, _ in spoken for token in piece.tokens]
@@ -187,15 +193,15 @@ class LongForm:
         for piece, text in spoken:
             yield Segment(
                 index=self._count,
-                start_s=min(start_s + piece.start * TIMESTAMP_STEP_S, self.duration_s),
-                end_s=min(start_s + piece.end * TIMESTAMP_STEP_S, self.duration_s),
+                start_s=time_s(piece.start),
+                end_s=time_s(piece.end),
                 text=text,
                 tokens=piece.tokens,
                 temperature=decoded.temperature,
                 avg_logprob=decoded.hypothesis.avg_logprob,
                 compression_ratio=decoded.compression_ratio,
                 no_speech_prob=decoded.no_speech_prob,
-                seek_s=start_s,
+                seek_s=seek / FRAMES_PER_SECOND,
                 attempts=attempts,
             )
             self._count += 1
