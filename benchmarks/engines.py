@@ -1,0 +1,184 @@
+"""Speech engines, each in a process of its own that is kept alive and told over pipes what to transcribe.
+
+So thread pools and memory of one engine do not touch those of another, and peak memory is each engine's own.
+Run as a program, this file is such a process: it loads the engine that its argument describes, then answers
+each path on standard input with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from types import TracebackType
+from typing import Any
+
+from common import limit_threads, peak_memory_mb, stop
+
+Transcribe = Callable[[str], str]
+"""From the path of a recording to its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What to load.
+
+    Parameters
+    ----------
+    label : str
+        How tables name it.
+    kind : str
+        A key of `LOADERS`.
+    model : str
+        Name or path, as the engine takes it.
+    precision : str
+        As the engine names it.
+    threads : int
+    """
+
+    label: str
+    kind: str
+    model: str
+    precision: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an engine's process says: after loading, with no text, and after each recording."""
+
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+    text: str = ""
+
+
+class Worker:
+    """An engine in a process of its own; a context manager that ends the process.
+
+    Attributes
+    ----------
+    engine : Engine
+    load_s : float
+        Time to import and load the engine, in seconds.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(asdict(engine))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=limit_threads(engine.threads),
+        )
+        self.load_s = self._reply().seconds
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()  # closes its standard input, at which it ends
+
+    def transcribe(self, path: Path) -> Reply:
+        """Have one recording transcribed; the time is taken over there."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(str(path)) + "\n")
+        self._process.stdin.flush()
+        return self._reply()
+
+    def _reply(self) -> Reply:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            stop(f"{self.engine.label}: its process has ended; the reason stands above")
+        return Reply(**json.loads(line))
+
+
+def harken(engine: Engine) -> Transcribe:
+    """harken: greedy, with its fallback ladder."""
+    from harken import load
+
+    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
+    return lambda path: recognizer.transcribe(path, language="en").text
+
+
+def faster_whisper(engine: Engine) -> Transcribe:
+    """faster-whisper: greedy, with its fallback ladder."""
+    module: Any = importlib.import_module("faster_whisper")
+    model = _faster_whisper_model(module, engine)
+    return lambda path: _text(model.transcribe(path, language="en", beam_size=1))
+
+
+def faster_whisper_batched(engine: Engine) -> Transcribe:
+    """faster-whisper's batched pipeline: greedy, 8 windows at a time, cut by its voice activity detection."""
+    module: Any = importlib.import_module("faster_whisper")
+    pipeline = module.BatchedInferencePipeline(model=_faster_whisper_model(module, engine))
+    return lambda path: _text(pipeline.transcribe(path, language="en", beam_size=1, batch_size=8))
+
+
+def openai_whisper(engine: Engine) -> Transcribe:
+    """openai-whisper: greedy, with the ladder of its command line. harken reads the files, not ffmpeg."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(engine.threads)
+    whisper: Any = importlib.import_module("whisper")
+    from harken.audio import load
+
+    model = whisper.load_model(engine.model, device="cpu")
+    ladder = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+    def transcribe(path: str) -> str:
+        result = model.transcribe(load(path), language="en", temperature=ladder, best_of=5, fp16=False)
+        return str(result["text"])
+
+    return transcribe
+
+
+LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
+    "harken": harken,
+    "faster-whisper": faster_whisper,
+    "faster-whisper batched": faster_whisper_batched,
+    "openai-whisper": openai_whisper,
+}
+
+
+def _faster_whisper_model(module: Any, engine: Engine) -> Any:
+    return module.WhisperModel(
+        engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
+    )
+
+
+def _text(result: tuple[Any, Any]) -> str:
+    segments, _ = result
+    return "".join(segment.text for segment in segments)
+
+
+def serve(engine: Engine) -> None:
+    """Load an engine, then transcribe until standard input ends."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # what an engine prints must not come between the replies
+
+    def reply(started: tuple[float, float], text: str = "") -> None:
+        seconds, cpu_s = perf_counter() - started[0], process_time() - started[1]
+        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_memory_mb(), text=text)
+        replies.write(json.dumps(asdict(answer)) + "\n")
+
+    started = perf_counter(), process_time()
+    transcribe = LOADERS[engine.kind](engine)
+    reply(started)
+    for line in sys.stdin:
+        started = perf_counter(), process_time()
+        reply(started, transcribe(json.loads(line)))
+
+
+if __name__ == "__main__":
+    serve(Engine(**json.loads(sys.argv[1])))
