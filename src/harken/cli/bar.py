@@ -1,19 +1,11 @@
-"""The progress bar: how much is done, how long it will take, how many times faster than the speech it is."""
+"""The progress bar: how much is done, how long the rest takes, how many times faster than speech."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TaskProgressColumn, TextColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-
-class SpeedColumn(ProgressColumn):
-    """Seconds of the recording in a second."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f}x real time" if speed else "", style="progress.data.speed")
+from harken.cli.screen import time
 
 
 class Bar:
@@ -24,8 +16,7 @@ class Bar:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            TimeLeftColumn(),
-            SpeedColumn(),
+            TextColumn("{task.fields[pace]}", markup=False),
             console=Console(stderr=True),
             redirect_stdout=False,
             redirect_stderr=False,
@@ -34,12 +25,18 @@ class Bar:
         self._task: TaskID | None = None
         self._progress.start()
 
-    def show(self, label: str, done_s: float, total_s: float | None, finished: bool) -> None:
-        """Move the bar; a label that is finished gives way to the next."""
+    def show(self, label: str, done_s: float, total_s: float | None, took_s: float) -> None:
+        """Move the bar, after working for so many seconds."""
+        speed = done_s / took_s
+        left = f"{_seconds((total_s - done_s) / speed)} left, " if total_s and 0 < done_s < total_s else ""
+        pace = f"{left}{speed:.1f}x real time"
         if self._task is None:
-            self._task = self._progress.add_task(label, total=total_s)
-        self._progress.update(self._task, completed=done_s)
-        if finished:
+            self._task = self._progress.add_task(label, visible=False, total=total_s, pace="")
+        self._progress.update(self._task, visible=True, completed=done_s, pace=pace, refresh=True)
+
+    def clear(self) -> None:
+        """Make room for the next recording."""
+        if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
 
@@ -50,3 +47,7 @@ class Bar:
     def stop(self) -> None:
         """Take the bar away."""
         self._progress.stop()
+
+
+def _seconds(duration_s: float) -> str:
+    return time(duration_s).partition(".")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -42,6 +42,7 @@ class Job:
     options: TranscribeOptions
     form: Callable[[str], Form | None]
     verbose: bool
+    _window_s: float = field(default=0.0, init=False)
 
     def run(self, targets: Mapping[str, Mapping[str, Path]]) -> int:
         """Transcribe every recording into its files, by form; where one of several fails, the others are done.
@@ -76,7 +77,11 @@ class Job:
             writes = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
             recognizer, began_s = self._recognizer, perf_counter()
             work = recognizer.transcribe(
-                source, self.options, progress=self.screen.track(source, total_s), decided=self._decided
+                source,
+                self.options,
+                progress=self.screen.track(source, total_s),
+                window=self._window,
+                decided=self._decided,
             )
             shown = _Shown(self.screen, self.form(source))
             failure = _follow(work, shown)
@@ -104,10 +109,14 @@ class Job:
         self._verbosely(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
         return recognizer
 
+    def _window(self, start_s: float, prompt: tuple[int, ...]) -> None:
+        self._window_s = start_s
+
     def _decided(self, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
         for attempt in attempts:
             if attempt.reason:
-                self._verbosely(f"rejected at temperature {attempt.temperature:g}: {attempt.reason}")
+                at = f"window at {time(self._window_s)}"
+                self._verbosely(f"{at}: rejected at temperature {attempt.temperature:g}: {attempt.reason}")
 
     def _verbosely(self, text: str) -> None:
         if self.verbose:

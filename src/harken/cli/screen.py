@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -137,6 +138,10 @@ class Screen:
     def track(self, label: str, total_s: float | None) -> Progress:
         """Hook that shows how much of a recording is done, of a length that may be unknown."""
 
+        began_s = perf_counter()
+        if self._bar:
+            self._bar.clear()
+
         def progress(done_s: float, finished: bool) -> None:
             if not self._wanted:
                 return
@@ -144,6 +149,6 @@ class Screen:
                 from harken.cli.bar import Bar
 
                 self._bar = Bar()
-            self._bar.show(label, done_s, total_s, finished)
+            self._bar.show(label, done_s, total_s, perf_counter() - began_s)
 
         return progress

@@ -1,0 +1,57 @@
+"""The command line, run in this process over a model that recites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harken.api import Recognizer
+from harken.cli import main
+from models import TOKENIZER
+from recital import Line, Recital
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Face:
+    """Runs commands in the current folder.
+
+    Attributes
+    ----------
+    loaded : list of dict
+        With which arguments a model was loaded.
+    """
+
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def __post_init__(self) -> None:
+        self.loaded: list[dict[str, Any]] = []
+
+    def recites(self, *windows: Line) -> Recital:
+        """Put a model in place of every other."""
+        backend = Recital(*windows)
+
+        def load(**given: Any) -> Recognizer:
+            self.loaded.append(given)
+            return Recognizer(backend, TOKENIZER, given["model"])
+
+        self.monkeypatch.setattr("harken.cli.options.load", load)
+        return backend
+
+    def run(self, *arguments: object) -> Outcome:
+        """Run ``harken`` with these arguments."""
+        self.capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = self.capsys.readouterr()
+        return Outcome(code=code, out=out, err=err)

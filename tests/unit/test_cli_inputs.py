@@ -1,0 +1,94 @@
+"""Names and patterns to recordings, and recordings to the files of their transcripts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harken.cli.inputs import destinations, expand, length_s, make_folder
+from harken.errors import AudioNotFound, OutputError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("a.mp3", "b.mp3", "c.wav", "take [1].mp3", "sub/d.mp3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["b.mp3", "a.mp3"], ["b.mp3", "a.mp3"]),
+        (["[ab].mp3", "*.wav"], ["a.mp3", "b.mp3", "c.wav"]),
+        (["take [1].mp3"], ["take [1].mp3"]),
+        (["b.mp3", "*.mp3", "./a.mp3"], ["b.mp3", "a.mp3", "take [1].mp3"]),
+        (["**/d.mp3"], [os.path.join("sub", "d.mp3")]),
+        (["-", "-"], ["-"]),
+        (["*.ogg", "none.mp3"], ["*.ogg", "none.mp3"]),
+    ],
+)
+def test_expand(names: list[str], expected: list[str]) -> None:
+    assert expand(names) == expected
+
+
+class TestDestinations:
+    def test_beside_the_recordings(self) -> None:
+        assert destinations(["sub/d.mp3", "-"], ["srt", "json"], None) == {
+            "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
+            "-": {"srt": Path("stdin.srt"), "json": Path("stdin.json")},
+        }
+
+    def test_in_a_folder(self) -> None:
+        planned = destinations(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out"))
+        assert planned == {
+            "sub/d.mp3": {"txt": Path("out/d.txt")},
+            "talk.2.mp3": {"txt": Path("out/talk.2.txt")},
+        }
+
+    def test_no_forms_no_files(self) -> None:
+        assert destinations(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
+
+    @pytest.mark.parametrize(
+        ("sources", "out", "message"),
+        [
+            (["a.mp3", "a.wav"], None, "a.mp3 and a.wav would both be written to a.txt"),
+            (["a.mp3", "sub/a.mp3"], Path("out"), "a.mp3 and sub/a.mp3 would both be written to"),
+            (["a.mp3", "a.txt"], None, "the transcript of a.mp3 would overwrite the recording a.txt"),
+            (["a.txt"], Path("."), "the transcript of a.txt would overwrite the recording a.txt"),
+        ],
+    )
+    def test_nothing_is_written_twice_or_over_a_recording(
+        self, sources: list[str], out: Path | None, message: str
+    ) -> None:
+        with pytest.raises(click.UsageError) as refused:
+            destinations(sources, ["txt"], out)
+        assert message in str(refused.value)
+
+
+class TestLength:
+    def test_what_is_missing_is_told(self) -> None:
+        with pytest.raises(AudioNotFound):
+            length_s("none.mp3")
+
+    def test_standard_input_is_left_alone(self) -> None:
+        assert length_s("-") is None
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+    def test_a_pipe_is_left_alone(self, folder: Path) -> None:
+        os.mkfifo(folder / "pipe")
+        assert length_s("pipe") is None
+
+
+def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+    make_folder(Path("new/one"))
+    make_folder(Path("new/one"))
+    assert Path("new/one").is_dir()
+    with pytest.raises(OutputError, match=r"a\.mp3.*cannot be made a folder"):
+        make_folder(Path("a.mp3"))

@@ -1,0 +1,122 @@
+"""Options of the command line: all those of `TranscribeOptions`, and what can be written for each."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import click
+import pytest
+
+from harken.api import load
+from harken.cli.options import Command, chosen_options, decoding_options, load_model, model_options
+from harken.transcribe import TranscribeOptions
+
+
+def given(*arguments: str) -> dict[str, Any]:
+    """What a command with all options gets."""
+    got: dict[str, Any] = {}
+
+    @click.command(cls=Command)
+    @model_options
+    @decoding_options
+    def command(**values: Any) -> None:
+        got.update(values)
+
+    command.main(list(arguments), standalone_mode=False)
+    return got
+
+
+def test_without_arguments_everything_has_its_default() -> None:
+    values = given()
+    assert chosen_options(values) == TranscribeOptions()
+    parameters = inspect.signature(load).parameters
+    shared = {name: parameter.default for name, parameter in parameters.items() if name != "cache"}
+    assert {name: values[name] for name in shared} == shared
+
+
+def test_every_field_has_an_option_with_its_help() -> None:
+    @click.command(cls=Command)
+    @decoding_options
+    def command() -> None: ...
+
+    page = " ".join(command.get_help(click.Context(command, max_content_width=200)).split())
+    for field in fields(TranscribeOptions):
+        assert f"--{field.name.replace('_', '-')} " in page
+        assert field.metadata["help"] in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--language German", {"language": "German"}),
+        (
+            "--beam-size 5 --patience 2 --length-penalty 0.6",
+            {"beam_size": 5, "patience": 2.0, "length_penalty": 0.6},
+        ),
+        ("--length-penalty none", {"length_penalty": None}),
+        ("--compression-ratio-threshold None", {"compression_ratio_threshold": None}),
+        ("--logprob-threshold -0.5", {"logprob_threshold": -0.5}),
+        ("--temperatures 0", {"temperatures": (0.0,)}),
+        ("--temperatures 0,.4,1", {"temperatures": (0.0, 0.4, 1.0)}),
+        ("--temperatures 0 --temperatures 0.4,1", {"temperatures": (0.0, 0.4, 1.0)}),
+        ("--clip-timestamps 1.5,3,10", {"clip_timestamps": (1.5, 3.0, 10.0)}),
+        ("--suppress-tokens -1,50", {"suppress_tokens": (-1, 50)}),
+        ("--suppress-tokens=", {"suppress_tokens": ()}),
+        ("--no-timestamps --no-suppress-blank", {"timestamps": False, "suppress_blank": False}),
+        ("--condition-on-previous-text", {"condition_on_previous_text": True}),
+        ("--initial-prompt none", {"initial_prompt": "none"}),
+        ("--seed 7", {"seed": 7}),
+    ],
+)
+def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, Any]) -> None:
+    assert chosen_options(given(*arguments.split())) == TranscribeOptions(**expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--beam-size five", "'five' is not a valid integer"),
+        ("--temperatures 0,warm", "'warm' is not a number"),
+        ("--length-penalty some", "'some' is not a number"),
+        ("--suppress-tokens 1.5", "'1.5' is not an integer"),
+        ("--precision fp8", "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'"),
+        ("--backend cuda", "'cuda' is not one of 'onnx', 'numpy'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(arguments: str, reason: str) -> None:
+    with pytest.raises(click.UsageError) as refused:
+        given(*arguments.split())
+    assert reason in refused.value.format_message()
+    assert arguments.split()[0] in refused.value.format_message()
+
+
+def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+    monkeypatch.setattr("harken.cli.options.load", lambda **arguments: got.update(arguments))
+    load_model(given("-msmall", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"))
+    assert got == {
+        "model": "small",
+        "precision": "fp32",
+        "threads": 3,
+        "backend": "onnx",
+        "revision": "main",
+        "download": False,
+    }
+
+
+def test_the_help_groups_options_under_headings() -> None:
+    @click.command(cls=Command)
+    @model_options
+    @decoding_options
+    def command() -> None: ...
+
+    page = command.get_help(click.Context(command))
+    assert (
+        page.index("\nModel:\n")
+        < page.index("--model")
+        < page.index("\nDecoding:\n")
+        < page.index("--language")
+    )
+    assert page.index("\nOther:\n") < page.index("--help")

@@ -1,0 +1,316 @@
+"""``harken transcribe`` over a model that recites: what is shown, what is written, what a failure leaves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import sys
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from audio_files import KINDS, VIDEO_ONLY, tone
+from faces import Face
+from harken.cli import job
+from harken.cli.exits import Stop
+from harken.errors import CheckpointNotFound, OutputError
+from harken.formats import FORMATS
+from recital import WINDOW_S, WINDOW_STEPS, line
+
+WORDS = ("one", "two", "three", "four")
+COUNTING = [line(0, word, WINDOW_STEPS) for word in WORDS]
+LENGTH_S = WINDOW_S * len(WORDS)
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where no bar is wanted
+    face = Face(capsys, monkeypatch)
+    face.recites(*COUNTING)
+    return face
+
+
+@pytest.fixture
+def talk(face: Face) -> Path:
+    """A recording of four windows in the current folder."""
+    return KINDS["wav s16"].write(Path("talk"), LENGTH_S)
+
+
+def lines(*words: str) -> str:
+    """What the screen shows of so many windows."""
+    spans = [f"[00:{i * WINDOW_S:06.3f} --> 00:{(i + 1) * WINDOW_S:06.3f}]" for i in range(len(words))]
+    return "".join(f"{span} {word}\n" for span, word in zip(spans, words, strict=True))
+
+
+class TestScreen:
+    def test_without_options_the_transcript_is_shown_and_no_file_written(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "--language", "en")
+        assert (outcome.code, outcome.out, outcome.err) == (0, lines(*WORDS), "")
+        assert os.listdir() == ["talk.wav"]
+
+    def test_several_are_told_apart(self, face: Face, talk: Path) -> None:
+        KINDS["flac"].write(Path("other"), WINDOW_S)
+        outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
+        said_of_other = lines("four")  # the recital goes on where it was
+        assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{said_of_other}"
+        assert len(face.loaded) == 1
+
+    def test_verbose_says_what_computes_what_was_rejected_and_how_fast(self, face: Face, talk: Path) -> None:
+        face.recites(line(0, "hm", WINDOW_STEPS, gap=1.0))
+        outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
+        first, *rejected, last = outcome.err.splitlines()
+        assert first.startswith("Recognizer('tiny.en', by heart) loaded in ")
+        assert [line.partition(": average")[0] for line in rejected] == [
+            f"window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
+        ]
+        assert last.startswith("talk.wav: 00:01.920 in ")
+        assert last.endswith("times real time, 8 windows, 40 tokens")
+
+    def test_a_reader_that_goes_away(self, face: Face, talk: Path) -> None:
+        def closed(*_: object, **__: object) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr(click, "echo", closed)
+        outcome = face.run("transcribe", talk, "--language", "en")
+        assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
+
+
+class TestFiles:
+    def test_all_forms_in_a_folder_that_is_made(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "-f", "all", "-o", "out/here", "--language", "en")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+        assert sorted(os.listdir("out/here")) == sorted(f"talk.{form}" for form in FORMATS)
+        assert Path("out/here/talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+        document = json.loads(Path("out/here/talk.json").read_text())
+        assert (document["text"], document["duration"], document["model"]) == (
+            "onetwothreefour", pytest.approx(LENGTH_S), "tiny.en",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (["--format", "srt,vtt"], {"talk.srt", "talk.vtt"}),
+            (["-f", "srt", "-f", "lrc", "-f", "srt"], {"talk.srt", "talk.lrc"}),
+            (["-o", "."], {"talk.txt"}),
+            (["--output_dir", ".", "--format", "tsv"], {"talk.tsv"}),
+        ],
+    )
+    def test_which_files(self, face: Face, talk: Path, arguments: list[str], expected: set[str]) -> None:
+        assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
+        assert {*os.listdir()} == {"talk.wav"} | expected
+
+    def test_what_was_there_is_replaced(self, face: Face, talk: Path) -> None:
+        Path("talk.txt").write_text("old")
+        assert face.run("transcribe", talk, "-f", "txt", "--language", "en").code == 0
+        assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_standard_output_gets_what_the_file_would(self, face: Face, talk: Path, form: str) -> None:
+        face.run("transcribe", talk, "-f", form, "--language", "en")
+        face.recites(*COUNTING)
+        outcome = face.run("transcribe", talk, "-f", form, "-o", "-", "--language", "en")
+        assert outcome.out == Path(f"talk.{form}").read_text(encoding="utf-8")
+
+    def test_silence_is_a_transcript_too(self, face: Face, talk: Path) -> None:
+        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        outcome = face.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
+        assert outcome.code == 0
+        assert Path("talk.vtt").read_text() == "WEBVTT\n\n"
+        assert json.loads(Path("talk.json").read_text())["segments"] == []
+
+
+class TestTerminal:
+    """Where both streams are a terminal."""
+
+    @pytest.fixture(autouse=True)
+    def terminal(self, face: Face) -> None:
+        face.monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+        face.monkeypatch.setattr(type(sys.stderr), "isatty", lambda self: True, raising=False)
+        face.monkeypatch.setenv("TERM", "xterm")
+        face.monkeypatch.setenv("COLUMNS", "120")
+
+    def test_segments_are_shown_above_a_bar(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "-f", "txt", "--language", "en")
+        assert outcome.out == lines("one")  # before the bar comes
+        for shown in lines(*WORDS).splitlines()[1:]:
+            assert shown in outcome.err
+        assert "loading the model" in outcome.err
+        assert "talk.wav" in outcome.err
+        assert " 25%" in outcome.err
+        assert re.search(r"00:0\d left, [\d.]+x real time", outcome.err)
+
+    @pytest.mark.parametrize("quiet", ["--quiet", "-q"])
+    def test_quiet_shows_nothing(self, face: Face, talk: Path, quiet: str) -> None:
+        outcome = face.run("transcribe", talk, "-f", "txt", quiet, "--language", "en")
+        assert (outcome.out, outcome.err) == ("", "")
+
+    def test_no_progress_shows_the_segments_only(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "-f", "txt", "--no-progress", "--language", "en")
+        assert (outcome.out, outcome.err) == (lines(*WORDS), "")
+
+    def test_errors_stand_above_the_bar(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "none.wav", "--language", "en")
+        assert outcome.code == 1
+        assert "harken: none.wav: no such file" in outcome.err
+
+
+def wav_without_samples(path: Path) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+
+
+def nan_wav(path: Path) -> None:
+    samples = tone(LENGTH_S)
+    samples[len(samples) * 3 // 4 :] = np.nan
+    KINDS["wav float"].write(path, samples=samples)
+
+
+def truncated_mp4(path: Path) -> None:
+    KINDS["m4a"].write(path, 4.0)
+    path.with_suffix(".m4a").rename(path)
+    path.write_bytes(path.read_bytes()[:-2000])
+
+
+def unreadable(path: Path) -> None:
+    if sys.platform == "win32" or os.geteuid() == 0:
+        pytest.skip("whoever runs this may read everything")
+    path.touch(mode=0)
+
+
+# name, how it is made, what the message says; the exit code is 3
+BAD = {
+    "missing.mp3": (lambda path: None, "no such file"),
+    "empty.wav": (lambda path: path.touch(), "is empty (0 bytes)"),
+    "nothing.wav": (wav_without_samples, "holds no audio samples"),
+    "text.mp3": (lambda path: path.write_text("Dear diary,\n" * 99), "is not a recording that FFmpeg can read"),
+    "cut.mp4": (truncated_mp4, "cut short"),
+    "mute.mp4": (lambda path: VIDEO_ONLY.write(path), "has no sound, only video"),
+    "nan.wav": (nan_wav, "a sample is nan or infinite"),
+    "folder": (lambda path: path.mkdir(), "is a directory"),
+    "secret.wav": (unreadable, "cannot be read"),
+}
+
+
+class TestFailures:
+    @pytest.mark.parametrize("name", BAD)
+    def test_bad_input_is_one_line_and_code_3(self, face: Face, name: str) -> None:
+        make, reason = BAD[name]
+        make(Path(name))
+        outcome = face.run("transcribe", name, "-f", "txt", "-o", "out", "--language", "en")
+        assert outcome.code == 3
+        assert outcome.err.startswith(f"harken: {name}: ")
+        assert reason in outcome.err
+        assert outcome.err.count("\n") == 1
+
+    def test_what_came_before_the_damage_is_written(self, face: Face) -> None:
+        nan_wav(Path("nan.wav"))
+        outcome = face.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
+        assert (outcome.code, outcome.out) == (3, "")
+        assert Path("nan.txt").read_text() == "one\ntwo\nthree\n"
+        assert json.loads(Path("nan.json").read_text())["text"] == "onetwothree"
+
+    def test_a_file_without_a_word_leaves_no_file(self, face: Face) -> None:
+        Path("text.mp3").write_text("Dear diary,")
+        assert face.run("transcribe", "text.mp3", "-f", "all", "-o", "out").code == 3
+        assert os.listdir("out") == []
+        assert not face.loaded  # told before a model is loaded
+
+    def test_one_bad_file_among_many(self, face: Face, talk: Path) -> None:
+        Path("bad.wav").touch()
+        outcome = face.run("transcribe", "bad.wav", talk, "none.mp3", "-f", "txt", "--language", "en")
+        assert outcome.code == 1
+        assert outcome.err == "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
+        assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+
+    def test_a_model_that_is_missing_stops_at_once(self, face: Face, talk: Path) -> None:
+        def load(**given: object) -> None:
+            raise CheckpointNotFound(f"{given['model']}: no such model")
+
+        face.monkeypatch.setattr("harken.cli.options.load", load)
+        outcome = face.run("transcribe", talk, talk.absolute(), "none.mp3", "-m", "huge")
+        assert (outcome.code, outcome.err) == (4, "harken: huge: no such model\n")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--format", "doc"], "'doc' is not one of txt, srt, vtt, tsv, json, lrc, all"),
+            (["-o", "-"], "--output-dir - takes one FILE and one --format"),
+            (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),
+            (["--beam-size", "0"], "beam_size=0: allowed is"),
+            (["--language", "klingon"], "language='klingon': allowed is"),
+            (["--task", "sing"], "task='sing': allowed is"),
+        ],
+    )
+    def test_options_that_cannot_be(self, face: Face, talk: Path, arguments: list[str], message: str) -> None:
+        outcome = face.run("transcribe", talk, *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert message in outcome.err
+        assert outcome.err.count("\n") == 1
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+    def test_a_full_disk(self, face: Face, talk: Path) -> None:
+        Path("talk.srt").symlink_to("/dev/full")
+        outcome = face.run("transcribe", talk, "-f", "srt", "--language", "en")
+        assert (outcome.code, outcome.err) == (
+            5, "harken: talk.srt: cannot be written: No space left on device\n",
+        )  # fmt: skip
+
+    def test_a_full_disk_stops_one_file_only(self, face: Face, talk: Path) -> None:
+        KINDS["flac"].write(Path("other"), WINDOW_S)
+        original = job.open_atomic
+
+        @contextmanager
+        def full(path: Path) -> Iterator[object]:
+            if path.name == "talk.txt":
+                raise OutputError(f"{path}: cannot be written: No space left on device")
+            with original(path) as write:
+                yield write
+
+        face.monkeypatch.setattr(job, "open_atomic", full)
+        outcome = face.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
+        assert outcome.code == 1
+        assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"
+        assert Path("other.txt").read_text() == "one\n"
+
+    def test_a_folder_that_cannot_be_made(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "-o", talk / "out")
+        assert outcome.code == 5
+        assert "cannot be made a folder" in outcome.err
+
+
+class TestStopping:
+    """A signal in the midst of a recording: what was done is kept."""
+
+    def stop_at(self, face: Face, index: int) -> None:
+        class Interrupted(type(face.recites())):
+            def encode(self, mel):
+                if len(self.mels) == index:
+                    raise Stop(130, "interrupted")
+                return super().encode(mel)
+
+        backend = Interrupted(*COUNTING)
+        load = face.monkeypatch
+        from harken.api import Recognizer
+        from models import TOKENIZER
+
+        load.setattr("harken.cli.options.load", lambda **given: Recognizer(backend, TOKENIZER, "tiny.en"))
+
+    def test_the_current_recording_is_written_as_far_as_it_is(self, face: Face, talk: Path) -> None:
+        self.stop_at(face, 2)
+        outcome = face.run("transcribe", talk, "-f", "txt,json", "--language", "en")
+        assert outcome.code == 130
+        assert outcome.err == (
+            "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt, talk.json\n"
+        )
+        assert Path("talk.txt").read_text() == "one\ntwo\n"
+        assert json.loads(Path("talk.json").read_text())["text"] == "onetwo"
+        assert sorted(os.listdir()) == ["talk.json", "talk.txt", "talk.wav"]
