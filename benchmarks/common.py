@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import wave
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -37,6 +37,18 @@ COMMAND = [sys.executable, "-c", "import sys; from harken.cli import main; sys.e
 def stop(message: str) -> NoReturn:
     """End the script with one line."""
     sys.exit(f"{Path(sys.argv[0]).name}: {message}")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script; what harken says went wrong becomes one line."""
+    try:
+        main()
+    except Exception as error:
+        from harken.errors import HarkenError
+
+        if isinstance(error, HarkenError):
+            stop(str(error))
+        raise
 
 
 def note(message: str) -> None:
@@ -170,10 +182,11 @@ class Laps:
         self.calls: dict[str, int] = {}
         self._last = perf_counter()
 
-    def __call__(self, part: str) -> None:
+    def __call__(self, part: str, calls: int = 1) -> None:
+        """End a lap; one that is only a piece of a call counts as none."""
         now = perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
-        self.calls[part] = self.calls.get(part, 0) + 1
+        self.calls[part] = self.calls.get(part, 0) + calls
         self._last = perf_counter()
 
 

@@ -19,7 +19,7 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any
 
-from common import limit_threads, peak_memory_mb, stop
+from common import limit_threads, peak_memory_mb, run, stop
 
 Transcribe = Callable[[str], str]
 """From the path of a recording to its text."""
@@ -181,4 +181,4 @@ def serve(engine: Engine) -> None:
 
 
 if __name__ == "__main__":
-    serve(Engine(**json.loads(sys.argv[1])))
+    run(lambda: serve(Engine(**json.loads(sys.argv[1]))))

@@ -28,6 +28,7 @@ from common import (
     read_set,
     require,
     rss_mb,
+    run,
     stop,
     table,
     write_joined,
@@ -86,4 +87,4 @@ def transcribe(path: Path, threads: int) -> tuple[float, int, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import DEFAULT_SET, limit_threads, machine, note, parser, positive, read_set, require, stop, table
+from common import (
+    DEFAULT_SET,
+    limit_threads,
+    machine,
+    note,
+    parser,
+    positive,
+    read_set,
+    require,
+    run,
+    stop,
+    table,
+)
 
 if TYPE_CHECKING:
     import harken
@@ -189,4 +201,4 @@ def logprobs(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

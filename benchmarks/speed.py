@@ -30,6 +30,7 @@ from common import (
     positive,
     read_set,
     require,
+    run,
     stop,
     table,
     word_error_rate,
@@ -211,4 +212,4 @@ def row(worker: Worker, runs: Sequence[Run], first: Sequence[Run], audio_s: floa
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from common import COMMAND, EXAMPLE, limit_threads, machine, note, parser, positive, require, stop, table
+from common import COMMAND, EXAMPLE, limit_threads, machine, note, parser, positive, require, run, stop, table
 
 PARTS = str(Path(__file__).with_name("start_parts.py"))
 
@@ -87,4 +87,4 @@ def parts(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, f
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

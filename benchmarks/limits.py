@@ -1,0 +1,155 @@
+"""What this machine can do at best, measured, and what the parts of a transcription need at least, counted.
+
+Operations count a multiplication and an addition as two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino
+from openvino import opset13
+
+from harken.audio import mel_filters
+from harken.backends.onnx.linear import BLOCK
+
+if TYPE_CHECKING:
+    from harken.types import Dims
+
+SIZE = 2048
+CHAIN = 4
+FLOAT_BYTES = 4
+WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1 + FLOAT_BYTES / BLOCK}
+"""Of one weight of the decoder; an 8-bit one with its share of the scale of its block."""
+LARGE_BYTES = 256_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The machine at its best.
+
+    Parameters
+    ----------
+    fp32, bf16, int8 : float
+        Operations a second of multiplying matrices.
+    memory, weights, logits : float
+        Bytes a second of reading 256 MB, what a decoder step reads, and what its logits take.
+    """
+
+    fp32: float
+    bf16: float
+    int8: float
+    memory: float
+    weights: float
+    logits: float
+
+
+def measure(step_bytes: float, logits_bytes: float, threads: int) -> Limits:
+    """Measure this machine; some ten seconds."""
+    return Limits(
+        fp32=max(gemm_numpy(), gemm_openvino("f32", threads)),
+        bf16=gemm_openvino("bf16", threads),
+        int8=gemm_int8(threads),
+        memory=read_bandwidth(LARGE_BYTES),
+        weights=read_bandwidth(step_bytes),
+        logits=read_bandwidth(logits_bytes),
+    )
+
+
+def best_of(run: Callable[[], Any], times: int) -> float:
+    """Least seconds of some runs after a first one."""
+    run()
+    seconds = []
+    for _ in range(times):
+        started = perf_counter()
+        run()
+        seconds.append(perf_counter() - started)
+    return min(seconds)
+
+
+def gemm_numpy() -> float:
+    """Operations a second in float32, in the library under numpy."""
+    a, b = np.random.default_rng(0).standard_normal((2, SIZE, SIZE), np.float32)
+    return 2 * SIZE**3 / best_of(lambda: a @ b, 10)
+
+
+def gemm_openvino(precision: str, threads: int) -> float:
+    """Operations a second in OpenVINO; "bf16" computes in float32 on a processor without bfloat16."""
+    a, b = np.random.default_rng(0).standard_normal((2, SIZE, SIZE), np.float32) / np.float32(SIZE**0.5)
+    x = start = opset13.parameter([SIZE, SIZE], np.float32)
+    for _ in range(CHAIN):
+        x = opset13.matmul(x, opset13.constant(b), False, False)
+    config = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+    request = openvino.compile_model(openvino.Model([x], [start]), "CPU", config).create_infer_request()
+    return CHAIN * 2 * SIZE**3 / best_of(lambda: request.infer([a], share_inputs=True), 6)
+
+
+def gemm_int8(threads: int) -> float:
+    """Operations a second of 8-bit numbers in ONNX Runtime."""
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    a, b = np.random.default_rng(0).integers(0, 100, (2, SIZE, SIZE)).astype(np.uint8)
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["c"])],
+        "gemm",
+        [helper.make_tensor_value_info("a", TensorProto.UINT8, [SIZE, SIZE])],
+        [helper.make_tensor_value_info("c", TensorProto.INT32, [SIZE, SIZE])],
+        [numpy_helper.from_array(b.astype(np.int8), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return 2 * SIZE**3 / best_of(lambda: session.run(None, {"a": a}), 10)
+
+
+def read_bandwidth(size_bytes: float) -> float:
+    """Bytes a second at which so many bytes are read again and again, by a matrix times a vector."""
+    columns = 4096
+    rows = max(1, round(size_bytes / FLOAT_BYTES / columns))
+    matrix, vector = np.ones((rows, columns), np.float32), np.ones(columns, np.float32)
+    return matrix.nbytes / best_of(lambda: matrix @ vector, 40)
+
+
+def mel_operations(frames: int, n_mels: int) -> float:
+    """Of some frames of log-mel: a real FFT of 400 samples, its power, and the bands that are not zero."""
+    samples = 400
+    transform = 2.5 * samples * np.log2(samples)
+    return float(frames * (transform + 3 * (samples // 2 + 1) + 2 * np.count_nonzero(mel_filters(n_mels))))
+
+
+def encoder_operations(dims: Dims) -> float:
+    """Of one window: convolutions, linear layers, attention, and the decoder's cross keys and values."""
+    frames, state = dims.n_audio_ctx, dims.n_audio_state
+    convolutions = 2 * 3 * dims.n_mels * state * 2 * frames + 2 * 3 * state**2 * frames
+    layer = 2 * 12 * state**2 * frames + 2 * 2 * state * frames**2
+    cross = 2 * 2 * state * dims.n_text_state * frames
+    return float(convolutions + dims.n_audio_layer * layer + dims.n_text_layer * cross)
+
+
+def linear_operations(dims: Dims, queries: int, logits: int) -> float:
+    """Of the decoder's linear layers for some queries, some of which get logits."""
+    return float(2 * queries * _layer_weights(dims) + 2 * logits * dims.n_text_state * dims.n_vocab)
+
+
+def attention_operations(dims: Dims, queries: int, slots: int) -> float:
+    """Of the decoder's attention of some queries to each other, to slots of the past, and to the window."""
+    keys = queries + slots + dims.n_audio_ctx
+    return float(dims.n_text_layer * 2 * 2 * queries * keys * dims.n_text_state)
+
+
+def decoder_bytes(dims: Dims, precision: str, audios: int, slots: int) -> float:
+    """Read by one forward pass: all weights, and the keys and values of each window and of its past."""
+    weights = _layer_weights(dims) + dims.n_text_state * dims.n_vocab
+    keys_and_values = 2 * dims.n_text_layer * dims.n_text_state * (dims.n_audio_ctx + slots)
+    return weights * WEIGHT_BYTES[precision] + audios * keys_and_values * FLOAT_BYTES
+
+
+def _layer_weights(dims: Dims) -> int:
+    """Of all layers: 4 squares of self-attention, 2 of cross-attention, 8 of the feed-forward part."""
+    return dims.n_text_layer * 14 * dims.n_text_state**2
