@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from audio_files import KINDS, VIDEO_ONLY, tone
 from faces import Face
 from harken.cli import job
 from harken.cli.exits import Stop
+from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OutputError
 from harken.formats import FORMATS
 from recital import WINDOW_S, WINDOW_STEPS, line
@@ -290,22 +291,25 @@ class TestFailures:
 class TestStopping:
     """A signal in the midst of a recording: what was done is kept."""
 
-    def stop_at(self, face: Face, index: int) -> None:
-        class Interrupted(type(face.recites())):
-            def encode(self, mel):
-                if len(self.mels) == index:
+    @pytest.fixture
+    def stop_at(self, face: Face) -> Callable[[int], None]:
+        backend = face.recites(*COUNTING)
+        encode = backend.encode
+
+        def stop_at(index: int) -> None:
+            def interrupted(mel: Floats) -> object:
+                if len(backend.mels) == index:
                     raise Stop(130, "interrupted")
-                return super().encode(mel)
+                return encode(mel)
 
-        backend = Interrupted(*COUNTING)
-        load = face.monkeypatch
-        from harken.api import Recognizer
-        from models import TOKENIZER
+            face.monkeypatch.setattr(backend, "encode", interrupted)
 
-        load.setattr("harken.cli.options.load", lambda **given: Recognizer(backend, TOKENIZER, "tiny.en"))
+        return stop_at
 
-    def test_the_current_recording_is_written_as_far_as_it_is(self, face: Face, talk: Path) -> None:
-        self.stop_at(face, 2)
+    def test_the_current_recording_is_written_as_far_as_it_is(
+        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+    ) -> None:
+        stop_at(2)
         outcome = face.run("transcribe", talk, "-f", "txt,json", "--language", "en")
         assert outcome.code == 130
         assert outcome.err == (
@@ -314,3 +318,21 @@ class TestStopping:
         assert Path("talk.txt").read_text() == "one\ntwo\n"
         assert json.loads(Path("talk.json").read_text())["text"] == "onetwo"
         assert sorted(os.listdir()) == ["talk.json", "talk.txt", "talk.wav"]
+
+    def test_what_goes_to_standard_output_is_complete(
+        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+    ) -> None:
+        stop_at(3)
+        outcome = face.run("transcribe", talk, "-f", "json", "-o", "-", "--language", "en")
+        assert (outcome.code, outcome.err) == (130, "harken: talk.wav: interrupted at 00:01.440\n")
+        assert json.loads(outcome.out)["text"] == "onetwothree"
+
+    def test_files_done_before_stay_and_later_ones_are_not_begun(
+        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+    ) -> None:
+        for name in ("a", "b", "c"):
+            KINDS["wav s16"].write(Path(name), WINDOW_S)
+        stop_at(1)
+        outcome = face.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
+        assert (outcome.code, outcome.err) == (130, "harken: interrupted\n")
+        assert {*os.listdir()} == {"talk.wav", "a.wav", "b.wav", "c.wav", "a.txt"}

@@ -101,7 +101,7 @@ class Trace:
     tokenizer: Tokenizer
     options: TranscribeOptions
     emit: Callable[[Event], None]
-    _clock_s: float = field(default_factory=perf_counter)
+    _clock_s: float = field(default_factory=lambda: perf_counter())
     _window: int = 0
     _start_s: float = 0.0
     _prompt_tokens: int = 0

@@ -1,0 +1,182 @@
+"""``harken decode``: every step in its columns, sentences as they close, what was rejected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from audio_files import KINDS
+from faces import Face
+from harken.cli.trace import Token
+from harken.cli.views import table
+from models import TOKENIZER
+from recital import WINDOW_S, WINDOW_STEPS, Line, at, line
+
+START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    KINDS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
+    return Face(capsys, monkeypatch)
+
+
+def events(face: Face, *arguments: str) -> list[dict[str, object]]:
+    outcome = face.run("decode", "talk.wav", "--trace", "--json", "--language", "en", *arguments)
+    assert outcome.code == 0
+    return [json.loads(line) for line in outcome.out.splitlines()]
+
+
+def named(name: str, told: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [event for event in told if event["event"] == name]
+
+
+class TestTable:
+    def test_columns(self, face: Face) -> None:
+        face.recites(line(0, "Hi.", WINDOW_STEPS))
+        outcome = face.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+        assert (outcome.code, outcome.err) == (0, "")
+        first, head, *rows, sentence, end, verdict, blank = outcome.out.splitlines()
+        assert first.startswith("window 1 at 00:00.000, prepared in ")
+        assert head.split() == ["index", "id", "kind", "text", "probability", "ms"]
+        assert [row[: head.index("probability")].rstrip() for row in rows] == [
+            START,
+            f"       1 {TOKENIZER.language_tokens['en']:>6}  language   <|en|>",
+            f"       2 {TOKENIZER.transcribe:>6}  task       <|transcribe|>",
+            "attempt 1: greedy",
+            f"       3 {at(0):>6}  timestamp  <|0.00|>",
+            f'       4 {ord("H"):>6}  text       "H"',
+            f'       5 {ord("i"):>6}  text       "i"',
+            f'       6 {ord("."):>6}  text       "."',
+            f"       7 {at(24):>6}  timestamp  <|0.48|>",
+        ]
+        assert sentence == f"{'':17}[00:00.000 --> 00:00.480] Hi."
+        assert end.startswith(f"       8 {TOKENIZER.eot:>6}  eot        <|endoftext|>")
+        assert verdict.startswith("kept: temperature 0, average log-probability 0.00, compression ratio 0.")
+        assert blank == ""
+        for row in [*rows[4:], end]:
+            probability, ms = row[head.index("probability") :].split()
+            assert probability == "1.0000"
+            assert float(ms) >= 0
+            assert len(row) == len(head)
+
+    def test_wide_characters_keep_the_columns(self) -> None:
+        def width(text: str) -> int:
+            shown = table(
+                Token(index=5, row=None, token=7, kind="text", text=text, bytes="", probability=0.5, ms=1.0)
+            )
+            return shown.index("0.5000")
+
+        assert width("ab") == width("語") + 1 == width("ab́") - 1
+
+    def test_rows_side_by_side_have_numbers(self, face: Face) -> None:
+        face.recites(line(0, "x", WINDOW_STEPS))
+        outcome = face.run(
+            *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
+            *("--temperatures", "0.5", "--best-of", "2"),
+        )
+        assert "attempt 1: sampling at temperature 0.5, best of 2\n     0:3 " in outcome.out
+        assert "\n     1:3 " in outcome.out
+        assert f"\n{'':17}1: [00:00.000 --> 00:00.480] x\n" in outcome.out
+
+
+class TestEvents:
+    def test_windows_follow_one_another_with_their_prompts(self, face: Face) -> None:
+        face.recites(line(0, "one", WINDOW_STEPS), line(0, "two", WINDOW_STEPS))
+        told = events(face)
+        assert [event["start_s"] for event in named("window", told)] == [0.0, WINDOW_S]
+        assert [event["text"] for event in named("sentence", told)] == ["one", "two"]
+        assert [(event["start_s"], event["end_s"]) for event in named("sentence", told)] == [
+            (0.0, WINDOW_S), (WINDOW_S, 2 * WINDOW_S),
+        ]  # fmt: skip
+        second = told[told.index(named("window", told)[1]) :]
+        prompt = [event for event in named("token", second) if event["probability"] is None]
+        assert [event["kind"] for event in prompt] == [
+            "control", "timestamp", "text", "text", "text", "timestamp", "sot", "language", "task",
+        ]  # fmt: skip
+        assert [event["index"] for event in named("token", second)] == [*range(len(named("token", second)))]
+
+    def test_characters_of_several_tokens_come_when_they_are_whole(self, face: Face) -> None:
+        face.recites(line(0, "né語", WINDOW_STEPS))
+        told = events(face, "--clip-timestamps", "0,0.48")
+        text = [(event["text"], event["bytes"]) for event in named("token", told) if event["kind"] == "text"]
+        assert text == [("n", ""), ("", "c3"), ("é", ""), ("", "e8"), ("", "aa"), ("語", "")]
+        assert [event["text"] for event in named("sentence", told)] == ["né語"]
+
+    def test_attempts_and_why_they_were_rejected(self, face: Face) -> None:
+        unsure = line(0, "hm", WINDOW_STEPS, gap=1.0)
+        face.recites([unsure, line(0, "yes", WINDOW_STEPS)])
+        told = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
+        assert [(event["attempt"], event["strategy"]) for event in named("attempt", told)] == [
+            (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
+        ]  # fmt: skip
+        (decided,) = named("decided", told)
+        rejected, kept = decided["attempts"]
+        assert rejected["reason"].startswith("average log-probability -")
+        assert kept["reason"] is None
+        assert decided["text"] == "<|0.00|>yes<|0.48|>"
+        assert decided["silent"] is False
+
+    def test_silence(self, face: Face) -> None:
+        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        (decided,) = named("decided", events(face, "--clip-timestamps", "0,0.48"))
+        assert decided["silent"] is True
+        outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+        assert "\nsilence: temperature 0, " in outcome.out
+
+    def test_a_beam_tells_its_sentences_once_it_has_chosen(self, face: Face) -> None:
+        face.recites(line(0, "né", 9, 9, "o", WINDOW_STEPS))
+        told = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
+        names = [event["event"] for event in told]
+        assert names[-3:] == ["sentence", "sentence", "decided"]
+        assert "sentence" not in names[:-3]
+        assert [event["text"] for event in named("sentence", told)] == ["né", "o"]
+        assert named("attempt", told)[0]["strategy"] == "beam search of width 2"
+
+    def test_a_sentence_that_no_timestamp_ends(self, face: Face) -> None:
+        face.recites(line(0, "and so"))
+        (sentence,) = named("sentence", events(face, "--clip-timestamps", "0,0.48"))
+        assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
+
+    def test_time_of_a_step_does_not_count_what_showing_it_takes(
+        self, face: Face, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = [0.0]
+        monkeypatch.setattr("harken.cli.trace.perf_counter", lambda: clock[0])
+        shown: list[str] = []
+
+        def slow(text: str) -> None:
+            clock[0] += 1.0
+            shown.append(text)
+
+        monkeypatch.setattr("harken.cli.decode.say", slow)
+        face.recites(line(0, "x", WINDOW_STEPS))
+        events(face)
+        assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
+
+
+def test_without_trace_the_tokens_of_each_window(face: Face) -> None:
+    face.recites(line(0, "Hi", WINDOW_STEPS))
+    outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+    where, verdict, tokens, text, blank = outcome.out.splitlines()
+    assert where == "window 1 at 00:00.000"
+    assert verdict.startswith("kept: ")
+    assert tokens == f"{at(0)} {ord('H')} {ord('i')} {at(WINDOW_STEPS)}"
+    assert text == "<|0.00|>Hi<|0.48|>"
+    assert blank == ""
+
+
+def test_json_without_trace_has_no_steps(face: Face) -> None:
+    face.recites(Line(tokens=(at(0), ord("x"), at(WINDOW_STEPS))))
+    outcome = face.run("decode", "talk.wav", "--json", "--language", "en")
+    assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
+
+
+def test_what_is_missing_is_told_before_a_model_is_loaded(face: Face) -> None:
+    face.recites(line(0, "x", WINDOW_STEPS))
+    outcome = face.run("decode", "none.wav")
+    assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")
+    assert not face.loaded

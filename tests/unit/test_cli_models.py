@@ -1,0 +1,117 @@
+"""``harken models``: what it says of models, good and damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import checkpoint_files as files
+from faces import Face
+from harken.checkpoints import SHORT_NAMES
+from harken.cli import models
+from harken.cli.screen import aligned, human_size
+from harken.errors import CheckpointError, CheckpointNotFound
+from models import DIMS
+
+BYTES = tuple(bytes([byte]) for byte in range(256))
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    return Face(capsys, monkeypatch)
+
+
+@pytest.fixture
+def tiny(face: Face) -> Path:
+    """A ggml file of the tiny model, with its vocabulary."""
+    return files.write_ggml(Path("tiny.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES)
+
+
+def test_list_says_which_are_here(face: Face) -> None:
+    def resolve(name: str, *, download: bool) -> Path:
+        assert not download
+        match name:
+            case "base":
+                return Path("hub/base")
+            case "small":
+                raise CheckpointError("small: half of it is missing")
+            case _:
+                raise CheckpointNotFound(f"{name}: not on this machine")
+
+    face.monkeypatch.setattr(models, "resolve", resolve)
+    outcome = face.run("models")
+    head, *rows = outcome.out.splitlines()
+    assert head.split() == ["NAME", "REPOSITORY", "ON", "THIS", "MACHINE"]
+    assert [row.split()[0] for row in rows] == list(SHORT_NAMES)
+    said = {row.split()[0]: row.split(maxsplit=2)[2] for row in rows}
+    assert said["base"] == str(Path("hub/base"))
+    assert said["small"] == "damaged: small: half of it is missing"
+    assert said["tiny.en"] == "no"
+
+
+class TestShow:
+    def test_facts(self, face: Face, tiny: Path) -> None:
+        outcome = face.run("models", "show", tiny)
+        facts = {line[:10].strip(): line[10:].strip() for line in outcome.out.splitlines()}
+        parameters = sum(np.prod(shape) for shape in files.weight_shapes(DIMS).values())
+        weights = len(files.weight_shapes(DIMS))
+        assert facts["path"] == "tiny.bin"
+        assert facts["format"] == "ggml"
+        assert facts["precision"] == "float16"
+        assert facts["parameters"] == f"{parameters / 1e6:.1f} million in {weights} weights"
+        assert facts["encoder"] == "2 layers, 64 wide, 2 heads"
+        assert facts["context"] == f"{DIMS.n_audio_ctx} frames of audio, {DIMS.n_text_ctx} tokens of text"
+        assert facts["vocabulary"] == f"{DIMS.n_vocab} tokens, English only, from the weights file"
+        assert facts["alignment"] == "heads not known"
+        assert len(facts["digest"]) == 64
+
+    def test_a_model_that_is_not_there(self, face: Face) -> None:
+        outcome = face.run("models", "show", "none.bin")
+        assert outcome.code == 4
+        assert outcome.err.startswith("harken: none.bin: no such model; allowed is ")
+
+
+class TestCheck:
+    def test_intact(self, face: Face, tiny: Path) -> None:
+        outcome = face.run("models", "check", tiny)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.startswith(
+            f"tiny.bin is intact: {len(files.weight_shapes(DIMS))} weights, all finite; "
+        )
+
+    def test_a_number_that_is_none(self, face: Face) -> None:
+        weights = files.random_weights(DIMS)
+        weights["decoder.ln.bias"][3] = np.nan
+        files.write_ggml(Path("bad.bin"), DIMS, weights, tokens=BYTES)
+        outcome = face.run("models", "check", "bad.bin")
+        assert (outcome.code, outcome.out) == (4, "")
+        assert outcome.err == (
+            "harken: bad.bin: decoder.ln.bias holds values that are not finite; fetch the file anew\n"
+        )
+
+    def test_cut_short(self, face: Face, tiny: Path) -> None:
+        tiny.write_bytes(tiny.read_bytes()[:-100])
+        outcome = face.run("models", "check", tiny)
+        assert outcome.code == 4
+        assert outcome.err.startswith("harken: tiny.bin")
+        assert outcome.err.count("\n") == 1
+
+    def test_a_vocabulary_that_does_not_fit(self, face: Face) -> None:
+        files.write_ggml(Path("odd.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES[:-1])
+        outcome = face.run("models", "check", "odd.bin")
+        assert outcome.code == 4
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (75_537_500, "75.5 MB"), (2_900_000_000_000, "2900.0 GB")],
+)
+def test_sizes(size: int, shown: str) -> None:
+    assert human_size(size) == shown
+
+
+def test_columns_are_as_wide_as_they_need_to_be() -> None:
+    assert aligned([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"
