@@ -130,7 +130,9 @@ class LongForm:
         )
         # A window without timestamps is one segment, whatever a model puts into it.
         begin = self.tokenizer.timestamp_begin if options.timestamps else self.tokenizer.n_vocab
-        windows = MelWindows(self.blocks, dims.n_mels, FRAMES_PER_STEP * dims.n_audio_ctx)
+        exact = self.backend.capabilities.precision == "fp32"
+        silence = options.padding == "silence" or (options.padding == "auto" and not exact)
+        windows = MelWindows(self.blocks, dims.n_mels, FRAMES_PER_STEP * dims.n_audio_ctx, silence=silence)
         for seek, end in options.clips(FRAMES_PER_SECOND):
             while end is None or seek < end:
                 mel, frames = windows.window(seek, end)

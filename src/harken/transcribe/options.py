@@ -11,6 +11,7 @@ from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
 from harken.errors import OptionError
 
 TASKS = ("transcribe", "translate")
+PADDINGS = ("auto", "silence", "zeros")
 
 
 def option(default: Any, help: str) -> Any:
@@ -50,6 +51,9 @@ class TranscribeOptions:
     clip_timestamps: tuple[float, ...] = option(
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
     )
+    padding: str = option(
+        "auto", "Behind the end: silence, or the reference's zeros; auto is zeros in fp32, where all is the reference's."
+    )
     suppress_tokens: tuple[int, ...] = option((-1,), "Ids never sampled; -1 stands for symbols that are not spoken.")
     suppress_blank: bool = option(True, "Never begin a window with a blank.")
     seed: int = option(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
@@ -57,6 +61,8 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise OptionError("task", self.task, " or ".join(TASKS))
+        if self.padding not in PADDINGS:
+            raise OptionError("padding", self.padding, ", ".join(PADDINGS))
         if not 1 <= self.beam_size <= 64:
             raise OptionError("beam_size", self.beam_size, "an integer from 1 to 64")
         self.strategies()

@@ -29,6 +29,9 @@ class MelWindows:
     n_mels : int
     window_frames : int
         Length of a window.
+    silence : bool
+        What stands behind the end of the recording or of a clip: silence, as in the recordings that Whisper was
+        trained on; or zeros, as in the reference's `transcribe`, which are louder than silence.
 
     Attributes
     ----------
@@ -36,9 +39,10 @@ class MelWindows:
         Why the recording broke off, once that is known; what came before is delivered all the same.
     """
 
-    def __init__(self, blocks: Iterator[Floats], n_mels: int, window_frames: int) -> None:
+    def __init__(self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, silence: bool = False) -> None:
         self._blocks = blocks
         self._window_frames = window_frames
+        self._silence = silence
         self._mel = LogMel(n_mels)
         self._first = 0
         self._pieces: list[Floats] = [np.empty((n_mels, 0), np.float32)]
@@ -60,7 +64,7 @@ class MelWindows:
         Returns
         -------
         mel : ndarray of shape (1, n_mels, window_frames), float32
-            Zeros behind the recording's frames (openai/whisper, transcribe.py, pad_or_trim).
+            Behind the recording's frames zeros or silence, as was asked for.
         frames : int
             0 to window_frames.
         """
@@ -73,12 +77,18 @@ class MelWindows:
         # Of what lies before `until`, not of all that has been read: no cut into blocks may change a window.
         heard = kept[:, : until - self._first]
         ceiling = self._mel.ceiling if self._ended else max(self._forgotten_peak, _peak(heard))
-        return pad_or_trim(normalize(kept[:, :size], ceiling), self._window_frames)[None], size
+        return self._padded(kept[:, :size], ceiling)[None], size
 
     @property
     def frames_read(self) -> int:
         """Frames of the recording that have been read."""
         return self._end
+
+    def _padded(self, frames: Floats, ceiling: float) -> Floats:
+        if not self._silence:
+            return pad_or_trim(normalize(frames, ceiling), self._window_frames)
+        missing = self._window_frames - frames.shape[1]
+        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=SILENCE), ceiling)
 
     def _forget(self, seek: int) -> Floats:
         """Drop the frames before `seek`, but for how loud they were, and return the others."""
