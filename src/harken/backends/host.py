@@ -54,7 +54,9 @@ class HostLogits:
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
         peak = self.values.max(axis=1, keepdims=True)
         mass = np.cumsum(np.exp((self.values - peak) / temperature, dtype=np.float64), axis=1)
-        ids = np.array([np.searchsorted(m, u * m[-1], side="right") for m, u in zip(mass, uniforms, strict=True)])
+        ids = np.array(
+            [np.searchsorted(m, u * m[-1], side="right") for m, u in zip(mass, uniforms, strict=True)]
+        )
         picked = np.take_along_axis(self.values, ids[:, None], axis=1)[:, 0]
         return ids, picked - self._log_sum()
 

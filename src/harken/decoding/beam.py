@@ -105,7 +105,9 @@ def search(
                 row += 1
             its.advance(candidates)
             lead = max(candidates, key=lambda path: path.total)
-            step = Step(row=window, index=len(lead.tokens) - 1, token=lead.tokens[-1], logprob=lead.logprobs[-1])
+            step = Step(
+                row=window, index=len(lead.tokens) - 1, token=lead.tokens[-1], logprob=lead.logprobs[-1]
+            )
             observe(step)
         active = [(window, its) for window, its in active if not its.done]
         if not active:

@@ -8,7 +8,9 @@ from harken.contract import Backend, Features
 from harken.text import Tokenizer
 
 
-def language_probabilities(backend: Backend, features: Features, tokenizer: Tokenizer) -> list[dict[str, float]]:
+def language_probabilities(
+    backend: Backend, features: Features, tokenizer: Tokenizer
+) -> list[dict[str, float]]:
     """Probability of each language in each window, most probable first.
 
     Opens a session of its own, so no decoding cache is touched. An English-only model answers {"en": 1.0}.

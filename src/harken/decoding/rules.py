@@ -62,7 +62,9 @@ class Rules:
         """
         begin, everything = self.timestamp_begin, 1 << 31
         if not prefix:
-            limit = [] if self.last_initial_timestamp is None else [(self.last_initial_timestamp + 1, everything)]
+            limit = (
+                [] if self.last_initial_timestamp is None else [(self.last_initial_timestamp + 1, everything)]
+            )
             return [(0, begin), *limit]
         after_timestamp = prefix[-1] >= begin
         opened = after_timestamp and (len(prefix) < 2 or prefix[-2] >= begin)

@@ -115,7 +115,9 @@ def decode(
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
             session.select(fan_out)
             pick = pick_sample(temperature, generators)
-            samples = follow(session, logits.take(fan_out), rules, pick, [limits[row] for row in fan_out], count)
+            samples = follow(
+                session, logits.take(fan_out), rules, pick, [limits[row] for row in fan_out], count
+            )
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
             found = search(session, logits, rules, strategy, limits, count)
@@ -143,7 +145,9 @@ def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hyp
     return max(hypotheses, key=lambda hypothesis: hypothesis.score(length_penalty))
 
 
-def _decoded(hypothesis: Hypothesis, tokenizer: Tokenizer, no_speech_prob: float, temperature: float) -> Decoded:
+def _decoded(
+    hypothesis: Hypothesis, tokenizer: Tokenizer, no_speech_prob: float, temperature: float
+) -> Decoded:
     text = tokenizer.decode(hypothesis.tokens).strip()
     return Decoded(
         hypothesis=hypothesis,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -36,9 +37,12 @@ class TranscribeOptions:
     length_penalty: float | None = option(None, "Alpha of the length penalty; none divides by the length.")
     best_of: int = option(5, "Samples drawn at each temperature above 0.")
     temperatures: tuple[float, ...] = option(
-        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "Temperatures to try in turn until a result passes the three thresholds."
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        "Temperatures to try in turn until a result passes the three thresholds.",
     )
-    compression_ratio_threshold: float | None = option(2.4, "A text that deflates further than this is repetitive.")
+    compression_ratio_threshold: float | None = option(
+        2.4, "A text that deflates further than this is repetitive."
+    )
     logprob_threshold: float | None = option(-1.0, "An average log-probability below this is a failure.")
     no_speech_threshold: float | None = option(
         0.6, "A window more probably silent than this is skipped, if its text fails the threshold above too."
@@ -52,9 +56,12 @@ class TranscribeOptions:
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
     )
     padding: str = option(
-        "auto", "Behind the end: silence, or the reference's zeros; auto is zeros in fp32, where all is the reference's."
+        "auto",
+        "Behind the end: silence, or the reference's zeros; auto is zeros in fp32, where all is the reference's.",
     )
-    suppress_tokens: tuple[int, ...] = option((-1,), "Ids never sampled; -1 stands for symbols that are not spoken.")
+    suppress_tokens: tuple[int, ...] = option(
+        (-1,), "Ids never sampled; -1 stands for symbols that are not spoken."
+    )
     suppress_blank: bool = option(True, "Never begin a window with a blank.")
     seed: int = option(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
 
@@ -70,11 +77,13 @@ class TranscribeOptions:
         if self.seed < 0:
             raise OptionError("seed", self.seed, "an integer from 0 on")
         if self.max_initial_timestamp_s is not None and not 0 <= self.max_initial_timestamp_s <= 30:
-            raise OptionError("max_initial_timestamp_s", self.max_initial_timestamp_s, "0 to 30 seconds, or none")
+            raise OptionError(
+                "max_initial_timestamp_s", self.max_initial_timestamp_s, "0 to 30 seconds, or none"
+            )
         if min(self.suppress_tokens, default=0) < -1:
             raise OptionError("suppress_tokens", self.suppress_tokens, "ids of the vocabulary, and -1")
         clips = self.clip_timestamps
-        rising = all(a <= b for a, b in zip(clips, clips[1:], strict=False))
+        rising = all(a <= b for a, b in pairwise(clips))
         if not (rising and all(isfinite(t) and t >= 0 for t in clips)):
             raise OptionError("clip_timestamps", clips, "times in seconds from 0 on, in rising order")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def cut(tokens: Sequence[int], timestamp_begin: int, size: float) -> tuple[list[
         return token - timestamp_begin
 
     times = [token >= timestamp_begin for token in tokens]
-    bounds = [i + 1 for i, (a, b) in enumerate(zip(times, times[1:], strict=False)) if a and b]
+    bounds = [i + 1 for i, (a, b) in enumerate(pairwise(times)) if a and b]
     if not bounds:
         stamps = [step(token) for token in tokens if token >= timestamp_begin]
         end = stamps[-1] if stamps and stamps[-1] > 0 else size

@@ -39,7 +39,9 @@ class MelWindows:
         Why the recording broke off, once that is known; what came before is delivered all the same.
     """
 
-    def __init__(self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, silence: bool = False) -> None:
+    def __init__(
+        self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, silence: bool = False
+    ) -> None:
         self._blocks = blocks
         self._window_frames = window_frames
         self._silence = silence

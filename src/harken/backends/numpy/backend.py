@@ -37,7 +37,9 @@ class NumpyBackend:
     def __init__(self, dims: Dims, weights: Mapping[str, Floats]) -> None:
         self.dims = dims
         self.weights = {name: np.asarray(value, np.float32) for name, value in weights.items()}
-        self.capabilities = Capabilities(name="numpy", precision="fp32", device="cpu", detail=f"numpy {np.__version__}")
+        self.capabilities = Capabilities(
+            name="numpy", precision="fp32", device="cpu", detail=f"numpy {np.__version__}"
+        )
 
     def encode(self, mel: Floats) -> NumpyFeatures:
         return NumpyFeatures(np.stack([model.encode(m, self.weights, self.dims) for m in mel]))
@@ -50,7 +52,9 @@ class NumpyBackend:
 class NumpySession:
     """`harken.contract.Session` whose only state is the tokens of each row."""
 
-    def __init__(self, backend: NumpyBackend, features: NumpyFeatures, rows: Sequence[int], capacity: int) -> None:
+    def __init__(
+        self, backend: NumpyBackend, features: NumpyFeatures, rows: Sequence[int], capacity: int
+    ) -> None:
         self._backend, self._features, self._capacity = backend, features, capacity
         self._rows: list[tuple[int, tuple[int, ...]]] = [(audio, ()) for audio in rows]
 

@@ -57,7 +57,9 @@ class GraphBuilder:
 
     def layer_norm(self, x: str, weights: Mapping[str, NDArray[np.generic]], name: str) -> str:
         """Layer normalisation over the last axis."""
-        scale, bias = (self.constant(np.asarray(weights[f"{name}.{part}"], np.float32)) for part in ("weight", "bias"))
+        scale, bias = (
+            self.constant(np.asarray(weights[f"{name}.{part}"], np.float32)) for part in ("weight", "bias")
+        )
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
     def model(self) -> onnx.ModelProto:

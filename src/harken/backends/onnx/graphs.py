@@ -90,8 +90,12 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
         query, key, value = (layer.split(part, heads) for part in layer.packed(y, f"{block}.attn", head**-0.5))
         scores = graph.op(
             "Concat",
-            graph.op("Add", graph.op("MatMul", query, graph.op("Transpose", past_k, perm=[0, 1, 3, 2])), past_mask),
-            graph.op("Add", graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2])), fresh_mask),
+            graph.op(
+                "Add", graph.op("MatMul", query, graph.op("Transpose", past_k, perm=[0, 1, 3, 2])), past_mask
+            ),
+            graph.op(
+                "Add", graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2])), fresh_mask
+            ),
             axis=-1,
         )
         sizes = graph.op(
@@ -128,14 +132,21 @@ class _Layers:
     def linear(self, x: str, name: str, scale: float = 1.0) -> str:
         weight = np.asarray(self.weights[f"{name}.weight"], np.float32) * np.float32(scale)
         y = self._linear(self.graph, x, weight)
-        return self.graph.op("Add", y, self.float32(f"{name}.bias", scale)) if f"{name}.bias" in self.weights else y
+        return (
+            self.graph.op("Add", y, self.float32(f"{name}.bias", scale))
+            if f"{name}.bias" in self.weights
+            else y
+        )
 
     def packed(self, x: str, name: str, query_scale: float) -> list[str]:
         """Query, key and value of one self-attention in one multiplication."""
         parts = [(f"{name}.query", query_scale), (f"{name}.key", 1.0), (f"{name}.value", 1.0)]
         weight = [np.asarray(self.weights[f"{part}.weight"], np.float32) * np.float32(s) for part, s in parts]
         no_bias = np.zeros(len(weight[0]), np.float32)
-        bias = [np.asarray(self.weights.get(f"{part}.bias", no_bias), np.float32) * np.float32(s) for part, s in parts]
+        bias = [
+            np.asarray(self.weights.get(f"{part}.bias", no_bias), np.float32) * np.float32(s)
+            for part, s in parts
+        ]
         y = self._linear(self.graph, x, np.concatenate(weight))
         y = self.graph.op("Add", y, self.graph.constant(np.concatenate(bias)))
         return self.graph.ops("Split", y, outputs=3, axis=-1, num_outputs=3)

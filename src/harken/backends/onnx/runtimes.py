@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,14 +80,18 @@ class OpenVinoGraph:
         }
         self._compiled = core.compile_model(str(path), "CPU", config)
         self._request = self._compiled.create_infer_request()
-        self._outputs = [(_public(output.get_names()), tuple(output.get_shape())) for output in self._compiled.outputs]
+        self._free = Lock()
+        self._outputs = [
+            (_public(output.get_names()), tuple(output.get_shape())) for output in self._compiled.outputs
+        ]
 
     def __call__(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
         # Computed straight into arrays of the caller's: no copy.
         outputs = {name: np.empty(shape, np.float32) for name, shape in self._outputs}
-        for name, array in outputs.items():
-            self._request.set_tensor(name, self._tensor(array, shared_memory=True))
-        self._request.infer(inputs, share_inputs=True, share_outputs=True)
+        with self._free:  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
+            for name, array in outputs.items():
+                self._request.set_tensor(name, self._tensor(array, shared_memory=True))
+            self._request.infer(inputs, share_inputs=True, share_outputs=True)
         return outputs
 
 
@@ -101,7 +106,9 @@ def import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise BackendUnavailable(f"ONNX Runtime cannot be imported ({error}): pip install onnxruntime") from error
+        raise BackendUnavailable(
+            f"ONNX Runtime cannot be imported ({error}): pip install onnxruntime"
+        ) from error
     return onnxruntime
 
 

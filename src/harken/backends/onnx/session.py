@@ -88,7 +88,9 @@ class OnnxSession:
                 fresh_mask[lane, 0, here, here] = _causal(n)
                 first[row] = lane * width + at
                 at += n
-        wanted = [first[row] + i for row in rows for i in range(max(0, len(tokens[row]) - tail), len(tokens[row]))]
+        wanted = [
+            first[row] + i for row in rows for i in range(max(0, len(tokens[row]) - tail), len(tokens[row]))
+        ]
         out = self._graph(
             {
                 "tokens": ids,
@@ -124,12 +126,17 @@ class OnnxSession:
     def _allocate(self, slots: int) -> dict[str, Floats]:
         heads = self._dims.n_text_head
         shape = (len(self._audios), heads, slots, self._dims.n_text_state // heads)
-        return {f"past_{part}.{i}": np.zeros(shape, np.float32) for i in range(self._dims.n_text_layer) for part in "kv"}
+        return {
+            f"past_{part}.{i}": np.zeros(shape, np.float32)
+            for i in range(self._dims.n_text_layer)
+            for part in "kv"
+        }
 
     def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
         """Double the store until every lane has a free slot for each new token."""
         need = max(
-            sum(len(tokens[row]) for row in members) + int(self._used(lane).sum()) for lane, members in enumerate(lanes)
+            sum(len(tokens[row]) for row in members) + int(self._used(lane).sum())
+            for lane, members in enumerate(lanes)
         )
         slots = self._slots
         while slots < need:

