@@ -116,7 +116,9 @@ class Recognizer:
         """Dimensions of the model."""
         return self.backend.dims
 
-    def transcribe(self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any) -> Transcription:
+    def transcribe(
+        self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any
+    ) -> Transcription:
         """Transcribe a recording, lazily: work is done as segments are asked for.
 
         Parameters
@@ -145,37 +147,52 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
-        hooks = Hooks(**{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes})
+        hooks = Hooks(
+            **{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes}
+        )
         known = {field.name for field in fields(TranscribeOptions)}
-        for name in changes.keys() - known:
-            raise OptionError(name, changes[name], f"no such option; there are {', '.join(sorted(known))}")
+        for name in sorted(changes.keys() - known):
+            raise OptionError(name, changes[name], f"one of the options {', '.join(sorted(known))}")
         options = replace(options or TranscribeOptions(), **changes)
-        # Fails now rather than at the first segment where the model lacks the language or the task.
+        # Fails now rather than at the first segment where the model lacks the language, the task or a token.
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
+        if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
+            allowed = f"-1, and ids below {self.dims.n_vocab}"
+            raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
         return Transcription(LongForm(self.backend, self.tokenizer, stream(audio), options, hooks), self.model)
 
 
 class Transcription:
     """A transcription in progress: iterate for segments as they are decoded.
 
-    Iterating again starts from the first segment and decodes nothing twice.
+    Iterating again starts from the first segment and decodes nothing twice; what ended the work early is raised
+    again behind the last segment.
     """
 
     def __init__(self, work: LongForm, model: str) -> None:
         self._work, self._model = work, model
         self._segments = work.segments()
         self._done: list[Segment] = []
+        self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Segment]:
         index = 0
-        while True:
-            if index == len(self._done):
-                segment = next(self._segments, None)
-                if segment is None:
-                    return
-                self._done.append(segment)
+        while index < len(self._done) or self._decode_one():
             yield self._done[index]
             index += 1
+
+    def _decode_one(self) -> bool:
+        """Decode one more segment; False where there is none."""
+        if self._failure:
+            raise self._failure
+        try:
+            self._done.append(next(self._segments))
+        except StopIteration:
+            return False
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        return True
 
     @property
     def language(self) -> str | None:
