@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ class TestClips:
         backend = Recital(HELLO)
         seeks: list[float] = []
         hooks = Hooks(window=lambda start_s, prompt: seeks.append(start_s))
-        list(work(backend, windows, hooks, clip_timestamps=clips).segments())
+        list(work(backend, windows, hooks, clip_timestamps=clips, padding="zeros").segments())
         sizes = [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels]
         return list(zip(seeks, sizes, strict=True))
 
@@ -286,6 +287,25 @@ class TestHooks:
         stop.append(True)
         with pytest.raises(Cancelled):
             next(segments)
+
+
+@pytest.mark.parametrize(
+    ("padding", "precision", "silent"),
+    [
+        ("auto", "fp32", False),
+        ("auto", "int8", True),
+        ("auto", "bf16", True),
+        ("silence", "fp32", True),
+        ("zeros", "int8", False),
+    ],
+)
+def test_the_last_window_is_padded_as_asked(padding: str, precision: str, silent: bool) -> None:
+    backend = Recital(HELLO)
+    backend.capabilities = replace(backend.capabilities, precision=precision)
+    list(work(backend, windows=1.5, padding=padding).segments())
+    (behind,) = np.unique(backend.mels[1][..., WINDOW_STEPS:])
+    assert (behind < 0) == silent
+    assert (behind == 0) != silent
 
 
 def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
