@@ -93,6 +93,11 @@ def test_patience_waits_for_more_ends(patience: float, ended: int) -> None:
     assert len(found) == max(2, ended)
 
 
+def test_beside_its_end_a_path_also_goes_on() -> None:
+    (found,), _, _ = run(table({"": (1, 0, 0, 0), "a": (0.4, 0, 0, 0.6)}), Beam(width=1, patience=2.0))
+    assert texts(found) == ["a", "aa"]
+
+
 def test_ends_are_kept_in_the_order_in_which_they_came() -> None:
     (found,), _, _ = run(table(EARLY), Beam(width=2, patience=1.0))
     assert texts(found) == ["a", "aa"]

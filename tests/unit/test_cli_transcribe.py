@@ -73,7 +73,7 @@ class TestScreen:
             f"window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
         ]
         assert last.startswith("talk.wav: 00:01.920 in ")
-        assert last.endswith("times real time, 8 windows, 40 tokens")
+        assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
     def test_a_reader_that_goes_away(self, face: Face, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:

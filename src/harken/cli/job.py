@@ -165,5 +165,5 @@ def _account(source: str, work: Transcription, took_s: float) -> str:
     done_s, stats = work.so_far().duration_s, work.stats
     return (
         f"{source}: {time(done_s)} in {took_s:.2f} s, {done_s / took_s:.1f} times real time, "
-        f"{stats.windows} windows, {stats.sampled_tokens} tokens"
+        f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
     )
