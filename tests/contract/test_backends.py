@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from bench import Bench, log_probabilities
@@ -106,6 +108,20 @@ def test_sessions_over_the_same_windows_do_not_meet(bench: Bench) -> None:
     for i in range(3):
         one.extend([PROMPT[i : i + 1]] * 2)
         other.extend([[65 + i], [75 + i]])
+
+
+def test_a_backend_serves_several_threads(bench: Bench) -> None:
+    mel = make_mel()
+
+    def hear(audio: int) -> np.ndarray:
+        session = bench.backend.open(bench.backend.encode(mel[audio : audio + 1]), [0], DIMS.n_text_ctx)
+        session.extend([PROMPT])
+        return np.concatenate([log_probabilities(session.extend([[65 + i]])) for i in range(4)])
+
+    alone = [hear(audio) for audio in range(AUDIOS)]
+    with ThreadPoolExecutor(AUDIOS) as pool:
+        for _ in range(3):
+            np.testing.assert_array_equal(list(pool.map(hear, range(AUDIOS))), alone)
 
 
 def test_bans_stay_in_the_logits(bench: Bench) -> None:
