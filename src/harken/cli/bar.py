@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from harken.cli.screen import time
+from harken.cli.layout import time
 
 
 class Bar:

@@ -13,7 +13,8 @@ from harken.api import Recognizer, Transcription
 from harken.atomic import open_atomic
 from harken.cli.exits import SOME_FAILED, Stop
 from harken.cli.inputs import length_s
-from harken.cli.screen import Form, Screen, time
+from harken.cli.layout import time
+from harken.cli.screen import Form, Screen
 from harken.decoding import Decoded
 from harken.errors import AudioError, OutputError
 from harken.formats import render

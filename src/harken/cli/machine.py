@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harken.cli.screen import human_size
+from harken.cli.layout import human_size
 from harken.errors import HarkenError
 
 

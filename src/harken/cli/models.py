@@ -10,7 +10,8 @@ import click
 
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve
 from harken.cli.exits import EPILOGUE
-from harken.cli.screen import aligned, human_size, say
+from harken.cli.layout import aligned, human_size
+from harken.cli.screen import say
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 

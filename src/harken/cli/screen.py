@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import click
 
 from harken.cli.exits import PIPE_CLOSED, Stop
-from harken.formats import clock
+from harken.cli.layout import spoken
 from harken.results import Segment, Transcript
 from harken.transcribe.longform import Progress
 
@@ -32,30 +30,6 @@ def say(text: str) -> None:
         click.echo(text, nl=False)
     except BrokenPipeError:
         raise Stop(PIPE_CLOSED) from None
-
-
-def time(seconds: float) -> str:
-    """Time as ``mm:ss.mmm``, with hours where there are any."""
-    return clock(round(seconds * 1000)).removeprefix("00:")
-
-
-def spoken(start_s: float, end_s: float, text: str) -> str:
-    """One line: when something was said, and what."""
-    return f"[{time(start_s)} --> {time(end_s)}] {text.strip()}"
-
-
-def aligned(rows: Iterable[tuple[str, ...]]) -> str:
-    """Rows of a table, its columns as wide as they need to be."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def human_size(size: int) -> str:
-    """Bytes, with the unit that people would choose."""
-    power = min(int(math.log(max(size, 1), 1000)), 3)
-    return f"{size / 1000**power:.{power and 1}f} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 class Form(Protocol):

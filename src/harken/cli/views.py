@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from unicodedata import combining, east_asian_width
 
-from harken.cli.screen import spoken, time
+from harken.cli.layout import spoken, time
 from harken.cli.trace import AttemptBegun, Event, SentenceClosed, Token, WindowDecided, WindowOpened
 from harken.formats import as_json
 
