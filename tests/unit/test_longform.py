@@ -221,6 +221,13 @@ class TestClips:
             (0.26, 0.4, "b"),
         ]
 
+    def test_progress_stays_in_the_clip_where_the_model_hears_more(self) -> None:
+        told: list[float] = []
+        hooks = Hooks(progress=lambda done_s, finished: told.append(done_s))
+        form = work(Recital(line(0, "a", 20, 20, "b")), hooks=hooks, clip_timestamps=(0.1, 0.2, 0.3, 0.4))
+        list(form.segments())
+        assert told == [0.2, 0.4, form.duration_s]
+
     def test_adjoining_clips_hear_all_of_the_recording(self) -> None:
         assert self.windows(0.0, 0.96, 0.96, 1.92) == self.windows()
 

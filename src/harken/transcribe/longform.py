@@ -144,8 +144,8 @@ class LongForm:
                 if not options.is_silence(decoded):
                     cuts, advance = cut(decoded.hypothesis.tokens, begin, advance)
                     yield from self._keep(cuts, seek, seek + frames, decoded, attempts)
-                seek += round(advance * FRAMES_PER_STEP)
-                self.hooks.progress(min(seek / FRAMES_PER_SECOND, self.duration_s), False)
+                seek += min(round(advance * FRAMES_PER_STEP), frames)  # not into the padding
+                self.hooks.progress(seek / FRAMES_PER_SECOND, False)
         self.hooks.progress(self.duration_s, True)
         if windows.failure:
             raise windows.failure
