@@ -1,0 +1,191 @@
+"""harken as a program uses it: load, transcribe, iterate."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harken
+from harken.api import Recognizer
+from harken.audio import load
+from harken.contract import Floats
+from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, OptionError
+from models import DIMS, TOKENIZER
+from real import EXAMPLE, recognizer
+from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+
+FIRST_WORDS = "And so my fellow Americans"
+NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
+ONE, TWO, THREE = (line(0, text, WINDOW_STEPS) for text in ("one", "two", "three"))
+
+
+def recites(*lines: Any) -> Recognizer:
+    return Recognizer(Recital(*lines), TOKENIZER, "recital")
+
+
+class TestTranscription:
+    def test_is_lazy(self) -> None:
+        its = recites(ONE)
+        its.transcribe(NOISE)
+        its.transcribe("there-is-no-such-file.mp3")
+        assert its.backend.mels == []
+
+    def test_iterates_again_and_decodes_nothing_twice(self) -> None:
+        its = recites(ONE, TWO, THREE)
+        work = its.transcribe(NOISE, language="en")
+        first, second = iter(work), iter(work)
+        texts = [next(first).text, next(second).text, next(second).text, next(first).text, next(first).text]
+        assert texts == ["one", "one", "two", "two", "three"]
+        assert list(first) == []
+        assert [segment.text for segment in work] == ["one", "two", "three"]
+        assert len(its.backend.mels) == 3
+
+    def test_so_far_is_what_has_been_decoded(self) -> None:
+        work = recites(ONE, TWO, THREE).transcribe(NOISE, language="fr")
+        assert (work.so_far().segments, work.language, work.stats.windows) == ((), None, 0)
+        next(iter(work))
+        assert work.so_far().text == "one"
+        assert (work.language, work.stats.windows) == ("fr", 1)
+
+    def test_result_is_the_whole(self) -> None:
+        work = recites(ONE, TWO, THREE).transcribe(NOISE, language="fr", task="translate")
+        next(iter(work))
+        result = work.result()
+        assert result.segments == tuple(work)
+        assert result == work.so_far() == work.result()
+        assert (result.language, result.task, result.model) == ("fr", "translate", "recital")
+        assert result.duration_s == pytest.approx(3 * WINDOW_S)
+        assert work.text == result.text == "onetwothree"
+
+    def test_options_come_in_one_piece_or_by_name(self) -> None:
+        its, options = recites(ONE), harken.TranscribeOptions(language="de", task="translate")
+        assert its.transcribe(NOISE, options).result().language == "de"
+        changed = its.transcribe(NOISE, options, language="fr").result()
+        assert (changed.language, changed.task) == ("fr", "translate")
+        assert options.language == "de"
+
+    def test_hooks_come_by_name(self) -> None:
+        told: list[Any] = []
+        work = recites(ONE).transcribe(NOISE, progress=lambda *done: told.append(done), language="en")
+        work.result()
+        assert told[-1] == (pytest.approx(3 * WINDOW_S), True)
+
+    def test_what_ended_it_is_raised_each_time(self) -> None:
+        stop: list[bool] = []
+        work = recites(ONE, TWO).transcribe(NOISE, cancelled=lambda: bool(stop), language="en")
+        next(iter(work))
+        stop.append(True)
+        for attempt in (work.result, lambda: list(work), lambda: work.text):
+            with pytest.raises(Cancelled):
+                attempt()
+        assert work.so_far().text == "one"
+
+
+class TestRefusals:
+    def test_an_unknown_option_lists_what_there_is(self) -> None:
+        with pytest.raises(OptionError) as caught:
+            recites(ONE).transcribe(NOISE, beam=5)
+        assert caught.value.field == "beam"
+        for name in ("beam_size", "clip_timestamps", "temperatures"):
+            assert name in caught.value.allowed
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("beam_size", 0),
+            ("task", "sing"),
+            ("language", "klingon"),
+            ("suppress_tokens", (DIMS.n_vocab,)),
+        ],
+    )
+    def test_a_value_is_refused_before_any_work(self, field: str, value: Any) -> None:
+        with pytest.raises(OptionError) as caught:
+            recites(ONE).transcribe(NOISE, **{field: value})
+        assert caught.value.field == field
+
+    @pytest.mark.parametrize(("field", "value"), [("language", "de"), ("task", "translate")])
+    def test_an_english_model_knows_neither_other_languages_nor_translation(
+        self, field: str, value: Any
+    ) -> None:
+        tokenizer = TOKENIZER.bytes_only(multilingual=False)
+        with pytest.raises(OptionError, match="English-only") as caught:
+            Recognizer(Recital(ONE), tokenizer, "recital.en").transcribe(NOISE, **{field: value})
+        assert caught.value.field == field
+
+    @pytest.mark.parametrize("threads", [0, -1, 5000])
+    def test_threads(self, threads: int) -> None:
+        with pytest.raises(OptionError, match=f"threads={threads}: allowed is an integer from 1 to 1024"):
+            harken.load("tiny.en", threads=threads)
+
+    def test_backend(self) -> None:
+        with pytest.raises(OptionError, match="backend='tpu': allowed is onnx or numpy"):
+            harken.load("tiny.en", backend="tpu")
+
+    def test_model(self) -> None:
+        with pytest.raises(CheckpointNotFound, match="no-such-model"):
+            harken.load("no-such-model", download=False)
+
+    def test_audio_fails_when_it_is_asked_for(self, tmp_path: Path) -> None:
+        work = recites(ONE).transcribe(tmp_path / "none.mp3")
+        with pytest.raises(AudioNotFound, match=r"none\.mp3"):
+            work.result()
+        with pytest.raises(AudioError, match="allowed is one channel"):
+            recites(ONE).transcribe(NOISE.reshape(-1, 2)).result()
+
+
+def as_path(path: Path) -> Path:
+    return path
+
+
+def as_file(path: Path) -> io.BytesIO:
+    return io.BytesIO(path.read_bytes())
+
+
+def as_float32(path: Path) -> Floats:
+    return load(path)
+
+
+def as_int16(path: Path) -> Any:
+    return (load(path) * 32768).astype(np.int16)
+
+
+@pytest.mark.real
+class TestTinyEnglish:
+    @pytest.fixture
+    def tiny(self) -> Recognizer:
+        return recognizer("int8")
+
+    def test_quickstart(self, tiny: Recognizer) -> None:
+        result = tiny.transcribe(EXAMPLE).result()
+        assert result.text.replace(",", "").startswith(FIRST_WORDS)
+        assert (result.language, result.duration_s, result.model) == ("en", 11.0, "tiny.en")
+        assert repr(tiny).startswith("Recognizer('tiny.en', encoder ")
+        assert tiny.dims.n_audio_layer == 4
+
+    def test_precision_is_refused_by_name(self, tiny: Recognizer) -> None:
+        with pytest.raises(OptionError, match="precision='int4': allowed is auto, fp32, bf16, int8"):
+            harken.load(tiny.model, precision="int4")
+
+    def test_every_kind_of_source_gives_the_same(self, tiny: Recognizer) -> None:
+        first = [
+            next(iter(tiny.transcribe(make(EXAMPLE)))) for make in (str, as_path, as_file, as_float32, as_int16)
+        ]
+        assert all(segment == first[0] for segment in first)
+
+    def test_one_recognizer_serves_several_threads(self, tiny: Recognizer) -> None:
+        speech = load(EXAMPLE)
+        recordings = [speech, speech[: 6 * 16_000], speech[3 * 16_000 :], speech[::-1].copy()]
+
+        def transcribe(samples: Floats) -> Any:
+            return tiny.transcribe(samples, temperatures=(0.0,)).result()
+
+        alone = [transcribe(samples) for samples in recordings]
+        assert len({result.text for result in alone}) == 4
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(transcribe, recordings)) == alone
