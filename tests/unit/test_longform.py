@@ -315,6 +315,21 @@ def test_the_last_window_is_padded_as_asked(padding: str, precision: str, silent
     assert (behind == 0) != silent
 
 
+def test_what_is_drawn_depends_on_where_a_window_is_and_on_nothing_before_it() -> None:
+    drawn = {"temperatures": (1.0,), "logprob_threshold": None, "condition_on_previous_text": False}
+
+    def tokens(**options: Any) -> list[tuple[int, ...]]:
+        backend = Recital(line(0, "mumbling", gap=1.0))
+        return [
+            segment.tokens
+            for segment in work(backend, windows=2, timestamps=False, **drawn, **options).segments()
+        ]
+
+    first, second = tokens()
+    assert first != second
+    assert tokens(clip_timestamps=(WINDOW_S,)) == [second]
+
+
 def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
     def blocks() -> Iterator[Floats]:
         yield NOISE[:WINDOW_SAMPLES]
