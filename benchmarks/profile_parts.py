@@ -14,6 +14,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -118,17 +119,18 @@ class TimedBackend:
         self._account(MEL)
         features = self._backend.encode(mel)
         self._account(ENCODER)
+        heard = replace(self.dims, n_audio_ctx=mel.shape[-1] // 2)
         peak = self._limits.bf16 if self._backend.plan.encoder[1] == "bf16" else self._limits.fp32
-        self._account.needs(ENCODER, len(mel) * encoder_operations(self.dims) / peak)
+        self._account.needs(ENCODER, len(mel) * encoder_operations(heard) / peak)
         return features
 
     def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
         session = self._backend.open(features, rows, capacity)
         graph, extend = session._graph, session.extend
 
-        def timed_graph(inputs: Any) -> dict[str, Any]:
+        def timed_graph(inputs: Any, into: Any = None) -> Any:
             self._account(SESSION, calls=0)
-            outputs = graph(inputs)
+            outputs = graph(inputs, into)
             part = STEP if inputs["positions"].min() else PROMPT
             self._account(part)
             self._account.needs(part, self._pass_s(inputs))
@@ -150,12 +152,13 @@ class TimedBackend:
 
         limits, precision = self._limits, self._backend.plan.decoder[1]
         audios, _, queries, slots = inputs["past_mask"].shape
-        linear = linear_operations(self.dims, audios * queries, len(inputs["wanted"]))
-        attention = audios * attention_operations(self.dims, queries, slots)
+        dims = replace(self.dims, n_audio_ctx=inputs["cross_k.0"].shape[2])
+        linear = linear_operations(dims, audios * queries, len(inputs["wanted"]))
+        attention = audios * attention_operations(dims, queries, slots)
         computed_s: float = (
             linear / (limits.int8 if precision == "int8" else limits.fp32) + attention / limits.fp32
         )
-        return max(computed_s, decoder_bytes(self.dims, precision, audios, slots) / limits.weights)
+        return max(computed_s, decoder_bytes(dims, precision, audios, slots) / limits.weights)
 
 
 def profile(

@@ -147,7 +147,10 @@ class Backend(Protocol):
         ...
 
     def encode(self, mel: Floats) -> Features:
-        """Encode windows of shape (audios, n_mels, 2 * n_audio_ctx), float32, normalised log10 mel."""
+        """Encode windows of shape (audios, n_mels, frames), float32, normalised log10 mel.
+
+        `frames` is even and at most ``2 * n_audio_ctx``; what a window holds less, nobody attends to.
+        """
         ...
 
     def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:

@@ -195,7 +195,7 @@ class TestClips:
         backend = Recital(HELLO)
         seeks: list[float] = []
         hooks = Hooks(window=lambda start_s, prompt: seeks.append(start_s))
-        list(work(backend, windows, hooks, clip_timestamps=clips, padding="zeros").segments())
+        list(work(backend, windows, hooks, clip_timestamps=clips, fidelity="exact").segments())
         sizes = [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels]
         return list(zip(seeks, sizes, strict=True))
 
@@ -297,19 +297,19 @@ class TestHooks:
 
 
 @pytest.mark.parametrize(
-    ("padding", "precision", "silent"),
+    ("fidelity", "precision", "silent"),
     [
         ("auto", "fp32", False),
         ("auto", "int8", True),
         ("auto", "bf16", True),
-        ("silence", "fp32", True),
-        ("zeros", "int8", False),
+        ("fast", "fp32", True),
+        ("exact", "int8", False),
     ],
 )
-def test_the_last_window_is_padded_as_asked(padding: str, precision: str, silent: bool) -> None:
+def test_the_last_window_is_padded_as_asked(fidelity: str, precision: str, silent: bool) -> None:
     backend = Recital(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
-    list(work(backend, windows=1.5, padding=padding).segments())
+    list(work(backend, windows=1.5, fidelity=fidelity).segments())
     (behind,) = np.unique(backend.mels[1][..., WINDOW_STEPS:])
     assert (behind < 0) == silent
     assert (behind == 0) != silent

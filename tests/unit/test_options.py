@@ -15,7 +15,7 @@ from harken.transcribe import TranscribeOptions
 REFUSED = [
     ("task", "summarise"),
     ("task", ""),
-    ("padding", "noise"),
+    ("fidelity", "noise"),
     ("beam_size", 0),
     ("beam_size", -1),
     ("beam_size", 65),
@@ -54,7 +54,7 @@ def test_refused_values_are_named(name: str, value: Any) -> None:
 
 ALLOWED = [
     {"task": "translate"},
-    {"padding": "silence"},
+    {"fidelity": "fast"},
     {"beam_size": 64, "patience": 100.0, "length_penalty": 0.0},
     {"best_of": 1, "temperatures": (10.0,)},
     {"prompt_reset_temperature": 0.0},

@@ -113,7 +113,7 @@ class Trace:
         return {"window": self._open, "observe": self._step, "decided": self._decide}
 
     def _open(self, start_s: float, prompt: tuple[int, ...]) -> None:
-        self._window += 1
+        self._window += self._window == 0 or start_s > self._start_s  # a window may be encoded anew
         self._start_s, self._prompt_tokens, self._attempt = start_s, len(prompt), 0
         self.emit(WindowOpened(window=self._window, start_s=start_s, ms=self._lap_ms()))
         row = self._new_row()

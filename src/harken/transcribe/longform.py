@@ -6,7 +6,7 @@ Source: openai/whisper, transcribe.py, transcribe; Radford et al. 2022, section 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harken.contract import Backend, Features, Floats
 from harken.decoding import (
@@ -31,6 +31,10 @@ from harken.types import FRAMES_PER_SECOND
 
 FRAMES_PER_STEP = 2
 """Mel frames per frame of the encoder's output and per step of timestamps: the second convolution's stride."""
+QUIET_FRAMES = 4 * FRAMES_PER_SECOND
+"""How much silence behind the end is encoded with the sound; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
+ROUND_FRAMES = 2 * FRAMES_PER_SECOND
+"""To which the length of what is encoded is rounded up, so that there are few shapes to compile for."""
 
 Progress = Callable[[float, bool], None]
 """Called with the seconds of the recording that are done, and whether that is all of it."""
@@ -51,7 +55,7 @@ class Hooks:
     observe : callable
         Called at every decoder step.
     window : callable
-        Called before the first step of every window.
+        Called before the first step of every window, and again where a window is encoded anew.
     decided : callable
         Called once a window has been decoded, before its segments.
     cancelled : callable
@@ -130,16 +134,16 @@ class LongForm:
         )
         # A window without timestamps is one segment, whatever a model puts into it.
         begin = self.tokenizer.timestamp_begin if options.timestamps else self.tokenizer.n_vocab
-        exact = self.backend.capabilities.precision == "fp32"
-        silence = options.padding == "silence" or (options.padding == "auto" and not exact)
-        windows = MelWindows(self.blocks, dims.n_mels, FRAMES_PER_STEP * dims.n_audio_ctx, silence=silence)
+        exact = options.is_exact(self.backend.capabilities.precision)
+        windows = MelWindows(self.blocks, dims.n_mels, FRAMES_PER_STEP * dims.n_audio_ctx, silence=not exact)
         for seek, end in options.clips(FRAMES_PER_SECOND):
             while end is None or seek < end:
                 mel, frames = windows.window(seek, end)
                 self.duration_s = windows.frames_read / FRAMES_PER_SECOND
                 if not frames:
                     break
-                decoded, attempts = self._decode(mel, seek, rules)
+                heard = mel if exact else mel[:, :, : _with_quiet(frames)]
+                decoded, attempts = self._decode(heard, mel, seek, rules)
                 advance = frames / FRAMES_PER_STEP
                 if not options.is_silence(decoded):
                     cuts, advance = cut(decoded.hypothesis.tokens, begin, advance)
@@ -150,8 +154,33 @@ class LongForm:
         if windows.failure:
             raise windows.failure
 
-    def _decode(self, mel: Floats, seek: int, rules: Rules) -> tuple[Decoded, tuple[Attempt, ...]]:
-        """Best result for one window, and what was tried for it."""
+    def _decode(
+        self, heard: Floats, mel: Floats, seek: int, rules: Rules
+    ) -> tuple[Decoded, tuple[Attempt, ...]]:
+        """Best result for one window, and what was tried for it.
+
+        What was heard of the window is tried first, where that is less than all of it, and a result that fails a
+        threshold or says that nothing was spoken is not relied on.
+        """
+        options = self.options
+        rejected: tuple[Attempt, ...] = ()
+        if heard.shape < mel.shape:
+            decoded, attempts = self._descend(
+                heard, seek, rules, replace(options, temperatures=options.temperatures[:1])
+            )
+            reason = options.rejection(decoded) or ("no speech" if options.is_silence(decoded) else None)
+            if reason is None:
+                self.hooks.decided(decoded, attempts)
+                return decoded, attempts
+            rejected = (replace(attempts[0], reason=f"{reason}, in the part of the window that was heard"),)
+        decoded, attempts = self._descend(mel, seek, rules, options)
+        self.hooks.decided(decoded, (*rejected, *attempts))
+        return decoded, (*rejected, *attempts)
+
+    def _descend(
+        self, mel: Floats, seek: int, rules: Rules, options: TranscribeOptions
+    ) -> tuple[Decoded, tuple[Attempt, ...]]:
+        """Encode, and go down the fallback ladder."""
         features = self.backend.encode(mel)
         if self.language is None:
             self._settle_language(features)
@@ -159,22 +188,21 @@ class LongForm:
             self.tokenizer,
             self.backend.dims.n_text_ctx,
             language=self.language,
-            task=self.options.task,
-            timestamps=self.options.timestamps,
+            task=options.task,
+            timestamps=options.timestamps,
             previous=self._previous,
         )
         self.hooks.window(seek / FRAMES_PER_SECOND, prompt)
         decoded, attempts, stats = decode_with_fallback(
             self.backend,
             features,
-            Window(audio=0, prompt=prompt, seed=(self.options.seed, seek)),
+            Window(audio=0, prompt=prompt, seed=(options.seed, seek)),
             tokenizer=self.tokenizer,
             rules=rules,
-            options=self.options,
+            options=options,
             observe=self.hooks.on_step,
         )
         self.stats += stats
-        self.hooks.decided(decoded, attempts)
         return decoded, attempts
 
     def _keep(
@@ -217,3 +245,8 @@ class LongForm:
         self.language = next(iter(probabilities))
         if self.tokenizer.multilingual:
             self.language_probability = probabilities[self.language]
+
+
+def _with_quiet(frames: int) -> int:
+    """Frames of a window to encode where only the first `frames` hold sound; the rest of it is known to be quiet."""
+    return -(-(frames + QUIET_FRAMES) // ROUND_FRAMES) * ROUND_FRAMES

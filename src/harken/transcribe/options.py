@@ -12,7 +12,7 @@ from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
 from harken.errors import OptionError
 
 TASKS = ("transcribe", "translate")
-PADDINGS = ("auto", "silence", "zeros")
+FIDELITIES = ("auto", "exact", "fast")
 
 
 def option(default: Any, help: str) -> Any:
@@ -55,9 +55,10 @@ class TranscribeOptions:
     clip_timestamps: tuple[float, ...] = option(
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
     )
-    padding: str = option(
+    fidelity: str = option(
         "auto",
-        "Behind the end: silence, or the reference's zeros; auto is zeros in fp32, where all is the reference's.",
+        "exact makes windows as the reference does, 30 s with zeros behind the end; fast encodes a few seconds of "
+        "silence behind it instead; auto is exact in fp32.",
     )
     suppress_tokens: tuple[int, ...] = option(
         (-1,), "Ids never sampled; -1 stands for symbols that are not spoken."
@@ -68,8 +69,8 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise OptionError("task", self.task, " or ".join(TASKS))
-        if self.padding not in PADDINGS:
-            raise OptionError("padding", self.padding, ", ".join(PADDINGS))
+        if self.fidelity not in FIDELITIES:
+            raise OptionError("fidelity", self.fidelity, ", ".join(FIDELITIES))
         if not 1 <= self.beam_size <= 64:
             raise OptionError("beam_size", self.beam_size, "an integer from 1 to 64")
         self.strategies()
@@ -116,6 +117,10 @@ class TranscribeOptions:
 
     def _sounds_silent(self, decoded: Decoded) -> bool:
         return self.no_speech_threshold is not None and decoded.no_speech_prob > self.no_speech_threshold
+
+    def is_exact(self, precision: str) -> bool:
+        """Whether windows are to be the reference's, frame by frame, for a backend of that precision."""
+        return self.fidelity == "exact" or (self.fidelity == "auto" and precision == "fp32")
 
     def clips(self, frames_per_second: int) -> Iterable[tuple[int, int | None]]:
         """Clips as frames; an end of None is that of the recording."""

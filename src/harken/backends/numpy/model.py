@@ -18,10 +18,10 @@ Weights = Mapping[str, Floats]
 
 
 def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
-    """Encoder: log-mel of shape (n_mels, 2 * n_audio_ctx) to features of shape (n_audio_ctx, n_audio_state)."""
+    """Encoder: log-mel of shape (n_mels, 2 n) to features of shape (n, n_audio_state), n up to n_audio_ctx."""
     x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
     x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T
-    x = x + weights["encoder.positional_embedding"]
+    x = x + weights["encoder.positional_embedding"][: len(x)]
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")

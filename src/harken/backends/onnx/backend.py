@@ -22,7 +22,7 @@ from harken.types import Dims
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 3
+FORMAT = 5
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -78,11 +78,15 @@ class OnnxBackend:
         )
 
     def encode(self, mel: Floats) -> OnnxFeatures:
-        windows = [self._encoder({"mel": np.ascontiguousarray(mel[i : i + 1])}) for i in range(len(mel))]
-        names = [name for name in windows[0] if name.startswith("cross")]
-        if len(windows) == 1:
-            return OnnxFeatures({name: windows[0][name] for name in names})
-        return OnnxFeatures({name: np.concatenate([window[name] for window in windows]) for name in names})
+        dims, (audios, _, frames) = self.dims, mel.shape
+        shape = (audios, dims.n_text_head, frames // 2, dims.n_text_state // dims.n_text_head)
+        cross = {
+            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+        for audio in range(audios):
+            one = slice(audio, audio + 1)
+            self._encoder({"mel": np.ascontiguousarray(mel[one])}, {name: cross[name][one] for name in cross})
+        return OnnxFeatures(cross)
 
     def open(self, features: Features, rows: Sequence[int], capacity: int) -> OnnxSession:
         assert isinstance(features, OnnxFeatures), "features come from this backend's own encode"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
+from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.linear import Linear, float_linear
 from harken.contract import Floats
 from harken.types import Dims
@@ -24,22 +24,24 @@ Weights = Mapping[str, Floats]
 
 
 def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
-    """Encoder of one window, with the cross-attention's keys and values of every decoder layer.
+    """Encoder of one window of T positions, with the cross-attention's keys and values of every decoder layer.
 
     Inputs
-        mel (1, n_mels, 2 T) float32
+        mel (1, n_mels, 2 T) float32, T up to n_audio_ctx
     Outputs
-        features (1, T, n_audio_state); for each decoder layer i
+        for each decoder layer i
         cross_k.i and cross_v.i (1, heads, T, head size)
     """
-    frames, state, heads = dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head
+    state, heads = dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
     layer = _Layers(graph, weights, float_linear)
-    x = graph.input("mel", (1, dims.n_mels, 2 * frames))
+    x = graph.input("mel", (1, dims.n_mels, "2T"))
     x = layer.convolution(x, "encoder.conv1", stride=1)
     x = layer.convolution(x, "encoder.conv2", stride=2)
     x = graph.op("Transpose", x, perm=[0, 2, 1])
-    x = graph.op("Add", x, layer.float32("encoder.positional_embedding"))
+    length = graph.op("Shape", x, start=1, end=2)
+    positions = layer.float32("encoder.positional_embedding")
+    x = graph.op("Add", x, graph.op("Slice", positions, graph.constant([0]), length, graph.constant([0])))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
         y = graph.layer_norm(x, weights, f"{block}.attn_ln")
@@ -52,18 +54,17 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
     features = graph.layer_norm(x, weights, "encoder.ln_post")
-    graph.output(features, "features", (1, frames, state))
     heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
     for i in range(dims.n_text_layer):
         name = f"decoder.blocks.{i}.cross_attn"
         for part in ("key", "value"):
             cross = layer.split(layer.linear(features, f"{name}.{part}"), heads)
-            graph.output(cross, f"cross_{part[0]}.{i}", (1, heads, frames, head))
+            graph.output(cross, f"cross_{part[0]}.{i}", (1, heads, "T", head))
     return graph.model()
 
 
 def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
-    """Decoder of A windows with Q queries each over S slots of the past, and logits at P positions.
+    """Decoder of A windows of T positions with Q queries each over S slots of the past, and logits at P positions.
 
     Inputs
         tokens, positions (A, Q) int64; past_mask (A, 1, Q, S) and fresh_mask (A, 1, Q, Q) float32, added to
@@ -73,7 +74,7 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
         logits (P, n_vocab); for each layer i fresh_k.i and fresh_v.i (A, heads, Q, head size)
     """
     state, heads = dims.n_text_state, dims.n_text_head
-    head, frames = state // heads, dims.n_audio_ctx
+    head = state // heads
     graph = GraphBuilder("decoder")
     layer = _Layers(graph, weights, linear)
     tokens = graph.input("tokens", ("A", "Q"), np.int64)
@@ -107,10 +108,13 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
         graph.output(key, f"fresh_k.{i}", ("A", heads, "Q", head))
         graph.output(value, f"fresh_v.{i}", ("A", heads, "Q", head))
 
-        cross_k, cross_v = (graph.input(f"cross_{part}.{i}", ("A", heads, frames, head)) for part in "kv")
+        cross_k, cross_v = (graph.input(f"cross_{part}.{i}", ("A", heads, "T", head)) for part in "kv")
         y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
-        query = layer.linear(y, f"{block}.cross_attn.query")
-        mixed = graph.op("MultiHeadAttention", query, cross_k, cross_v, domain=MICROSOFT, num_heads=heads)
+        # Keys times query, not query times keys: the runtime reads the long operand once, without repacking it.
+        query = layer.linear(y, f"{block}.cross_attn.query", head**-0.5)
+        scores = graph.op("MatMul", cross_k, layer.split(query, heads, transposed=True))
+        weight = graph.op("Softmax", graph.op("Transpose", scores, perm=[0, 1, 3, 2]), axis=-1)
+        mixed = layer.merge(graph.op("MatMul", weight, cross_v), state)
         x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
         x = layer.mlp(x, block)
     x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.host import HostLogits
-from harken.backends.onnx.runtimes import Graph
+from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.contract import Floats
 from harken.types import Dims
 
@@ -154,7 +154,7 @@ class OnnxSession:
         rows = [row for row, its in enumerate(self._lane) if its == lane]
         return np.asarray(self._seen[rows].any(axis=0))
 
-    def _write(self, out: dict[str, Floats], lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
+    def _write(self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
         """Put the fresh keys and values into free slots and lengthen the paths."""
         where: list[tuple[int, int, int]] = []
         for lane, members in enumerate(lanes):
