@@ -32,7 +32,7 @@ from harken.types import FRAMES_PER_SECOND
 FRAMES_PER_STEP = 2
 """Mel frames per frame of the encoder's output and per step of timestamps: the second convolution's stride."""
 QUIET_FRAMES = 4 * FRAMES_PER_SECOND
-"""How much silence behind the end is encoded with the sound; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
+"""How much silence behind the end is encoded with it; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
 ROUND_FRAMES = 2 * FRAMES_PER_SECOND
 """To which the length of what is encoded is rounded up, so that there are few shapes to compile for."""
 
