@@ -217,7 +217,8 @@ class LongForm:
 
         spoken = [(piece, self.tokenizer.decode(piece.tokens)) for piece in cuts if piece.start < piece.end]
         spoken = [(piece, text) for piece, text in spoken if text.strip()]
-        self._previous += [token for piece, _ in spoken for token in piece.tokens]
+        kept = self.backend.dims.n_text_ctx  # more than a prompt takes
+        self._previous = [*self._previous, *(token for piece, _ in spoken for token in piece.tokens)][-kept:]
         if decoded.temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
             self._previous = []
         for piece, text in spoken:

@@ -13,6 +13,7 @@ Slots that no path uses are free and written again. The store doubles when it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,20 +63,25 @@ class OnnxSession:
         return tuple(map(len, self._paths))
 
     def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
-        rows = [row for row, new in enumerate(tokens) if len(new)]
-        if not rows:
+        lanes = [
+            [row for row, its in enumerate(self._lane) if its == lane and len(tokens[row])]
+            for lane in range(len(self._audios))
+        ]
+        if not any(lanes):
             return HostLogits(np.empty((0, self._dims.n_vocab), np.float32))
-        lanes: list[list[int]] = [[] for _ in self._audios]
-        for row in rows:
-            lanes[self._lane[row]].append(row)
-        width = max(sum(len(tokens[row]) for row in lane) for lane in lanes)
         self._reserve(lanes, tokens)
+        out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **self._store})
+        self._write(out, lanes, tokens)
+        return HostLogits(out["logits"])
 
+    def _queries(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int) -> dict[str, Any]:
+        """New tokens of all rows side by side in their lanes, and what each of them may look at."""
+        width = max(sum(len(tokens[row]) for row in members) for members in lanes)
         ids = np.zeros((len(lanes), width), np.int64)
         positions = np.zeros((len(lanes), width), np.int64)
         past_mask = np.full((len(lanes), 1, width, self._slots), HIDDEN)
         fresh_mask = np.full((len(lanes), 1, width, width), HIDDEN)
-        first: dict[int, int] = {}
+        wanted: dict[int, range] = {}
         for lane, members in enumerate(lanes):
             at = 0
             for row in members:
@@ -86,24 +92,15 @@ class OnnxSession:
                 positions[lane, here] = np.arange(length, length + n)
                 past_mask[lane, 0, here][:, self._seen[row]] = 0
                 fresh_mask[lane, 0, here, here] = _causal(n)
-                first[row] = lane * width + at
                 at += n
-        wanted = [
-            first[row] + i for row in rows for i in range(max(0, len(tokens[row]) - tail), len(tokens[row]))
-        ]
-        out = self._graph(
-            {
-                "tokens": ids,
-                "positions": positions,
-                "past_mask": past_mask,
-                "fresh_mask": fresh_mask,
-                "wanted": np.array(wanted, np.int64),
-                **self._cross,
-                **self._store,
-            }
-        )
-        self._write(out, lanes, tokens)
-        return HostLogits(out["logits"])
+                wanted[row] = range(lane * width + at - min(tail, n), lane * width + at)
+        return {
+            "tokens": ids,
+            "positions": positions,
+            "past_mask": past_mask,
+            "fresh_mask": fresh_mask,
+            "wanted": np.array([query for row in sorted(wanted) for query in wanted[row]], np.int64),
+        }
 
     def rewind(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
