@@ -3,7 +3,7 @@
 ``exact`` encodes 30 s, with zeros behind the end of the recording; a row with a number encodes that many seconds
 of silence behind the end, 30 of them being all of the window. harken's own number is in `harken.transcribe.longform`.
 
-    python benchmarks/fidelity.py --silence 1 2 4 6 10 30
+    python benchmarks/fidelity.py --silence 2 4 6 30
 """
 
 from __future__ import annotations
