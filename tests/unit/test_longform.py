@@ -13,11 +13,12 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Hooks, LongForm, TranscribeOptions
+from harken.transcribe import Hooks, LongForm, TranscribeOptions, longform
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
 
+WINDOW_FRAMES = 2 * WINDOW_STEPS
 WINDOW_SAMPLES = round(WINDOW_S * SAMPLE_RATE)
 START = TOKENIZER.sot_sequence("en", "transcribe", timestamps=True)
 MOST_PREVIOUS = DIMS.n_text_ctx // 2 - 1
@@ -313,6 +314,49 @@ def test_the_last_window_is_padded_as_asked(fidelity: str, precision: str, silen
     (behind,) = np.unique(backend.mels[1][..., WINDOW_STEPS:])
     assert (behind < 0) == silent
     assert (behind == 0) != silent
+
+
+class TestShortWindows:
+    """A window whose sound ends early is encoded with a little silence first, and whole where that is not enough."""
+
+    @pytest.fixture(autouse=True)
+    def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(longform, "QUIET_FRAMES", 10)
+        monkeypatch.setattr(longform, "ROUND_FRAMES", 8)
+
+    def lengths(self, *lines: Line, windows: float = 0.25, **options: Any) -> tuple[list[int], list[Segment]]:
+        backend = Recital(*lines)
+        segments = list(work(backend, windows, **options).segments())
+        return [mel.shape[-1] for mel in backend.mels], segments
+
+    def test_a_good_result_needs_no_more(self) -> None:
+        lengths, (segment,) = self.lengths(HELLO)
+        assert lengths == [24]  # 12 frames of sound and 10 of silence, rounded up
+        assert [attempt.reason for attempt in segment.attempts] == [None]
+
+    def test_a_whole_window_is_encoded_once(self) -> None:
+        assert self.lengths(HELLO, windows=1)[0] == [WINDOW_FRAMES]
+
+    def test_exact_windows_are_whole(self) -> None:
+        assert self.lengths(HELLO, fidelity="exact")[0] == [WINDOW_FRAMES]
+
+    def test_a_failure_is_tried_again_over_the_whole_window(self) -> None:
+        lengths, (segment,) = self.lengths(UNSURE, HELLO)
+        assert lengths == [24, WINDOW_FRAMES]
+        assert segment.text == "hello"
+        assert [attempt.temperature for attempt in segment.attempts] == [0, 0]
+        assert "below -1.0, in the part of the window" in (segment.attempts[0].reason or "")
+
+    def test_silence_is_believed_only_over_the_whole_window(self) -> None:
+        lengths, (segment,) = self.lengths(SILENCE, HELLO)
+        assert lengths == [24, WINDOW_FRAMES]
+        assert segment.text == "hello"
+        assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
+
+    def test_what_was_rejected_is_counted(self) -> None:
+        its = work(Recital(UNSURE, HELLO), windows=0.25)
+        list(its.segments())
+        assert its.stats.windows == 2
 
 
 def test_what_is_drawn_depends_on_where_a_window_is_and_on_nothing_before_it() -> None:
