@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from bench import Bench, log_probabilities
+from bench import Bench, Pair, log_probabilities
 
 from models import AUDIOS, DIMS, TOKENIZER, make_mel
 
@@ -34,6 +34,19 @@ def test_windows_are_encoded_alike_alone_and_together(bench: Bench) -> None:
         assert alone.audios == 1
         logits = log_probabilities(bench.backend.open(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
         np.testing.assert_allclose(logits[0], together[audio], atol=1e-4 * together.std(), rtol=0)
+
+
+@pytest.mark.parametrize("frames", [2, 10, DIMS.n_audio_ctx])
+def test_shorter_windows(bench: Bench, frames: int) -> None:
+    mel = make_mel()[:, :, :frames]
+    features, expected = bench.backend.encode(mel), bench.oracle.encode(mel)
+    pair = Pair(
+        bench.backend.open(features, range(AUDIOS), DIMS.n_text_ctx),
+        bench.oracle.open(expected, range(AUDIOS), DIMS.n_text_ctx),
+        bench.tolerance,
+    )
+    short = pair.extend([PROMPT] * AUDIOS)
+    assert differ(short[0], bench.open([0]).extend([PROMPT])[0], bench.tolerance)
 
 
 def test_every_window_is_heard(bench: Bench) -> None:
