@@ -47,7 +47,11 @@ def make_plan(precision: str) -> Plan:
         case "bf16" if encoder[1] == "bf16":
             return Plan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
         case "bf16":
-            raise OptionError("precision", precision, "fp32 or int8: this processor has no bfloat16 arithmetic")
+            raise OptionError(
+                "precision",
+                precision,
+                "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic",
+            )
         case _:
             return Plan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
 
