@@ -201,12 +201,17 @@ def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Recording]:
         try:
             with data.watched():
                 container = stack.enter_context(
-                    av.open(data, "r", metadata_errors="ignore", container_options=_NOTHING_ELSE)
+                    av.open(data, "r", container_options=_NOTHING_ELSE, **_lenient(av.__version__))
                 )
         except Exception as error:
             unknown = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED}"
             raise AudioError(f"{name}: {data.suspicion() or unknown}") from error
         yield Recording(name, data, container)
+
+
+def _lenient(version: str) -> dict[str, Any]:
+    """How to say that titles in no known encoding are no reason to stop; from PyAV 19 on they are none anyway."""
+    return {"metadata_errors": "ignore"} if int(version.split(".")[0]) < 19 else {}
 
 
 def _file(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
