@@ -128,7 +128,7 @@ class LogMel:
             out[:, done : done + len(part)] = self._transform_rows(part, row)
             done += len(part)
             self._frames += len(part)
-        self.ceiling = max(self.ceiling, float(out.max(initial=SILENCE)))
+        self.ceiling = max(self.ceiling, float(np.max(out, initial=SILENCE)))
         return out
 
     def _transform_rows(self, framed: Float32, row: int) -> Float32:
@@ -162,7 +162,7 @@ def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Flo
     mel = LogMel(n_mels)
     padded = np.pad(samples, (0, padding_samples))
     frames = mel._transform(np.pad(padded, _EDGE_SAMPLES, mode="reflect"))[:, :-1]
-    return normalize(frames, float(frames.max(initial=SILENCE)))
+    return normalize(frames, float(np.max(frames, initial=SILENCE)))
 
 
 def normalize(log_mel: Float32, ceiling: float) -> Float32:

@@ -119,4 +119,4 @@ class MelWindows:
 
 
 def _peak(frames: Floats) -> float:
-    return float(frames.max(initial=SILENCE))
+    return float(np.max(frames, initial=SILENCE))

@@ -82,14 +82,13 @@ def _convolve(x: Floats, weights: Weights, name: str, stride: int) -> Floats:
 def _layer_norm(x: Floats, weights: Weights, name: str) -> Floats:
     centred = x - x.mean(axis=-1, keepdims=True)
     scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(1e-5))
-    y: Floats = centred / scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-    return y
+    y = centred / scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return np.asarray(y, np.float32)
 
 
 def _softmax(x: Floats) -> Floats:
     y = np.exp(x - x.max(axis=-1, keepdims=True))
-    z: Floats = y / y.sum(axis=-1, keepdims=True)
-    return z
+    return np.asarray(y / y.sum(axis=-1, keepdims=True), np.float32)
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])

@@ -58,4 +58,4 @@ def quantise_blocks(weight: Floats, block: int) -> tuple[NDArray[np.uint8], Floa
     scales = np.abs(grouped).max(axis=2) / np.float32(127)
     divisors = np.where(scales > 0, scales, np.float32(1))
     quantised = np.rint(grouped / divisors[:, :, None]) + 128
-    return quantised.astype(np.uint8), scales
+    return quantised.astype(np.uint8), scales.astype(np.float32, copy=False)
