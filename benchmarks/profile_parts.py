@@ -128,9 +128,9 @@ class TimedBackend:
         session = self._backend.open(features, rows, capacity)
         graph, extend = session._graph, session.extend
 
-        def timed_graph(inputs: Any, into: Any = None) -> Any:
+        def timed_graph(inputs: Any) -> Any:
             self._account(SESSION, calls=0)
-            outputs = graph(inputs, into)
+            outputs = graph(inputs)
             part = STEP if inputs["positions"].min() else PROMPT
             self._account(part)
             self._account.needs(part, self._pass_s(inputs))

@@ -49,7 +49,7 @@ def parts(recording: str, threads: int) -> dict[str, float]:
     recognizer = harken.Recognizer(backend, tokenizer, "tiny.en")
     encode = backend._encoder
 
-    def timed(inputs: Arrays, into: Arrays | None = None) -> Arrays:
+    def timed(inputs: Arrays, into: Arrays) -> Arrays:
         lap("log-mel")
         outputs = encode(inputs, into)
         lap("first window through the encoder")

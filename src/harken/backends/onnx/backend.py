@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.onnx.plan import make_plan
-from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
+from harken.backends.onnx.runtimes import Graph, InPlaceGraph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
 from harken.contract import Capabilities, Features, Floats
@@ -22,7 +22,7 @@ from harken.types import Dims
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 5
+FORMAT = 6
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -67,8 +67,8 @@ class OnnxBackend:
         store = GraphStore(cache or default_root())
         # Each loads mostly outside of Python, so together they take the time of the slower one.
         with ThreadPoolExecutor(2) as pool:
-            encoder = pool.submit(self._load, store, digest, weights, "encoder")
-            decoder = pool.submit(self._load, store, digest, weights, "decoder")
+            encoder = pool.submit(self._load_encoder, partial(self._path, store, digest, weights))
+            decoder = pool.submit(self._load_decoder, partial(self._path, store, digest, weights))
             self._encoder, self._decoder = encoder.result(), decoder.result()
         self.capabilities = Capabilities(
             name="onnx",
@@ -92,14 +92,22 @@ class OnnxBackend:
         assert isinstance(features, OnnxFeatures), "features come from this backend's own encode"
         return OnnxSession(self._decoder, self.dims, features, rows, capacity)
 
-    def _load(self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str) -> Graph:
-        runtime, precision = getattr(self.plan, half)
+    def _load_encoder(self, path: Callable[[str, str], Path]) -> InPlaceGraph:
+        runtime, precision = self.plan.encoder
+        if runtime == "openvino":
+            return OpenVinoGraph(path("encoder", precision), self.threads, precision)
+        return OnnxRuntimeGraph(path("encoder", precision), self.threads)
+
+    def _load_decoder(self, path: Callable[[str, str], Path]) -> Graph:
+        _, precision = self.plan.decoder
+        return OnnxRuntimeGraph(path("decoder", precision), self.threads)
+
+    def _path(
+        self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str, precision: str
+    ) -> Path:
         kind = "int8" if precision == "int8" else "float"
         build = partial(_build, half, kind, weights, self.dims)
-        path = store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", build)
-        if runtime == "openvino":
-            return OpenVinoGraph(path, self.threads, precision)
-        return OnnxRuntimeGraph(path, self.threads)
+        return store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", build)
 
 
 def usable_processors() -> int:

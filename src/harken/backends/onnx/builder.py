@@ -9,8 +9,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from harken.backends.onnx.runtimes import INTERNAL
-
 OPSET = 20
 MICROSOFT = "com.microsoft"
 ELEMENT = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
@@ -50,7 +48,7 @@ class GraphBuilder:
 
     def ops(self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: object) -> list[str]:
         """Add a node with several outputs and return their names."""
-        stem = f"{INTERNAL}{kind}_{len(self._nodes)}"
+        stem = f"{kind}_{len(self._nodes)}"
         names = [f"{stem}_{i}" for i in range(outputs)]
         self._nodes.append(helper.make_node(kind, list(inputs), names, name=stem, domain=domain, **attributes))
         return names

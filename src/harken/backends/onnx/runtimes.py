@@ -15,30 +15,22 @@ from numpy.typing import NDArray
 
 from harken.errors import BackendUnavailable
 
-INTERNAL = "%"
-"""First character of the names of values that are neither inputs nor outputs of a graph."""
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class Graph(Protocol):
-    """A compiled graph."""
+    """A compiled graph whose outputs have shapes that only running it tells."""
 
-    def __call__(self, inputs: Arrays, into: Arrays | None = None) -> Arrays:
-        """Run once.
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Run once over C-contiguous arrays, by name; what comes out belongs to the caller."""
+        ...
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-            C-contiguous.
-        into : mapping of str to ndarray, optional
-            Arrays of the right shapes, C-contiguous float32, to compute the outputs in, which saves a copy.
 
-        Returns
-        -------
-        mapping of str to ndarray
-            `into`, or new arrays.
-        """
+class InPlaceGraph(Protocol):
+    """A compiled graph that computes its outputs where the caller wants them, which saves a copy."""
+
+    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
+        """Run once and return `into`: C-contiguous float32 arrays of the right shapes, by name."""
         ...
 
 
@@ -99,25 +91,15 @@ class OpenVinoGraph:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
         }
-        self._compiled = core.compile_model(str(path), "CPU", config)
-        self._request = self._compiled.create_infer_request()
+        self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
         self._free = Lock()
 
-    def __call__(self, inputs: Arrays, into: Arrays | None = None) -> Arrays:
+    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
         with self._free:  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
-            for name, array in (into or {}).items():
+            for name, array in into.items():
                 self._request.set_tensor(name, self._tensor(array, shared_memory=True))
             self._request.infer(inputs, share_inputs=True, share_outputs=True)
-            if into is not None:
-                return into
-            names = [_public(output.get_names()) for output in self._compiled.outputs]
-            return {name: self._request.get_tensor(name).data.copy() for name in names}
-
-
-def _public(names: set[str]) -> str:
-    """The declared name of an output, which also goes by the names of the nodes behind it."""
-    (name,) = (name for name in names if not name.startswith(INTERNAL))
-    return name
+        return into
 
 
 def import_onnxruntime() -> Any:

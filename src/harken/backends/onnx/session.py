@@ -13,6 +13,7 @@ Slots that no path uses are free and written again. The store doubles when it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,9 @@ class OnnxSession:
         ]
         if not any(lanes):
             return HostLogits(np.empty((0, self._dims.n_vocab), np.float32))
-        self._reserve(lanes, tokens)
+        free = self._reserve(lanes, tokens)
         out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **self._store})
-        self._write(out, lanes, tokens)
+        self._write(out, lanes, tokens, free)
         return HostLogits(out["logits"])
 
     def _queries(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int) -> dict[str, Any]:
@@ -129,43 +130,42 @@ class OnnxSession:
             for part in "kv"
         }
 
-    def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
-        """Double the store until every lane has a free slot for each new token."""
-        need = max(
-            sum(len(tokens[row]) for row in members) + int(self._used(lane).sum())
-            for lane, members in enumerate(lanes)
-        )
+    def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones."""
+        need = [sum(len(tokens[row]) for row in members) for members in lanes]
+        used = [self._used(lane) for lane in range(len(lanes))]
         slots = self._slots
-        while slots < need:
+        while any(slots - taken.sum() < n for n, taken in zip(need, used, strict=True)):
             slots *= 2
-        if slots == self._slots:
-            return
-        grown = self._allocate(slots)
-        for name, array in self._store.items():
-            grown[name][:, :, : self._slots] = array
-        self._store = grown
-        self._seen = np.pad(self._seen, ((0, 0), (0, slots - self._slots)))
+        added = slots - self._slots
+        if added:
+            grown = self._allocate(slots)
+            for name, array in self._store.items():
+                grown[name][:, :, : self._slots] = array
+            self._store = grown
+            self._seen = np.pad(self._seen, ((0, 0), (0, added)))
+        return [
+            np.flatnonzero(~np.pad(taken, (0, added)))[:n].tolist() for n, taken in zip(need, used, strict=True)
+        ]
 
     def _used(self, lane: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
         rows = [row for row, its in enumerate(self._lane) if its == lane]
         return np.asarray(self._seen[rows].any(axis=0))
 
-    def _write(self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> None:
-        """Put the fresh keys and values into free slots and lengthen the paths."""
-        where: list[tuple[int, int, int]] = []
-        for lane, members in enumerate(lanes):
-            free = iter(np.flatnonzero(~self._used(lane)).tolist())
-            query = 0
+    def _write(
+        self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]], free: list[list[int]]
+    ) -> None:
+        """Put the fresh keys and values into the free slots and lengthen the paths."""
+        where = [(lane, slot, query) for lane, slots in enumerate(free) for query, slot in enumerate(slots)]
+        lane_of, slot_of, query_of = np.array(where).T
+        for name, array in self._store.items():
+            array[lane_of, :, slot_of] = out[name.replace("past", "fresh")][lane_of, :, query_of]
+        for members, slots in zip(lanes, map(iter, free), strict=True):
             for row in members:
-                new = [next(free) for _ in tokens[row]]
-                where += [(lane, slot, query + i) for i, slot in enumerate(new)]
-                query += len(new)
+                new = list(islice(slots, len(tokens[row])))
                 self._paths[row] += new
                 self._seen[row, new] = True
-        lane_of, slot, query_of = np.array(where).T
-        for name, array in self._store.items():
-            array[lane_of, :, slot] = out[name.replace("past", "fresh")][lane_of, :, query_of]
 
     def _drop_lanes(self, busy: list[int]) -> None:
         """Keep only the given lanes; costs a copy, so it is done when half of them are idle."""
