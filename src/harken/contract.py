@@ -16,7 +16,7 @@ Rows are ragged: one sequence of tokens a row, of any length. Positions are coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +76,10 @@ class Logits(Protocol):
         """Set the logits of the given ids to -inf at every position."""
         ...
 
+    def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
+        """Add to the logits of some ids, one mapping of ids to bonuses a position."""
+        ...
+
     def prefer_timestamps(self, begin: int) -> None:
         """Ban ids below `begin` wherever all ids from `begin` on outweigh each single one of them.
 
@@ -132,6 +136,18 @@ class Session(Protocol):
         """Replace the rows by the given ones: reorder, fan out or drop."""
         ...
 
+    def attention(self, row: int) -> Floats:
+        """Cross-attention of the alignment heads for every token that a row has seen.
+
+        Only in a session that was opened to keep it.
+
+        Returns
+        -------
+        ndarray of shape (heads, tokens, positions), float32
+            Softmax weights over the positions of the row's window, half as many as it has mel frames.
+        """
+        ...
+
 
 class Backend(Protocol):
     """One model, ready to compute."""
@@ -153,7 +169,9 @@ class Backend(Protocol):
         """
         ...
 
-    def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
+    def open(
+        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> Session:
         """Open a session with one row for each entry of `rows`, which names the window it listens to.
 
         Parameters
@@ -164,5 +182,7 @@ class Backend(Protocol):
             Window index of each row.
         capacity : int
             Most tokens a row will hold, at most ``dims.n_text_ctx``.
+        attention : bool
+            Whether to keep the cross-attention of the alignment heads (see `Session.attention`).
         """
         ...

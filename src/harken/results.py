@@ -77,6 +77,10 @@ class Segment:
         What was tried on that window, the one kept last.
     words : tuple of Word
         Empty unless words were aligned.
+    language : str or None
+        Code of the language that its window was decoded in.
+    hallucination_score : float
+        How likely it is that nothing of this was said, 0 to 1 (see `harken.transcribe.guard`).
 
     Raises
     ------
@@ -96,9 +100,27 @@ class Segment:
     seek_s: float
     attempts: tuple[Attempt, ...] = ()
     words: tuple[Word, ...] = ()
+    language: str | None = None
+    hallucination_score: float = 0.0
 
     def __post_init__(self) -> None:
         _check_span(self.start_s, self.end_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A segment that was decoded and left out of the transcript.
+
+    Attributes
+    ----------
+    segment : Segment
+        Its `index` is that of the segment before which it stood.
+    reason : str
+        Why it was taken for invented, in a few words.
+    """
+
+    segment: Segment
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +141,10 @@ class Transcript:
         Name or path of the model.
     task : {"transcribe", "translate"}
         What was done with the speech.
+    dropped : tuple of Dropped
+        Segments that were taken for invented and left out, in order of time.
+    speech : tuple of (float, float), or None
+        Where voice activity was detected, in seconds; None where it was not looked for.
     """
 
     segments: tuple[Segment, ...]
@@ -127,6 +153,8 @@ class Transcript:
     duration_s: float
     model: str
     task: str = "transcribe"
+    dropped: tuple[Dropped, ...] = ()
+    speech: tuple[tuple[float, float], ...] | None = None
 
     @property
     def text(self) -> str:
