@@ -109,9 +109,11 @@ def compiled(linear: Linear, path: Path, threads: int) -> Graph:
     from harken.backends.onnx.graphs import decoder
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
     from harken.checkpoints import open_checkpoint, resolve
+    from harken.checkpoints.alignment import default_heads
 
     checkpoint = open_checkpoint(resolve("tiny.en"))
-    onnx.save_model(decoder(checkpoint.weights, checkpoint.dims, linear), path)
+    heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
+    onnx.save_model(decoder(checkpoint.weights, checkpoint.dims, linear, heads), path)
     return OnnxRuntimeGraph(path, threads)
 
 

@@ -77,7 +77,7 @@ def load(
     if backend == "numpy":
         from harken.backends.numpy import NumpyBackend
 
-        engine = NumpyBackend(checkpoint.dims, checkpoint.weights)
+        engine = NumpyBackend(checkpoint.dims, checkpoint.weights, alignment_heads=checkpoint.alignment_heads)
     else:
         from harken.backends.onnx import OnnxBackend
 
@@ -88,6 +88,7 @@ def load(
             precision=precision,
             threads=threads,
             cache=Path(cache) if cache is not None else None,
+            alignment_heads=checkpoint.alignment_heads,
         )
     return Recognizer(engine, Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab), str(model))
 

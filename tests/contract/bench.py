@@ -33,6 +33,15 @@ class Pair:
             assert np.abs(actual - expected).max() <= self.tolerance * expected.std()
         return actual
 
+    def attention(self, row: int) -> Floats:
+        """Ask both what a row has listened to, compare, and return it, shape (heads, tokens, positions)."""
+        expected = self.expected.attention(row)
+        actual = self.session.attention(row)
+        assert actual.shape == expected.shape
+        assert actual.dtype == np.float32
+        assert np.abs(actual - expected).max() <= self.tolerance * expected.max()
+        return actual
+
     def rewind(self, lengths: Sequence[int]) -> None:
         self.session.rewind(lengths)
         self.expected.rewind(lengths)
@@ -53,10 +62,10 @@ class Bench:
     expected: Features
     tolerance: float
 
-    def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx) -> Pair:
+    def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False) -> Pair:
         return Pair(
-            self.backend.open(self.features, rows, capacity),
-            self.oracle.open(self.expected, rows, capacity),
+            self.backend.open(self.features, rows, capacity, attention=attention),
+            self.oracle.open(self.expected, rows, capacity, attention=attention),
             self.tolerance,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench import Bench
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from models import AUDIOS, DIMS
 
@@ -14,15 +14,18 @@ PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROW
 
 
 class Program(RuleBasedStateMachine):
-    """Extend, rewind and select some rows; `Pair` compares every logit on the way."""
+    """Extend, rewind and select some rows; `Pair` compares every logit and all attention on the way."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__()
         self._bench = bench
 
-    @initialize(rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS))
-    def open(self, rows: list[int]) -> None:
-        self.pair = self._bench.open(rows)
+    @initialize(
+        rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
+    )
+    def open(self, rows: list[int], attention: bool) -> None:
+        self.attention = attention
+        self.pair = self._bench.open(rows, attention=attention)
 
     @rule(counts=PER_ROW, first=st.integers(0, 255), tail=st.integers(1, 8))
     def extend(self, counts: list[int], first: int, tail: int) -> None:
@@ -46,6 +49,13 @@ class Program(RuleBasedStateMachine):
     def select(self, data: st.DataObject) -> None:
         row = st.integers(0, len(self.pair.lengths) - 1)
         self.pair.select(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
+
+    @precondition(lambda self: self.attention)
+    @rule()
+    def listen(self) -> None:
+        for row, length in enumerate(self.pair.lengths):
+            if length:
+                self.pair.attention(row)
 
 
 def test_random_programs(bench: Bench) -> None:

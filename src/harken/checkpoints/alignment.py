@@ -35,6 +35,15 @@ def known_heads(dims: Dims) -> Heads | None:
     return tuple((int(layer), int(head)) for layer, heads in layers for head in heads.split(",")) or None
 
 
+def default_heads(dims: Dims) -> Heads:
+    """Every head of the upper half of the decoder (openai/whisper, model.py, Whisper.__init__)."""
+    return tuple(
+        (layer, head)
+        for layer in range(dims.n_text_layer // 2, dims.n_text_layer)
+        for head in range(dims.n_text_head)
+    )
+
+
 def declared_heads(value: object, dims: Dims) -> Heads | None:
     """Check the `alignment_heads` of a configuration file.
 

@@ -25,28 +25,40 @@ def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head)
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head)[0]
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "encoder.ln_post")
 
 
-def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> Floats:
-    """Decoder: all tokens of one row, shape (n,), to the logits after each, shape (n, n_vocab)."""
+def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tuple[Floats, Floats]:
+    """Decoder: all tokens of one row, shape (n,), to the logits after each, and to what each listens to.
+
+    Returns
+    -------
+    logits : ndarray of shape (n, n_vocab)
+    attention : ndarray of shape (n_text_layer, n_text_head, n, positions)
+        Softmax weights over the positions of `features`.
+    """
+    attention = []
     embedding = weights["decoder.token_embedding.weight"]
     x = embedding[tokens] + weights["decoder.positional_embedding"][: len(tokens)]
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True)
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True)[0]
         y = _layer_norm(x, weights, f"{block}.cross_attn_ln")
-        x = x + _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
+        heard, weight = _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
+        attention.append(weight)
+        x = x + heard
         x = x + _mlp(x, weights, block)
-    return _layer_norm(x, weights, "decoder.ln") @ embedding.T
+    return _layer_norm(x, weights, "decoder.ln") @ embedding.T, np.stack(attention)
 
 
 def _attention(
     x: Floats, source: Floats, weights: Weights, name: str, heads: int, *, causal: bool = False
-) -> Floats:
+) -> tuple[Floats, Floats]:
+    """Multi-head attention of x to a source, and its softmax weights, shape (heads, n, positions)."""
+
     def split(y: Floats) -> Floats:
         return y.reshape(len(y), heads, -1).transpose(1, 0, 2)
 
@@ -56,8 +68,9 @@ def _attention(
     scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
     if causal:
         scores = scores + np.triu(np.full(scores.shape[1:], -np.inf, np.float32), k=1)
-    mixed = (_softmax(scores) @ value).transpose(1, 0, 2).reshape(len(x), -1)
-    return _linear(mixed, weights, f"{name}.out")
+    weight = _softmax(scores)
+    mixed = (weight @ value).transpose(1, 0, 2).reshape(len(x), -1)
+    return _linear(mixed, weights, f"{name}.out"), weight
 
 
 def _mlp(x: Floats, weights: Weights, block: str) -> Floats:

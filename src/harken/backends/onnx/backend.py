@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,13 +17,14 @@ from harken.backends.onnx.plan import make_plan
 from harken.backends.onnx.runtimes import Graph, InPlaceGraph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
+from harken.checkpoints.alignment import Heads, default_heads
 from harken.contract import Capabilities, Features, Floats
 from harken.types import Dims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 6
+FORMAT = 7
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -42,6 +44,9 @@ class OnnxBackend:
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Where built graphs are kept; by default the user's cache directory.
+    alignment_heads : tuple of (layer, head), or None
+        Whose cross-attention sessions keep if they are asked to; None stands for all of the upper half of the
+        decoder.
 
     Raises
     ------
@@ -60,8 +65,10 @@ class OnnxBackend:
         precision: str = "auto",
         threads: int | None = None,
         cache: Path | None = None,
+        alignment_heads: Heads | None = None,
     ) -> None:
         self.dims = dims
+        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
         self.threads = threads or usable_processors()
         self.plan = make_plan(precision)
         store = GraphStore(cache or default_root())
@@ -88,9 +95,12 @@ class OnnxBackend:
             self._encoder({"mel": np.ascontiguousarray(mel[one])}, {name: cross[name][one] for name in cross})
         return OnnxFeatures(cross)
 
-    def open(self, features: Features, rows: Sequence[int], capacity: int) -> OnnxSession:
+    def open(
+        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> OnnxSession:
         assert isinstance(features, OnnxFeatures), "features come from this backend's own encode"
-        return OnnxSession(self._decoder, self.dims, features, rows, capacity)
+        heads = len(self.alignment_heads) if attention else 0
+        return OnnxSession(self._decoder, self.dims, features, rows, capacity, alignment_heads=heads)
 
     def _load_encoder(self, path: Callable[[str, str], Path]) -> InPlaceGraph:
         runtime, precision = self.plan.encoder
@@ -106,8 +116,9 @@ class OnnxBackend:
         self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str, precision: str
     ) -> Path:
         kind = "int8" if precision == "int8" else "float"
-        build = partial(_build, half, kind, weights, self.dims)
-        return store.get(f"{digest[:32]}-{half}-{kind}-v{FORMAT}", build)
+        build = partial(_build, half, kind, weights, self.dims, self.alignment_heads)
+        heads = f"-{zlib.crc32(repr(self.alignment_heads).encode()):08x}" if half == "decoder" else ""
+        return store.get(f"{digest[:32]}-{half}-{kind}{heads}-v{FORMAT}", build)
 
 
 def usable_processors() -> int:
@@ -117,11 +128,14 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _build(half: str, kind: str, weights: Mapping[str, NDArray[Any]], dims: Dims) -> ModelProto:
+def _build(
+    half: str, kind: str, weights: Mapping[str, NDArray[Any]], dims: Dims, alignment_heads: Heads
+) -> ModelProto:
     """Build the graph of one half; only this needs the onnx package, so a warm start does not wait for it."""
     from harken.backends.onnx import graphs
     from harken.backends.onnx.linear import float_linear, int8_linear
 
     if half == "encoder":
         return graphs.encoder(weights, dims)
-    return graphs.decoder(weights, dims, int8_linear if kind == "int8" else float_linear)
+    linear = int8_linear if kind == "int8" else float_linear
+    return graphs.decoder(weights, dims, linear, alignment_heads)

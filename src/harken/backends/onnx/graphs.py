@@ -17,6 +17,7 @@ import onnx
 
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.linear import Linear, float_linear
+from harken.checkpoints.alignment import Heads
 from harken.contract import Floats
 from harken.types import Dims
 
@@ -63,15 +64,17 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     return graph.model()
 
 
-def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
+def decoder(weights: Weights, dims: Dims, linear: Linear, alignment_heads: Heads) -> onnx.ModelProto:
     """Decoder of A windows of T positions with Q queries each over S slots of the past, and logits at P positions.
 
     Inputs
         tokens, positions (A, Q) int64; past_mask (A, 1, Q, S) and fresh_mask (A, 1, Q, Q) float32, added to
-        the scores; wanted (P,) int64, which of the A * Q queries get logits; for each layer i cross_k.i and
-        cross_v.i as from the encoder; past_k.i and past_v.i (A, heads, S, head size)
+        the scores; wanted (P,) int64, which of the A * Q queries get logits; aligned (1,) int64, how many
+        queries of each window, N, tell what they listen to; for each layer i cross_k.i and cross_v.i as from
+        the encoder; past_k.i and past_v.i (A, heads, S, head size)
     Outputs
-        logits (P, n_vocab); for each layer i fresh_k.i and fresh_v.i (A, heads, Q, head size)
+        logits (P, n_vocab); for each layer i fresh_k.i and fresh_v.i (A, heads, Q, head size); fresh_attention
+        (A, alignment heads, N, T), softmax weights of these heads in the order of layers
     """
     state, heads = dims.n_text_state, dims.n_text_head
     head = state // heads
@@ -82,6 +85,8 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
     past_mask = graph.input("past_mask", ("A", 1, "Q", "S"))
     fresh_mask = graph.input("fresh_mask", ("A", 1, "Q", "Q"))
     wanted = graph.input("wanted", ("P",), np.int64)
+    aligned = graph.input("aligned", (1,), np.int64)
+    attention = []
     x = graph.op("Add", layer.embed("decoder.token_embedding.weight", tokens),
                  layer.embed("decoder.positional_embedding", positions))  # fmt: skip
     for i in range(dims.n_text_layer):
@@ -114,6 +119,9 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
         query = layer.linear(y, f"{block}.cross_attn.query", head**-0.5)
         scores = graph.op("MatMul", cross_k, layer.split(query, heads, transposed=True))
         weight = graph.op("Softmax", graph.op("Transpose", scores, perm=[0, 1, 3, 2]), axis=-1)
+        if its := [head for its_layer, head in alignment_heads if its_layer == i]:
+            told = graph.op("Slice", weight, graph.constant([0]), aligned, graph.constant([2]))
+            attention.append(graph.op("Gather", told, graph.constant(its), axis=1))
         mixed = layer.merge(graph.op("MatMul", weight, cross_v), state)
         x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
         x = layer.mlp(x, block)
@@ -121,6 +129,8 @@ def decoder(weights: Weights, dims: Dims, linear: Linear) -> onnx.ModelProto:
     x = graph.layer_norm(x, weights, "decoder.ln")
     logits = linear(graph, x, np.asarray(weights["decoder.token_embedding.weight"], np.float32))
     graph.output(logits, "logits", ("P", dims.n_vocab))
+    told = graph.op("Concat", *attention, axis=1)
+    graph.output(told, "fresh_attention", ("A", len(alignment_heads), "N", "T"))
     return graph.model()
 
 

@@ -26,6 +26,7 @@ from harken.types import Dims
 
 HIDDEN = np.float32(-1e9)
 FIRST_SLOTS = 64
+ATTENTION = "past_attention"
 
 
 class OnnxFeatures:
@@ -38,6 +39,10 @@ class OnnxFeatures:
     def audios(self) -> int:
         return len(next(iter(self.cross.values())))
 
+    @property
+    def positions(self) -> int:
+        return int(next(iter(self.cross.values())).shape[2])
+
     def take(self, audios: Sequence[int]) -> dict[str, Floats]:
         """The arrays of the given windows; no copy when these are all of them in order."""
         if list(audios) == list(range(self.audios)):
@@ -46,12 +51,33 @@ class OnnxFeatures:
 
 
 class OnnxSession:
-    """`harken.contract.Session` over a decoder graph (see `harken.backends.onnx.graphs.decoder`)."""
+    """`harken.contract.Session` over a decoder graph (see `harken.backends.onnx.graphs.decoder`).
+
+    Parameters
+    ----------
+    graph : Graph
+    dims : Dims
+    features : OnnxFeatures
+    rows : sequence of int
+        Window of each row.
+    capacity : int
+        Most tokens of a row.
+    alignment_heads : int
+        How many of them the graph has, if their cross-attention is to be kept in slots too; else 0.
+    """
 
     def __init__(
-        self, graph: Graph, dims: Dims, features: OnnxFeatures, rows: Sequence[int], capacity: int
+        self,
+        graph: Graph,
+        dims: Dims,
+        features: OnnxFeatures,
+        rows: Sequence[int],
+        capacity: int,
+        *,
+        alignment_heads: int = 0,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
+        self._alignment_heads = alignment_heads
         self._audios = list(dict.fromkeys(rows))
         self._cross = features.take(self._audios)
         self._lane = [self._audios.index(audio) for audio in rows]
@@ -71,7 +97,8 @@ class OnnxSession:
         if not any(lanes):
             return HostLogits(np.empty((0, self._dims.n_vocab), np.float32))
         free = self._reserve(lanes, tokens)
-        out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **self._store})
+        past = {name: array for name, array in self._store.items() if name != ATTENTION}
+        out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **past})
         self._write(out, lanes, tokens, free)
         return HostLogits(out["logits"])
 
@@ -101,6 +128,7 @@ class OnnxSession:
             "past_mask": past_mask,
             "fresh_mask": fresh_mask,
             "wanted": np.array([query for row in sorted(wanted) for query in wanted[row]], np.int64),
+            "aligned": np.array([width if self._alignment_heads else 0]),
         }
 
     def rewind(self, lengths: Sequence[int]) -> None:
@@ -117,18 +145,28 @@ class OnnxSession:
         if 2 * len(busy) <= len(self._audios):
             self._drop_lanes(busy)
 
+    def attention(self, row: int) -> Floats:
+        assert self._alignment_heads, "a session keeps attention if it was opened to"
+        weights: Floats = self._store[ATTENTION][self._lane[row], :, self._paths[row]].transpose(1, 0, 2)
+        return weights
+
     @property
     def _slots(self) -> int:
         return self._seen.shape[1]
 
     def _allocate(self, slots: int) -> dict[str, Floats]:
+        """What is kept of every token, by the name of the graph's input; its attention is not for the graph."""
         heads = self._dims.n_text_head
         shape = (len(self._audios), heads, slots, self._dims.n_text_state // heads)
-        return {
+        store = {
             f"past_{part}.{i}": np.zeros(shape, np.float32)
             for i in range(self._dims.n_text_layer)
             for part in "kv"
         }
+        if self._alignment_heads:
+            shape = (len(self._audios), self._alignment_heads, slots, self._features.positions)
+            store[ATTENTION] = np.empty(shape, np.float32)
+        return store
 
     def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
         """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones."""
