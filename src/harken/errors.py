@@ -8,6 +8,7 @@
     ├── CheckpointError (ValueError)           a model file is damaged, truncated, hostile or not Whisper
     │   └── CheckpointNotFound (FileNotFoundError)  no model under that name or path
     ├── OptionError (ValueError)               an option has a value outside what is allowed
+    ├── ManifestError (ValueError)             a list of recordings or of hypotheses is missing or malformed
     ├── BackendUnavailable (ImportError)       a runtime that was asked for is not installed
     ├── OutputError (OSError)                  a result cannot be written
     └── Cancelled                              the caller asked to stop
@@ -58,6 +59,10 @@ class OptionError(HarkenError, ValueError):
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.allowed)
+
+
+class ManifestError(HarkenError, ValueError):
+    """A list of recordings or of hypotheses is missing or malformed; the message names file and line."""
 
 
 class BackendUnavailable(HarkenError, ImportError):
