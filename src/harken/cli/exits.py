@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import click
 
-from harken.errors import AudioError, BackendUnavailable, CheckpointError, ManifestError, OptionError, OutputError
+from harken.errors import (
+    AudioError,
+    BackendUnavailable,
+    CheckpointError,
+    ManifestError,
+    OptionError,
+    OutputError,
+)
 
 
 class Stop(BaseException):
