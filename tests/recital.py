@@ -89,7 +89,9 @@ class Recital:
         self._attempts.append(0)
         return Window(len(self.mels) - 1)
 
-    def open(self, features: Window, rows: Sequence[int], capacity: int) -> RecitalSession:
+    def open(
+        self, features: Window, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> RecitalSession:
         lines = self._windows[min(features.index, len(self._windows) - 1)]
         attempt = self._attempts[features.index]
         self._attempts[features.index] += 1

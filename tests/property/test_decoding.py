@@ -323,8 +323,10 @@ class Counted:
     def __init__(self, backend: Backend) -> None:
         self.dims, self._backend, self.forwards = backend.dims, backend, 0
 
-    def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
-        session = self._backend.open(features, rows, capacity)
+    def open(
+        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> Session:
+        session = self._backend.open(features, rows, capacity, attention=attention)
         extend = session.extend
 
         def counted(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:

@@ -6,10 +6,10 @@ Source: openai/whisper, decoding.py, BeamSearchDecoder; Kasai et al. 2022, "A Ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from harken.contract import Logits, Session
-from harken.decoding.hypothesis import Hypothesis, Observer, Step
+from harken.contract import Floats, Logits, Session
+from harken.decoding.hypothesis import Hypothesis, Listen, Observer, Step, deaf
 from harken.decoding.rules import Rules
 from harken.decoding.strategies import Beam
 
@@ -22,13 +22,14 @@ class _Path:
     logprobs: tuple[float, ...]
     total: float
     parent: int
+    attention: Floats | None = None
 
     def extended(self, token: int, logprob: float, parent: int) -> _Path:
         return _Path((*self.tokens, token), (*self.logprobs, logprob), self.total + logprob, parent)
 
     def hypothesis(self, eot: int) -> Hypothesis:
         tokens = self.tokens[:-1] if self.tokens[-1] == eot else self.tokens
-        return Hypothesis(tokens=tokens, logprobs=self.logprobs)
+        return Hypothesis(tokens=tokens, logprobs=self.logprobs, attention=self.attention)
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class _Search:
     beam: Beam
     eot: int
     limit: int
+    listen: Listen
     paths: list[_Path] = field(default_factory=lambda: [_Path((), (), 0.0, 0)])
     finished: list[_Path] = field(default_factory=list)
 
@@ -50,7 +52,10 @@ class _Search:
         return not self.paths or len(self.finished) >= self.wanted or len(self.paths[0].tokens) >= self.limit
 
     def advance(self, candidates: list[_Path]) -> None:
-        """Keep the best candidates; those that have ended are set aside until enough have."""
+        """Keep the best candidates; those that have ended are set aside until enough have.
+
+        What is set aside takes its attention along, as its row will be gone at the next step.
+        """
         ended: list[_Path] = []
         self.paths = []
         for candidate in sorted(candidates, key=lambda path: -path.total):
@@ -60,17 +65,26 @@ class _Search:
                 self.paths.append(candidate)
                 if len(self.paths) == self.beam.width:
                     break
-        self.finished += ended[: max(0, self.wanted - len(self.finished))]
+        self._set_aside(ended[: max(0, self.wanted - len(self.finished))])
+        if self.done:
+            self._set_aside(self.paths[: max(0, self.beam.width - len(self.finished))])
 
     def results(self) -> list[Hypothesis]:
         """What has ended, made up to the width with the best of what has not."""
-        missing = max(0, self.beam.width - len(self.finished))
-        rest = sorted(self.paths, key=lambda path: -path.total)[:missing]
-        return [path.hypothesis(self.eot) for path in [*self.finished, *rest]]
+        return [path.hypothesis(self.eot) for path in self.finished]
+
+    def _set_aside(self, paths: list[_Path]) -> None:
+        self.finished += [replace(path, attention=self.listen(path.parent, len(path.tokens))) for path in paths]
 
 
 def search(
-    session: Session, logits: Logits, rules: Rules, beam: Beam, limits: Sequence[int], observe: Observer
+    session: Session,
+    logits: Logits,
+    rules: Rules,
+    beam: Beam,
+    limits: Sequence[int],
+    observe: Observer,
+    listen: Listen = deaf,
 ) -> list[list[Hypothesis]]:
     """Search every row of a session that has read its prompts.
 
@@ -85,13 +99,15 @@ def search(
     limits : sequence of int
         Most tokens to sample in each window.
     observe : Observer
+    listen : Listen
+        Asked for the attention of every hypothesis that is set aside.
 
     Returns
     -------
     list of list of Hypothesis
         For each window the finished hypotheses, in the order in which they ended.
     """
-    searches = [_Search(beam, rules.eot, limit) for limit in limits]
+    searches = [_Search(beam, rules.eot, limit, listen) for limit in limits]
     active = list(enumerate(searches))
     while True:
         rules.apply(logits, [path.tokens for _, its in active for path in its.paths])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harken.contract import Floats, Ints, Logits, Session
-from harken.decoding.hypothesis import Hypothesis, Observer, Step
+from harken.decoding.hypothesis import Hypothesis, Listen, Observer, Step, deaf
 from harken.decoding.rules import Rules
 
 Pick = Callable[[Logits, Sequence[int]], tuple[Ints, Floats]]
@@ -34,10 +34,17 @@ def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -
 class _Row:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    attention: Floats | None = None
 
 
 def follow(
-    session: Session, logits: Logits, rules: Rules, pick: Pick, limits: Sequence[int], observe: Observer
+    session: Session,
+    logits: Logits,
+    rules: Rules,
+    pick: Pick,
+    limits: Sequence[int],
+    observe: Observer,
+    listen: Listen = deaf,
 ) -> list[Hypothesis]:
     """Extend every row token by token until its end of text or its limit.
 
@@ -52,6 +59,8 @@ def follow(
     limits : sequence of int
         Most tokens to sample in each row.
     observe : Observer
+    listen : Listen
+        Asked for the attention of every row that has ended.
 
     Returns
     -------
@@ -67,10 +76,13 @@ def follow(
             observe(Step(row=row, index=len(rows[row].tokens), token=token, logprob=logprob))
             rows[row].tokens.append(token)
             rows[row].logprobs.append(logprob)
-        keep = [
-            i for i, row in enumerate(active)
-            if rows[row].tokens[-1] != rules.eot and len(rows[row].tokens) < limits[row]
-        ]  # fmt: skip
+        keep: list[int] = []
+        for i, row in enumerate(active):
+            its = rows[row]
+            if its.tokens[-1] != rules.eot and len(its.tokens) < limits[row]:
+                keep.append(i)
+            else:
+                its.attention = listen(i, len(its.tokens))
         if not keep:
             break
         if len(keep) < len(active):
@@ -82,4 +94,4 @@ def follow(
 
 def _hypothesis(row: _Row, eot: int) -> Hypothesis:
     tokens = row.tokens[:-1] if row.tokens[-1] == eot else row.tokens
-    return Hypothesis(tokens=tuple(tokens), logprobs=tuple(row.logprobs))
+    return Hypothesis(tokens=tuple(tokens), logprobs=tuple(row.logprobs), attention=row.attention)

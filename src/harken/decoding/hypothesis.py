@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from harken.contract import Floats, Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +18,14 @@ class Hypothesis:
         Sampled tokens, without the end of text.
     logprobs : tuple of float
         Log-probability of each, at temperature 1, under the rules; one more for the end of text if it was reached.
+    attention : ndarray of shape (heads, len(logprobs), positions), or None
+        What the decoder listened to when it chose each: softmax weights of the alignment heads; None where they
+        were not asked for.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    attention: Floats | None = field(default=None, compare=False, repr=False)
 
     @property
     def sum_logprob(self) -> float:
@@ -36,6 +42,23 @@ class Hypothesis:
         length = max(1, len(self.tokens))
         divisor = length if length_penalty is None else ((5 + length) / 6) ** length_penalty
         return self.sum_logprob / divisor
+
+
+Listen = Callable[[int, int], Floats | None]
+"""Give what the decoder listened to when it chose the last tokens of a row: which row, and how many tokens."""
+
+
+def deaf(row: int, count: int) -> None:
+    """Give nothing: a `Listen` for sessions that keep no attention."""
+
+
+def listen_to(session: Session) -> Listen:
+    """Take from a session what it has kept, for as long as it still holds the row."""
+
+    def listen(row: int, count: int) -> Floats:
+        return session.attention(row)[:, -count:].copy()
+
+    return listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.contract import Backend, Features, Logits, Session
+from harken.contract import Backend, Features, Floats, Logits, Session
 from harken.decoding.beam import search
 from harken.decoding.greedy import follow, pick_best, pick_sample
-from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
+from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, deaf, listen_to
 from harken.decoding.rules import Rules
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
 from harken.text import Tokenizer
@@ -67,6 +67,7 @@ def decode(
     rules: Rules,
     strategy: Strategy,
     observe: Observer = lambda step: None,
+    attention: bool = False,
 ) -> tuple[list[Decoded], DecodeStats]:
     """Decode one window or a batch of them.
 
@@ -81,6 +82,8 @@ def decode(
     strategy : Greedy, Sample or Beam
     observe : callable
         Called with every `Step`; decoding stops at once with whatever it raises.
+    attention : bool
+        Whether hypotheses tell what the decoder listened to.
 
     Returns
     -------
@@ -91,7 +94,8 @@ def decode(
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
-    session = _Counted(backend.open(features, [window.audio for window in windows], n_ctx))
+    session = _Counted(backend.open(features, [window.audio for window in windows], n_ctx, attention=attention))
+    listen = listen_to(session) if attention else deaf
     starts = [len(prompt) - prompt.index(tokenizer.sot) for prompt in prompts]
     tail = max(starts)
     logits = session.extend(prompts, tail)
@@ -109,18 +113,17 @@ def decode(
 
     match strategy:
         case Greedy():
-            best = follow(session, logits, rules, pick_best, limits, count)
+            best = follow(session, logits, rules, pick_best, limits, count, listen)
         case Sample(temperature=temperature, best_of=n):
             fan_out = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
             session.select(fan_out)
             pick = pick_sample(temperature, generators)
-            samples = follow(
-                session, logits.take(fan_out), rules, pick, [limits[row] for row in fan_out], count
-            )
+            each_limit = [limits[row] for row in fan_out]
+            samples = follow(session, logits.take(fan_out), rules, pick, each_limit, count, listen)
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
-            found = search(session, logits, rules, strategy, limits, count)
+            found = search(session, logits, rules, strategy, limits, count, listen)
             best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
     stats = DecodeStats(
         windows=len(windows),
@@ -173,3 +176,6 @@ class _Counted:
     def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
         self.forwards += 1
         return self._session.extend(tokens, tail)
+
+    def attention(self, row: int) -> Floats:
+        return self._session.attention(row)

@@ -1,0 +1,81 @@
+"""What a decode says it has listened to is what a plain reading of the same tokens listens to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harken.contract import Backend
+from harken.decoding import Beam, Greedy, Rules, Sample, Strategy, Window, decode, make_rules
+from models import AUDIOS, DIMS, TOKENIZER, make_mel
+
+EOT = TOKENIZER.eot
+TEXT = [*b" aeinorst,."]
+STRATEGIES = [
+    Greedy(),
+    Beam(width=3),
+    Beam(width=2, patience=2.0, length_penalty=0.6),
+    Sample(temperature=0.8, best_of=3),
+]
+
+
+def rules_over(kept: list[int]) -> Rules:
+    never = sorted(set(range(DIMS.n_vocab)) - set(kept))
+    return make_rules(TOKENIZER, timestamps=False, suppress_tokens=never)
+
+
+RULES = {"some end": rules_over([*TEXT, EOT]), "none end": rules_over(TEXT)}
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    previous = draw(st.lists(st.sampled_from(TEXT), max_size=12))
+    return Window(
+        audio=draw(st.integers(0, AUDIOS - 1)), prompt=(*previous, *TOKENIZER.sot_sequence("en")), seed=(3,)
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=3)
+@given(batch=st.lists(windows(), min_size=1, max_size=4))
+@pytest.mark.parametrize("name", ["numpy", "onnx-fp32"])
+def test_a_decode_tells_what_each_token_was_chosen_by(
+    open_backend, name: str, rules: str, strategy: Strategy, batch: list[Window]
+) -> None:
+    backend: Backend = open_backend(name)
+    features = backend.encode(make_mel())
+    found, _ = decode(
+        backend, features, batch, tokenizer=TOKENIZER, rules=RULES[rules], strategy=strategy, attention=True
+    )
+    for window, its in zip(batch, found, strict=True):
+        hypothesis = its.hypothesis
+        assert hypothesis.attention is not None
+        reading = backend.open(features, [window.audio], DIMS.n_text_ctx, attention=True)
+        chosen = len(hypothesis.logprobs)
+        reading.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + chosen - 1]])
+        expected = reading.attention(0)[:, len(window.prompt) - 1 :]
+        assert hypothesis.attention.shape[1] == chosen
+        np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_it_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
+    features = oracle.encode(make_mel())
+    batch = [Window(audio=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(AUDIOS)]
+    plain, listening = (
+        decode(
+            oracle,
+            features,
+            batch,
+            tokenizer=TOKENIZER,
+            rules=RULES["some end"],
+            strategy=strategy,
+            attention=on,
+        )
+        for on in (False, True)
+    )
+    assert plain == listening
+    assert all(its.hypothesis.attention is None for its in plain[0])
