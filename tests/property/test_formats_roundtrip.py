@@ -6,13 +6,15 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.formats import FORMATS, render
-from harken.results import Attempt, Segment, Transcript, Word
+from harken.errors import OptionError
+from harken.formats import FORMATS, Layout, as_json, from_json, render
+from harken.results import Attempt, Dropped, Segment, Transcript, Word
 
 Cue = tuple[int, int, str]  # start and end in milliseconds, text
 
@@ -73,6 +75,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.text
     "ab-->< &;lt\t\r\n\x85[]1:.", max_size=30
 )
 numbers = st.floats()
+KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "words", "start")
 probabilities = st.floats(0, 1)
 
 
@@ -103,7 +106,9 @@ segments = st.builds(
     no_speech_prob=probabilities,
     seek_s=st.floats(0, 5e5),
     attempts=st.lists(attempts, max_size=2).map(tuple),
-    words=st.lists(words, max_size=2).map(tuple),
+    words=st.lists(words, max_size=3).map(tuple),
+    language=st.none() | st.sampled_from(["en", "de"]),
+    hallucination_score=probabilities,
 )
 transcripts = st.builds(
     Transcript,
@@ -113,7 +118,16 @@ transcripts = st.builds(
     duration_s=st.floats(0, 1e6),
     model=texts,
     task=st.sampled_from(["transcribe", "translate"]),
+    dropped=st.lists(st.builds(Dropped, segment=segments, reason=texts), max_size=2).map(tuple),
+    speech=st.none() | st.lists(st.tuples(probabilities, probabilities), max_size=2).map(tuple),
 )
+few = st.none() | st.integers(1, 20)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    marks = draw(st.sampled_from([{}, {"highlight_words": True}, {"karaoke": True}]))
+    return Layout(max_line_width=draw(few), max_line_count=draw(few), max_words_per_line=draw(few), **marks)
 
 
 def spoken(transcript: Transcript) -> list[Segment]:
@@ -188,6 +202,68 @@ def test_json(transcript: Transcript) -> None:
         assert [(w["word"], w["start"], w["end"]) for w in got["words"]] == [
             (w.text, w.start_s, w.end_s) for w in segment.words
         ]
+
+
+def rounded(value: object) -> object:
+    """As the json form holds it: numbers that json cannot hold are None."""
+    return json.loads(json.dumps(as_json(value)))
+
+
+@given(transcript=transcripts)
+def test_json_is_read_back(transcript: Transcript) -> None:
+    read = from_json(json.loads("".join(render(transcript, "json"))))
+    assert rounded(read) == rounded(transcript)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(document=values)
+def test_what_is_no_transcript_is_refused(document: object) -> None:
+    with pytest.raises(OptionError):
+        from_json(document)
+
+
+def letters(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def said(segment: Segment) -> str:
+    """What cues made of words say: the words of a segment, where it has any."""
+    words = "".join(word.text for word in segment.words)
+    return letters(words if words.strip() else segment.text)
+
+
+@pytest.mark.parametrize("karaoke", [False, True])
+@settings(max_examples=50)
+@given(transcript=transcripts, layout=layouts())
+def test_however_cues_are_cut_nothing_is_lost(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
+    layout = replace(layout, highlight_words=False, karaoke=karaoke)
+    expected = "".join(
+        said(segment) if layout.needs_words else letters(segment.text) for segment in spoken(transcript)
+    )
+    content = "".join(render(transcript, "vtt", layout))
+    header, *cues = blocks(content)
+    assert header == ["WEBVTT"]
+    shown = (re.sub("<[^<>]*>", "", parse_cue(cue)[2]) for cue in cues)
+    assert letters("".join(html.unescape(text) for text in shown)) == expected
+    events = re.findall("^Dialogue: .*,,0,0,0,,(.*)$", "".join(render(transcript, "ass", layout)), re.MULTILINE)
+    plain = (re.sub(r"(?<!\\)\{\\k\d+\}", "", event).replace("\\N", "") for event in events)
+    assert letters("".join(re.sub(r"\\([{}])", r"\1", text) for text in plain)) == expected.replace(
+        "\\", "\\\u2060"
+    )
+
+
+@settings(max_examples=50)
+@given(transcript=transcripts, layout=layouts())
+def test_every_cue_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
+    for block in blocks("".join(render(transcript, "srt", layout))):
+        assert all(line.strip() for line in block)
+        assert parse_cue(block[1:])[2]
 
 
 @given(transcript=transcripts, name=st.sampled_from([*FORMATS]))

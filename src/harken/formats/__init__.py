@@ -1,0 +1,105 @@
+"""The forms of a transcript on disk: subtitles, tables, json, and a page that plays the recording.
+
+A `Writer` only makes text, piece by piece, so that segments can be written as they arrive and every piece
+can go to a file, a screen or a socket::
+
+    writer = Writer("srt", Layout(max_line_width=42, max_line_count=2))
+    out(writer.header())
+    for segment in segments:
+        out(writer.segment(segment))
+    out(writer.footer(transcript))
+
+Whoever stops early still writes the footer, with the transcript of what is done: the result is complete.
+A segment without text writes nothing, except in json and html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from harken.errors import OptionError
+from harken.formats import rows, subtitles
+from harken.formats.document import Document, as_json, from_json
+from harken.formats.form import Form
+from harken.formats.layout import Layout
+from harken.formats.page import Page
+from harken.formats.plain import clock
+from harken.formats.recording import Recording
+from harken.formats.subtitles import Subtitles
+from harken.results import Segment, Transcript
+
+__all__ = ["FORMATS", "Form", "Layout", "Recording", "Writer", "as_json", "clock", "from_json", "render"]
+
+#: Every form by name, which is also the suffix of its files.
+FORMATS: dict[str, Callable[[Layout, Recording | None], Form]] = {
+    "txt": lambda layout, recording: rows.TXT,
+    "srt": lambda layout, recording: Subtitles(subtitles.SRT, layout),
+    "vtt": lambda layout, recording: Subtitles(subtitles.VTT, layout),
+    "ass": lambda layout, recording: Subtitles(subtitles.ASS, layout),
+    "lrc": lambda layout, recording: Subtitles(subtitles.LRC, layout),
+    "tsv": lambda layout, recording: rows.TSV,
+    "words.tsv": lambda layout, recording: rows.WORDS,
+    "json": lambda layout, recording: Document(),
+    "html": Page,
+}
+
+
+class Writer:
+    """Makes the text of one transcript in one form.
+
+    Parameters
+    ----------
+    name : str
+        A key of `FORMATS`.
+    layout : Layout, optional
+    recording : Recording, optional
+        What the html form plays.
+
+    Raises
+    ------
+    OptionError
+        If there is no such form.
+    """
+
+    def __init__(self, name: str, layout: Layout | None = None, recording: Recording | None = None) -> None:
+        if name not in FORMATS:
+            raise OptionError("format", name, ", ".join(FORMATS))
+        self._form = FORMATS[name](layout or Layout(), recording)
+
+    def header(self) -> str:
+        """What comes before the first segment."""
+        return self._form.header()
+
+    def segment(self, segment: Segment) -> str:
+        """What the next segment adds; a form that fills cues across segments may hold it back."""
+        return self._form.segment(segment)
+
+    def footer(self, transcript: Transcript) -> str:
+        """What comes after the last segment; json puts everything there that concerns the whole."""
+        return self._form.footer(transcript)
+
+
+def render(
+    transcript: Transcript, name: str, layout: Layout | None = None, recording: Recording | None = None
+) -> Iterator[str]:
+    """Give the text of a finished transcript in one form, piece by piece.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        What to write.
+    name : str
+        A key of `FORMATS`.
+    layout : Layout, optional
+    recording : Recording, optional
+        What the html form plays.
+
+    Raises
+    ------
+    OptionError
+        If there is no such form.
+    """
+    writer = Writer(name, layout, recording)
+    yield writer.header()
+    yield from map(writer.segment, transcript.segments)
+    yield writer.footer(transcript)

@@ -1,0 +1,56 @@
+"""What can be chosen about the look of a transcript. Faces derive their flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from harken.errors import OptionError
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How lines are broken and what becomes of the times of words; the defaults leave segments as they are.
+
+    Where a segment has no words it is written as a whole, whatever is asked for.
+
+    Raises
+    ------
+    OptionError
+        If a value is outside what is allowed.
+    """
+
+    max_line_width: int | None = _option(
+        None, "Characters a line of srt, vtt, ass and lrc; a longer one is broken between words."
+    )
+    max_line_count: int | None = _option(
+        None, "Lines a cue; together with the width above, cues are filled without regard to segments."
+    )
+    max_words_per_line: int | None = _option(
+        None, "Words a cue; without effect on cues that are filled without regard to segments."
+    )
+    highlight_words: bool = _option(False, "In srt and vtt underline each word while it is spoken.")
+    karaoke: bool = _option(False, "In vtt, lrc and ass put the time of every word inside its line.")
+    embed_audio: bool = _option(False, "Put the recording into the html page, instead of a link to it.")
+
+    def __post_init__(self) -> None:
+        for name in ("max_line_width", "max_line_count", "max_words_per_line"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(name, value, "an integer from 1 on, or none")
+        if self.highlight_words and self.karaoke:
+            raise OptionError("karaoke", True, "False together with highlight_words=True")
+
+    @property
+    def breaks_lines(self) -> bool:
+        """Whether cues are made of words, not of segments."""
+        return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None, None, None)
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether segments are to bring words."""
+        return self.breaks_lines or self.highlight_words or self.karaoke

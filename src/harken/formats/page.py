@@ -1,0 +1,88 @@
+"""The html form: one file that plays the recording, follows the words, and needs neither server nor network.
+
+The page is a frame around the json form, which stands in it as data; its script makes the text out of that. So
+everything that is known can be read back out of the page, and no text of the transcript is ever markup.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from string import Template
+
+from harken.formats.document import Document
+from harken.formats.layout import Layout
+from harken.formats.recording import Recording
+from harken.results import Segment, Transcript
+
+_DATA = Path(__file__).parent / "data"
+
+_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
+<p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
+kind that this browser does not know.</p>"""
+
+
+class Page:
+    """`harken.formats.form.Form` of html.
+
+    Parameters
+    ----------
+    layout : Layout
+    recording : Recording or None
+        What the page plays; without one it is read only.
+    """
+
+    def __init__(self, layout: Layout, recording: Recording | None) -> None:
+        self._document = Document()
+        self._embeds = layout.embed_audio
+        self._recording = recording
+        self._before, _, self._after = _source("page.html").partition("$data")
+
+    def header(self) -> str:
+        """The page up to its data; holds the whole recording, if that is to be inside.
+
+        Raises
+        ------
+        AudioError
+            If the recording is to be inside and cannot be read.
+        """
+        style, script = _source("page.css"), _source("page.js")
+        frame = Template(self._before).substitute(
+            title=escape(self._recording.path.name if self._recording else "Transcript"),
+            style=style,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            player=self._player(),
+        )
+        return frame + _as_data(self._document.header())
+
+    def segment(self, segment: Segment) -> str:
+        """The data of one segment."""
+        return _as_data(self._document.segment(segment))
+
+    def footer(self, transcript: Transcript) -> str:
+        """The data of the whole, and the script that shows it."""
+        frame = Template(self._after).substitute(script=_source("page.js"))
+        return _as_data(self._document.footer(transcript)) + frame
+
+    def _player(self) -> str:
+        if self._recording is None:
+            return ""
+        url = self._recording.data if self._embeds else self._recording.link
+        return _PLAYER.format(url=escape(url))
+
+
+def _source(name: str) -> str:
+    return (_DATA / name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    """How a content security policy names what may run: nothing else does, whatever gets into the page."""
+    return f"sha256-{b64encode(sha256(source.encode()).digest()).decode()}"
+
+
+def _as_data(json: str) -> str:
+    """JSON that no parser of html takes for the end of its element: all of its ``<`` stand in strings."""
+    return json.replace("<", "\\u003c")

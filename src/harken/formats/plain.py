@@ -1,0 +1,31 @@
+"""Text as the forms want it, and times as they write them."""
+
+from __future__ import annotations
+
+
+def lines(text: str) -> str:
+    """Text without the blank lines that would end a cue."""
+    return "\n".join(line for line in map(str.strip, text.splitlines()) if line)
+
+
+def line(text: str) -> str:
+    """Text on one line, without tabs."""
+    return lines(text).replace("\n", " ").replace("\t", " ")
+
+
+def milliseconds(seconds: float) -> int:
+    """Time in whole milliseconds."""
+    return round(seconds * 1000)
+
+
+def centiseconds(seconds: float) -> int:
+    """Time in whole hundredths of a second."""
+    return round(seconds * 100)
+
+
+def clock(milliseconds: int, mark: str = ".") -> str:
+    """Time as ``hh:mm:ss.mmm``; the hours take more than two digits where they need them."""
+    seconds, milliseconds = divmod(milliseconds, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{mark}{milliseconds:03}"

@@ -1,0 +1,255 @@
+"""Lines, cues and marks that come from the times of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harken.errors import OptionError
+from harken.formats import Layout, Writer, render
+from harken.results import Segment, Transcript, Word
+
+Spans = list[tuple[float, float, str]]
+
+AND_SO: Spans = [
+    (0.0, 0.42, " And"), (0.42, 0.9, " so,"), (1.3, 1.5, " my"), (1.5, 2.0, " fellow"), (2.0, 2.6, " Americans,"),
+]  # fmt: skip
+ASK_NOT: Spans = [
+    (2.9, 3.1, " ask"), (3.1, 3.5, " not"), (7.2, 7.5, " what"), (7.5, 7.9, " your"), (7.9, 8.4, " country"),
+]  # fmt: skip
+
+
+def segment(spans: Spans, **other: Any) -> Segment:
+    words = tuple(Word(start_s=a, end_s=b, text=text, probability=0.5) for a, b, text in spans)
+    fields = {"index": 0, "tokens": (), "temperature": 0.0, "avg_logprob": -0.1, "compression_ratio": 1.0}
+    about = {"start_s": spans[0][0], "end_s": spans[-1][1], "text": "".join(text for *_, text in spans)}
+    return Segment(**{**fields, **about, "no_speech_prob": 0.0, "seek_s": 0.0, "words": words, **other})
+
+
+def transcript(*segments: Segment) -> Transcript:
+    return Transcript(segments=segments, language="en", duration_s=9.0, model="tiny.en")
+
+
+def written(name: str, *segments: Segment, **layout: Any) -> str:
+    return "".join(render(transcript(*segments), name, Layout(**layout)))
+
+
+def cues(content: str) -> list[tuple[int, int, str]]:
+    """Start and end in milliseconds, and text, of every cue of an srt."""
+    found = []
+    for block in content.split("\n\n")[:-1]:
+        _, times, text = block.split("\n", 2)
+        start, end = times.split(" --> ")
+        found.append((milliseconds(start), milliseconds(end), text))
+    return found
+
+
+def milliseconds(clock: str) -> int:
+    hours, minutes, seconds = clock.replace(",", "").split(":")
+    return (int(hours) * 60 + int(minutes)) * 60_000 + int(seconds)
+
+
+# What WriteSRT of openai-whisper 20250625 makes of the two segments above.
+REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
+    (
+        {"highlight_words": True},
+        [
+            (0, 420, "<u>And</u> so, my fellow Americans,"),
+            (420, 900, "And <u>so,</u> my fellow Americans,"),
+            (900, 1300, "And so, my fellow Americans,"),
+            (1300, 1500, "And so, <u>my</u> fellow Americans,"),
+            (1500, 2000, "And so, my <u>fellow</u> Americans,"),
+            (2000, 2600, "And so, my fellow <u>Americans,</u>"),
+            (2900, 3100, "<u>ask</u> not what your country"),
+            (3100, 3500, "ask <u>not</u> what your country"),
+            (3500, 7200, "ask not what your country"),
+            (7200, 7500, "ask not <u>what</u> your country"),
+            (7500, 7900, "ask not what <u>your</u> country"),
+            (7900, 8400, "ask not what your <u>country</u>"),
+        ],
+    ),
+    (
+        {"max_line_width": 12},
+        [(0, 2600, "And so, my\nfellow\nAmericans,"), (2900, 8400, "ask not what\nyour country")],
+    ),
+    (
+        {"max_line_width": 12, "max_line_count": 2},
+        [
+            (0, 2000, "And so, my\nfellow"),
+            (2000, 3500, "Americans,\nask not"),
+            (7200, 8400, "what your\ncountry"),
+        ],
+    ),
+    (
+        {"max_words_per_line": 3},
+        [
+            (0, 1500, "And so, my"),
+            (1500, 2600, "fellow Americans,"),
+            (2900, 7500, "ask not what"),
+            (7500, 8400, "your country"),
+        ],
+    ),
+    (
+        {"max_line_width": 16, "max_line_count": 1},
+        [
+            (0, 1500, "And so, my"),
+            (1500, 2000, "fellow"),
+            (2000, 3100, "Americans, ask"),
+            (3100, 3500, "not"),
+            (7200, 7900, "what your"),
+            (7900, 8400, "country"),
+        ],
+    ),
+    (
+        {"max_line_width": 9, "max_words_per_line": 4},
+        [
+            (0, 2000, "And so,\nmy fellow"),
+            (2000, 2600, "Americans,"),
+            (2900, 7900, "ask not\nwhat your"),
+            (7900, 8400, "country"),
+        ],
+    ),
+    (
+        {"max_line_width": 14, "max_line_count": 2, "highlight_words": True},
+        [
+            (0, 420, "<u>And</u> so, my\nfellow"),
+            (420, 900, "And <u>so,</u> my\nfellow"),
+            (900, 1300, "And so, my\nfellow"),
+            (1300, 1500, "And so, <u>my</u>\nfellow"),
+            (1500, 2000, "And so, my\n<u>fellow</u>"),
+            (2000, 2600, "<u>Americans,</u> ask\nnot"),
+            (2600, 2900, "Americans, ask\nnot"),
+            (2900, 3100, "Americans, <u>ask</u>\nnot"),
+            (3100, 3500, "Americans, ask\n<u>not</u>"),
+            (7200, 7500, "<u>what</u> your\ncountry"),
+            (7500, 7900, "what <u>your</u>\ncountry"),
+            (7900, 8400, "what your\n<u>country</u>"),
+        ],
+    ),
+    (
+        {"max_line_count": 1},
+        [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask not what your country")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("layout", "expected"), REFERENCE, ids=[str(layout) for layout, _ in REFERENCE])
+def test_cues_of_the_reference(layout: dict[str, Any], expected: list[tuple[int, int, str]]) -> None:
+    assert cues(written("srt", segment(AND_SO), segment(ASK_NOT), **layout)) == expected
+
+
+def test_words_change_nothing_unless_it_is_asked_for() -> None:
+    spoken = segment(AND_SO, end_s=3.0)
+    assert cues(written("srt", spoken)) == [(0, 3000, "And so, my fellow Americans,")]
+
+
+def test_a_segment_without_words_is_written_as_a_whole_and_ends_the_cue_before() -> None:
+    silent = segment(ASK_NOT, words=(), text=" ask\nnot")
+    found = cues(written("srt", segment(AND_SO), silent, max_line_width=40, max_line_count=2))
+    assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
+    assert cues(written("srt", silent, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
+
+
+def test_a_cue_across_segments_is_held_back_and_written_in_the_end() -> None:
+    writer = Writer("srt", Layout(max_line_width=40, max_line_count=2))
+    assert writer.segment(segment(AND_SO)) == ""
+    assert cues(writer.footer(transcript(segment(AND_SO)))) == [(0, 2600, "And so, my fellow Americans,")]
+
+
+@pytest.mark.parametrize("white", ["\n", " \r\n ", "\u2028", "\n\n"])
+def test_white_space_in_words_breaks_no_cue(white: str) -> None:
+    odd: Spans = [(0.0, 1.0, f"{white}one"), (1.0, 1.5, white), (1.5, 2.0, f" a{white}b")]
+    for layout in ({"max_line_width": 3}, {"highlight_words": True}, {"karaoke": True}):
+        for name in ("srt", "vtt"):
+            assert "\n\n\n" not in written(name, segment(odd), **layout)
+            assert all(block for block in written(name, segment(odd), **layout).split("\n\n")[:-1])
+
+
+def test_highlighted_words_of_vtt_are_escaped() -> None:
+    tricky: Spans = [(0.0, 1.0, " <i>"), (1.0, 2.0, " R&D")]
+    assert written("vtt", segment(tricky), highlight_words=True) == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\n<u>&lt;i&gt;</u> R&amp;D\n\n"
+        "00:00:01.000 --> 00:00:02.000\n&lt;i&gt; <u>R&amp;D</u>\n\n"
+    )
+
+
+def test_karaoke_of_vtt() -> None:
+    assert written("vtt", segment(AND_SO), karaoke=True) == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
+        "<00:00:01.500><c>fellow</c> <00:00:02.000><c>Americans,</c>\n\n"
+    )
+
+
+def test_times_inside_a_cue_of_vtt_rise_and_lie_within_it() -> None:
+    still: Spans = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
+    assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", segment(still), karaoke=True)
+
+
+def test_karaoke_of_lrc() -> None:
+    assert written("lrc", segment(AND_SO), karaoke=True, max_words_per_line=3) == (
+        "[00:00.00]<00:00.00>And <00:00.42>so, <00:01.30>my<00:01.50>\n"
+        "[00:01.50]<00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
+    )
+    odd: Spans = [(0.0, 1.0, " <00:05.00>la")]
+    assert written("lrc", segment(odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
+
+
+def test_a_broken_line_of_lrc_is_one_line() -> None:
+    assert written("lrc", segment(ASK_NOT), max_line_width=12) == "[00:02.90]ask not what your country\n"
+
+
+def events(content: str) -> list[str]:
+    return [line for line in content.splitlines() if line.startswith("Dialogue: ")]
+
+
+def test_ass() -> None:
+    content = written("ass", segment(AND_SO), segment(ASK_NOT), max_line_width=12)
+    assert content.startswith("[Script Info]\nScriptType: v4.00+\n")
+    assert events(content) == [
+        "Dialogue: 0,0:00:00.00,0:00:02.60,Default,,0,0,0,,And so, my\\Nfellow\\NAmericans,",
+        "Dialogue: 0,0:00:02.90,0:00:08.40,Default,,0,0,0,,ask not what\\Nyour country",
+    ]
+    style, names = (
+        line.partition(": ")[2].split(",")
+        for line in content.splitlines()
+        if "Style:" in line or "Name, F" in line
+    )
+    assert len(style) == len(names)
+
+
+def test_karaoke_of_ass_counts_every_hundredth_of_the_cue() -> None:
+    (event,) = events(written("ass", segment(AND_SO), karaoke=True))
+    assert event.endswith(r",,{\k42}And {\k48}so, {\k40}{\k20}my {\k50}fellow {\k60}Americans,")
+
+
+def test_signs_of_ass_are_harmless() -> None:
+    tricky = segment([(3600.0, 3661.5, r" {\b1}C:\new")])
+    assert events(written("ass", tricky)) == [
+        "Dialogue: 0,1:00:00.00,1:01:01.50,Default,,0,0,0,,\\{\\\u2060b1\\}C:\\\u2060new"
+    ]
+
+
+def test_words_as_rows() -> None:
+    assert written("words.tsv", segment(AND_SO[:2]), segment(ASK_NOT, words=())) == (
+        "start\tend\tprobability\tword\n0\t420\t0.5000\tAnd\n420\t900\t0.5000\tso,\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["max_line_width", "max_line_count", "max_words_per_line"])
+def test_a_layout_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}=0: allowed is an integer from 1 on, or none"):
+        Layout(**{name: 0})
+
+
+def test_two_ways_to_show_words_at_once_are_refused() -> None:
+    with pytest.raises(OptionError, match="karaoke=True: allowed is False together with highlight_words=True"):
+        Layout(karaoke=True, highlight_words=True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "needs"),
+    [({}, False), ({"embed_audio": True}, False), ({"karaoke": True}, True), ({"max_line_width": 9}, True)],
+)
+def test_which_layouts_need_words(layout: dict[str, Any], needs: bool) -> None:
+    assert Layout(**layout).needs_words is needs
