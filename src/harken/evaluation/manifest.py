@@ -1,0 +1,184 @@
+"""Manifests: recordings and what is said in them, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harken.audio import duration
+from harken.errors import ManifestError, OptionError
+from harken.text import resolve
+
+MANIFEST = "manifest.jsonl"
+NO_LANGUAGE = ("", "none")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One recording and what is said in it.
+
+    Attributes
+    ----------
+    name : str
+        Folder of the manifest and file in it, such as ``"german/a.flac"``: by this results name the recording.
+    path : Path
+    text : str
+        What is said; empty where nothing is.
+    language : str or None
+        Code of the language; None where it is not known or nothing is said.
+    seconds : float or None
+        Length, if the manifest tells.
+    speaker : str or None
+    """
+
+    name: str
+    path: Path
+    text: str
+    language: str | None = None
+    seconds: float | None = None
+    speaker: str | None = None
+
+
+def read_manifests(
+    paths: Iterable[str | os.PathLike[str]],
+    limit: int | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> tuple[Entry, ...]:
+    """Read manifests, one after another.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Files of JSON lines, or folders that hold a ``manifest.jsonl``. A line is an object with ``audio`` (path
+        from the manifest) and ``text``, and where known ``language``, ``seconds`` and ``speaker``.
+    limit : int, optional
+        How many recordings of each manifest, spread evenly over it.
+    note : callable, optional
+        Told of every line that is left out because its recording is named in another, too: where both say
+        something else, the recording can be that of one only, and its length tells of which.
+
+    Returns
+    -------
+    tuple of Entry
+
+    Raises
+    ------
+    ManifestError
+        If a manifest is missing or holds nothing, a line is not such an object or names no file, or two lines
+        say different things of one recording.
+    """
+    entries: dict[str, Entry] = {}
+    for path in map(Path, paths):
+        for entry in spread(_read(path / MANIFEST if path.is_dir() else path, note), limit):
+            if entry.name in entries:
+                raise ManifestError(
+                    f"{path}: there is another {entry.name}; allowed are names that folder and file tell apart"
+                )
+            entries[entry.name] = entry
+    return tuple(entries.values())
+
+
+def spread(items: Sequence[T], limit: int | None) -> Sequence[T]:
+    """As many of the items, evenly spread over all of them and always the same ones; all if there is no limit."""
+    if limit is None or limit >= len(items):
+        return items
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def _read(path: Path, note: Callable[[str], None]) -> list[Entry]:
+    try:
+        # Not splitlines: a text may hold other ends of lines, which JSON lets stand.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise ManifestError(f"{path}: {reason}; allowed is a manifest, or a folder with {MANIFEST}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
+    named: dict[str, dict[str, Entry]] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            entry, where = _entry(line, path, number)
+            named.setdefault(entry.name, {})[where] = entry
+    if not named:
+        raise ManifestError(f"{path}: holds no recordings")
+    return [_only(its, note) for its in named.values()]
+
+
+def _only(named: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
+    """Of the lines that name one recording, the one that is of it."""
+    kept, *others = named
+    why = f"{kept} says the same"
+    if any(named[kept] != named[other] for other in others):
+        length_s = duration(named[kept].path)
+        off = {where: abs((entry.seconds or inf) - (length_s or inf)) for where, entry in named.items()}
+        if not all(map(isfinite, off.values())):
+            raise ManifestError(
+                f"{others[0]}: {named[kept].path.name} is named in {kept} too, which says otherwise"
+            )
+        kept = min(off, key=off.__getitem__)
+        why = f"{named[kept].path.name} is {length_s:.3f} s long, as {kept} says"
+    for where in named:
+        if where != kept:
+            note(f"{where}: left out: {why}")
+    return named[kept]
+
+
+def _entry(line: str, manifest: Path, number: int) -> tuple[Entry, str]:
+    """Read a line, and say where it stands."""
+    where = f"{manifest}:{number}"
+    fields = parse_object(line, where)
+    audio = take(fields, "audio", where, str, "the path of a recording, from the manifest")
+    path = manifest.parent / audio
+    if not path.is_file():
+        raise ManifestError(f"{where}: audio={audio!r}: there is no file {path}")
+    seconds = take(fields, "seconds", where, (int, float), "a length in seconds", None)
+    if seconds is not None and not (isfinite(seconds) and seconds >= 0):
+        raise ManifestError(f"{where}: seconds={seconds!r}: allowed is a length in seconds, from 0 on")
+    speaker = take(fields, "speaker", where, (str, int), "a name or number", None)
+    entry = Entry(
+        name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
+        path=path,
+        text=take(fields, "text", where, str, "what is said, empty where nothing is"),
+        language=_language(take(fields, "language", where, str, "a code or name, or none", None), where),
+        seconds=seconds,
+        speaker=None if speaker is None else str(speaker),
+    )
+    return entry, where
+
+
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """Read a line as a JSON object, or say where it is not one."""
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ManifestError(f"{where}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ManifestError(f"{where}: is not a JSON object in braces")
+    return value
+
+
+def take(fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...) -> Any:
+    """Give a field of a line; one without a default must be there."""
+    if (value := fields.get(name)) is None:
+        if default is ...:
+            raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ManifestError(f"{where}: {name}={value!r}: allowed is {allowed}")
+    return value
+
+
+def _language(given: str | None, where: str) -> str | None:
+    if given is None or given.lower() in NO_LANGUAGE:
+        return None
+    try:
+        return resolve(given)
+    except OptionError as error:
+        raise ManifestError(f"{where}: {error}; none where nothing is said") from error
