@@ -23,13 +23,12 @@ const probability = (segment) => Math.exp(segment.avg_logprob ?? -Infinity);
 
 // ---- the text
 
-function word(text, start, end, p, element) {
-  const span = make("span", p < 0.5 ? "word doubtful" : "word", text);
+function addWord(paragraph, text, start, end, p, element) {
+  const span = make("span", p < 0.5 ? "word doubtful" : "word", text.trim());
   span.style.setProperty("--doubt", (1 - p).toFixed(3));
   span.title = `${clock(start)}, probability ${percent(p)}`;
   units.push({ span, start, end, segment: element, text: text.toLocaleLowerCase() });
-  span.dataset.unit = units.length - 1;
-  return span;
+  paragraph.append(paragraph.hasChildNodes() ? text.slice(0, text.length - text.trimStart().length) : "", span);
 }
 
 function notes(segment, reason) {
@@ -53,10 +52,9 @@ function row(segment, reason) {
   paragraph.lang = segment.language || transcript.language;
   paragraph.dir = "auto";
   if (segment.words.length) {
-    paragraph.append(...segment.words.map((w) => word(w.word, w.start, w.end, w.probability, element)));
-    paragraph.firstChild.textContent = paragraph.firstChild.textContent.trimStart();
+    for (const w of segment.words) addWord(paragraph, w.word, w.start, w.end, w.probability, element);
   } else {
-    paragraph.append(word(segment.text.trim(), segment.start, segment.end, probability(segment), element));
+    addWord(paragraph, segment.text, segment.start, segment.end, probability(segment), element);
   }
   element.append(button, paragraph, notes(segment, reason));
   return element;
@@ -85,7 +83,6 @@ const head = make("b", "");
 map.append(head);
 units.sort((a, b) => a.start - b.start);
 units.forEach((unit, i) => { unit.span.dataset.unit = i; });
-document.documentElement.lang = "en";
 $("about").textContent = [
   transcript.language + (transcript.language_probability === null ? "" : ` (${percent(transcript.language_probability)})`),
   transcript.task, clock(transcript.duration), transcript.model,

@@ -1,0 +1,197 @@
+"""The html form: one file, which holds what the json form holds and lets nothing of it become markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from harken.errors import AudioError
+from harken.formats import Layout, Recording, Writer, from_json, render
+from harken.results import Attempt, Dropped, Segment, Transcript, Word
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!-- <script>",
+    "<img src=x onerror=alert(1)>",
+    "]]> &lt;b&gt; \u2028 \\u003c",
+    "$script $data ${title}",
+]
+
+
+def segment(text: str, **other: object) -> Segment:
+    fields = {
+        "index": 0, "start_s": 0.0, "end_s": 1.5, "text": text, "tokens": (5,), "temperature": 0.2,
+        "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125, "seek_s": 0.0,
+    }  # fmt: skip
+    return Segment(**{**fields, **other})  # type: ignore[arg-type]
+
+
+def transcript(*texts: str) -> Transcript:
+    return Transcript(
+        segments=tuple(
+            segment(
+                text,
+                language="de",
+                words=(Word(start_s=0.0, end_s=1.0, text=text, probability=0.5),),
+                attempts=(
+                    Attempt(
+                        temperature=0.0,
+                        avg_logprob=-2.0,
+                        compression_ratio=1.0,
+                        no_speech_prob=0.5,
+                        reason=text,
+                    ),
+                ),
+            )
+            for text in texts
+        ),
+        language="en",
+        language_probability=0.75,
+        duration_s=2.0,
+        model=texts[0],
+        dropped=tuple(Dropped(segment=segment(text), reason=text) for text in texts),
+        speech=((0.5, 1.0),),
+    )
+
+
+class Parsed(HTMLParser):
+    """What a page consists of."""
+
+    VOID = ("meta", "input")
+
+    def __init__(self, content: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.comments: list[str] = []
+        self._open: list[str] = []
+        self.feed(content)
+        self.close()
+        assert self._open == [], "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self._open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.texts[self._open[-1]][-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def page(transcript: Transcript, recording: Recording | None = None, **layout: bool) -> Parsed:
+    return Parsed("".join(render(transcript, "html", Layout(**layout), recording)))
+
+
+def beside(name: str) -> Recording:
+    return Recording(path=Path(name), folder=Path())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_whatever_is_said_the_page_keeps_its_elements(text: str) -> None:
+    harmless, hostile = page(transcript("hello")), page(transcript(text, "and on"), beside("talk.mp3"))
+    assert len(hostile.named("script")) == len(harmless.named("script")) == 2
+    assert hostile.texts["script"][1] == harmless.texts["script"][1]
+    assert hostile.texts["style"] == harmless.texts["style"]
+    assert hostile.comments == []
+    assert {name for name, _ in hostile.elements} - {"audio"} == {name for name, _ in harmless.elements}
+    handlers = [key for _, attributes in hostile.elements for key in attributes if key.startswith("on")]
+    assert handlers == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_page_holds_what_the_json_form_holds(text: str) -> None:
+    said = transcript(text, "and on")
+    data, _ = page(said).texts["script"]
+    assert json.loads(data) == json.loads("".join(render(said, "json")))
+    assert from_json(json.loads(data)) == said
+
+
+def test_a_hostile_file_name_stays_a_name() -> None:
+    name = '"><script>alert(1)&.mp3'
+    parsed = page(transcript("hello"), beside(name))
+    assert len(parsed.named("script")) == 2
+    assert parsed.texts["title"] == [name]
+    assert parsed.named("audio")[0]["src"] == "%22%3E%3Cscript%3Ealert%281%29%26.mp3"
+
+
+def test_nothing_runs_but_the_script_of_the_page() -> None:
+    parsed = page(transcript("hello"))
+    policy = next(meta["content"] for meta in parsed.named("meta") if "http-equiv" in meta)
+    assert policy is not None
+    rules = dict(rule.split(maxsplit=1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    for rule, content in (("script-src", parsed.texts["script"][1]), ("style-src", parsed.texts["style"][0])):
+        digest = b64encode(sha256(content.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+
+
+def test_the_page_refers_to_nothing_but_the_recording() -> None:
+    content = "".join(render(transcript("hello"), "html", recording=beside("talk.mp3")))
+    assert re.findall(r'(?:src|href)="([^"]*)"', content) == ["talk.mp3"]
+    assert "http:" not in content
+    assert "https:" not in content
+    assert "innerHTML" not in content
+
+
+def test_the_recording_is_linked_as_seen_from_the_page(tmp_path: Path) -> None:
+    recording = Recording(path=tmp_path / "talks" / "50 % off#1.mp3", folder=tmp_path / "out" / "html")
+    assert page(transcript("hello"), recording).named("audio")[0]["src"] == "../../talks/50%20%25%20off%231.mp3"
+
+
+def test_a_name_with_a_colon_is_no_scheme() -> None:
+    assert beside("12:30 news.mp3").link == "12%3A30%20news.mp3"
+
+
+@pytest.mark.parametrize("name", ["talk.mp3", "talk.of-no-kind"])
+def test_the_recording_can_be_inside(tmp_path: Path, name: str) -> None:
+    content = bytes(range(256))
+    (tmp_path / name).write_bytes(content)
+    recording = Recording(path=tmp_path / name, folder=tmp_path)
+    source = page(transcript("hello"), recording, embed_audio=True).named("audio")[0]["src"]
+    assert source is not None
+    head, _, data = source.partition(",")
+    assert head == "data:audio/mpeg;base64"
+    assert b64decode(data) == content
+
+
+def test_a_recording_that_is_gone_cannot_be_inside(tmp_path: Path) -> None:
+    writer = Writer("html", Layout(embed_audio=True), Recording(path=tmp_path / "none.mp3", folder=tmp_path))
+    with pytest.raises(AudioError, match=r"none\.mp3: cannot be read: No such file"):
+        writer.header()
+
+
+def test_without_a_recording_there_is_no_player() -> None:
+    assert page(transcript("hello")).named("audio") == []
+
+
+def test_what_a_person_operates_has_a_name() -> None:
+    parsed = page(transcript("hello"))
+    (search,) = (field for field in parsed.named("input") if field["type"] == "search")
+    assert search["aria-label"]
+    assert len(parsed.texts["label"]) == len(parsed.named("input")) - 1
+    assert parsed.named("html") == [{"lang": "en"}]
+
+
+def test_every_element_that_the_script_asks_for_is_there() -> None:
+    parsed = page(transcript("hello"), beside("talk.mp3"))
+    there = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
+    asked = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))
+    assert asked - {"search"} <= there
+    assert len(asked) > 8
