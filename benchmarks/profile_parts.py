@@ -178,7 +178,7 @@ def profile(
         account.needs(MEL, mel_operations(len(samples) // HOP_SAMPLES, backend.dims.n_mels) / limits.fp32)
         timed.transcribe(
             samples,
-            decided=lambda decoded, attempts: account(CHOICE),
+            decided=lambda start_s, decoded, attempts: account(CHOICE),
             progress=lambda done_s, finished: account(TEXT, calls=int(not finished)),
         ).result()
         account(TEXT, calls=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from harken.audio import AudioSource, stream
 from harken.contract import Backend
 from harken.decoding import DecodeStats
+from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.results import Segment, Transcript
 from harken.text import Tokenizer
-from harken.transcribe import Hooks, LongForm, TranscribeOptions
+from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions
 from harken.types import Dims
 
 BACKENDS = ("onnx", "torch", "numpy")
@@ -166,19 +167,83 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
+        (work,) = self.transcribe_many([audio], options, **changes)
+        return work
+
+    def transcribe_many(
+        self, audios: Iterable[AudioSource], options: TranscribeOptions | None = None, /, **changes: Any
+    ) -> list[Transcription]:
+        """Transcribe several recordings, `batch_size` windows of them at a time.
+
+        Parameters
+        ----------
+        audios : iterable of path, "-", file or ndarray
+            As for `transcribe`. They are opened in this order, as their turn comes.
+        options : TranscribeOptions, optional
+        **changes
+            As for `transcribe`. Hooks are called for all of them; a mapping ``hooks`` of positions to `Hooks` gives
+            each its own.
+
+        Returns
+        -------
+        list of Transcription
+            One a recording, in the given order; one that fails does not keep the others from their end.
+
+        Raises
+        ------
+        OptionError
+            As for `transcribe`.
+        """
+        each = changes.pop("hooks", {})
         hooks = Hooks(
             **{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes}
         )
+        options = self.checked(options, **changes)
+        hearing = Hearing(self.backend, self.tokenizer, options)
+        works = [
+            LongForm(hearing, stream(audio), each.get(position, hooks)) for position, audio in enumerate(audios)
+        ]
+        batch = Batch(hearing, works, options.batch_size)
+        return [Transcription(work, batch, self.model) for work in works]
+
+    def detect_language(
+        self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any
+    ) -> dict[str, float]:
+        """Find the language of a recording.
+
+        Parameters
+        ----------
+        audio, options, **changes
+            As for `transcribe`; `languages`, `language_threshold`, `language_windows` and those of the voice activity
+            detection count.
+
+        Returns
+        -------
+        dict of str to float
+            Probability of each language that comes into question, most probable first; those of the window that
+            decided, or else the mean of all that were asked. Empty for a recording without speech.
+        """
+        options = self.checked(options, **{**changes, "language": None})
+        return LongForm(Hearing(self.backend, self.tokenizer, options), stream(audio)).detect_language()
+
+    def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
+        """Options with some changes, if this model can do what they ask for.
+
+        Raises
+        ------
+        OptionError
+            If an option is unknown or its value not allowed, or the model does not know that language or task.
+        """
         known = {field.name for field in fields(TranscribeOptions)}
         for name in sorted(changes.keys() - known):
             raise OptionError(name, changes[name], f"one of the options {', '.join(sorted(known))}")
         options = replace(options or TranscribeOptions(), **changes)
-        # Fails now rather than at the first segment where the model lacks the language, the task or a token.
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
+        allowed_languages(self.tokenizer, options.languages)
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
-        return Transcription(LongForm(self.backend, self.tokenizer, stream(audio), options, hooks), self.model)
+        return options
 
 
 class Transcription:
@@ -188,9 +253,9 @@ class Transcription:
     again behind the last segment.
     """
 
-    def __init__(self, work: LongForm, model: str) -> None:
+    def __init__(self, work: LongForm, batch: Batch, model: str) -> None:
         self._work, self._model = work, model
-        self._segments = work.segments()
+        self._segments = batch.segments(work)
         self._done: list[Segment] = []
         self._failure: BaseException | None = None
 
@@ -228,15 +293,21 @@ class Transcription:
         """The whole text; decodes what has not been decoded."""
         return self.result().text
 
+    def stop(self) -> None:
+        """Decode no more than has been decoded."""
+        self._work.stop()
+
     def so_far(self) -> Transcript:
         """What has been decoded up to now."""
         return Transcript(
-            segments=tuple(self._done),
+            segments=(*self._done, *self._work.ready),
             language=self._work.language or "en",
             language_probability=self._work.language_probability,
             duration_s=self._work.duration_s,
             model=self._model,
             task=self._work.options.task,
+            dropped=tuple(self._work.dropped),
+            speech=self._work.speech,
         )
 
     def result(self) -> Transcript:

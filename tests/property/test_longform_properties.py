@@ -12,11 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from driven import Driven
 from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import Cancelled
 from harken.results import Transcript
-from harken.transcribe import LongForm, TranscribeOptions, windows
+from harken.transcribe import TranscribeOptions, windows
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 
@@ -39,6 +40,7 @@ options = st.fixed_dictionaries(
             [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.1, 0.2, 0.3, 1.4), (0.5, 0.5, 0.9, 9.0), (9.0,)]
         ),
         "seed": st.integers(0, 3),
+        "vad": st.just(False),
     }
 )
 recordings = st.builds(
@@ -93,7 +95,7 @@ def test_nothing_depends_on_how_the_samples_arrive_or_on_what_was_done_before(
     recognizer: Recognizer, samples: Floats, options: dict[str, Any], points: list[int]
 ) -> None:
     def segments(*cuts: int) -> list[Any]:
-        form = LongForm(
+        form = Driven(
             recognizer.backend,
             recognizer.tokenizer,
             iter(np.split(samples, sorted(cuts))),
@@ -123,7 +125,7 @@ def test_seeds_are_what_samples_depend_on(recognizer: Recognizer) -> None:
 
     def sampled(seed: int) -> Transcript:
         drawn = {"temperatures": (0.8,), "seed": seed, "suppress_tokens": (-1, *BEYOND)}
-        return recognizer.transcribe(samples, language="en", **drawn).result()
+        return recognizer.transcribe(samples, language="en", vad=False, **drawn).result()
 
     assert sampled(1) == sampled(1)
     assert len({sampled(seed).text for seed in range(4)}) == 4
@@ -132,13 +134,14 @@ def test_seeds_are_what_samples_depend_on(recognizer: Recognizer) -> None:
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.9,), "best_of": 3}])
 def test_cancelling_takes_one_step(recognizer: Recognizer, options: dict[str, Any]) -> None:
     samples = np.random.default_rng(0).standard_normal(3 * WINDOW_SAMPLES, np.float32)
-    whole = recognizer.transcribe(samples, language="en", **options)
+    whole = recognizer.transcribe(samples, language="en", vad=False, **options)
     whole.result()
     for most in (1, 7, whole.stats.sampled_tokens - 1):
         seen: list[Any] = []
         work = recognizer.transcribe(
             samples,
             language="en",
+            vad=False,
             observe=seen.append,
             cancelled=lambda most=most, seen=seen: len(seen) == most,
             **options,

@@ -70,7 +70,7 @@ class TestScreen:
         first, *rejected, last = outcome.err.splitlines()
         assert first.startswith("Recognizer('tiny.en', by heart) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
-            f"window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
+            f"talk.wav: window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
         ]
         assert last.startswith("talk.wav: 00:01.920 in ")
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
@@ -243,7 +243,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--format", "doc"], "'doc' is not one of txt, srt, vtt, tsv, json, lrc, all"),
+            (["--format", "doc"], "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, all"),
             (["-o", "-"], "--output-dir - takes one FILE and one --format"),
             (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),
             (["--beam-size", "0"], "beam_size=0: allowed is"),

@@ -33,15 +33,16 @@ def climb(*attempts: Line, **options: Any) -> tuple[Decoded, tuple[Attempt, ...]
     # Best of one, and no temperature at which anything but the line is drawn from the good ones.
     made = TranscribeOptions(**{"best_of": 1, "temperatures": (0.0, 0.01, 0.02, 0.03), **options})
     backend = Recital(attempts, n_text_ctx=448)
-    return decode_with_fallback(
+    ((decoded, attempts),), stats = decode_with_fallback(
         backend,
         backend.encode(None),
-        Window(audio=0, prompt=PROMPT, seed=(7, 300)),
+        [Window(audio=0, prompt=PROMPT, seed=(7, 300))],
         tokenizer=TOKENIZER,
         rules=make_rules(TOKENIZER, timestamps=True),
         options=made,
         observe=lambda step: None,
     )
+    return decoded, attempts, stats
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_what_an_observer_raises_ends_the_climb() -> None:
         decode_with_fallback(
             backend,
             backend.encode(None),
-            Window(audio=0, prompt=PROMPT),
+            [Window(audio=0, prompt=PROMPT)],
             tokenizer=TOKENIZER,
             rules=make_rules(TOKENIZER, timestamps=True),
             options=TranscribeOptions(),

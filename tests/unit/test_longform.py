@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from driven import Driven
 from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Hooks, LongForm, TranscribeOptions, longform
+from harken.transcribe import Hooks, TranscribeOptions, longform
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
@@ -32,12 +33,12 @@ UNSURE = line(0, "hm", WINDOW_STEPS, gap=1.0)
 BLANK = line(0, "\n", WINDOW_STEPS)
 
 
-def work(backend: Recital, windows: float = 3, hooks: Hooks | None = None, **options: Any) -> LongForm:
+def work(backend: Recital, windows: float = 3, hooks: Hooks | None = None, **options: Any) -> Driven:
     """A recording of so many windows, in blocks, to be transcribed in English."""
-    made = TranscribeOptions(**{"language": "en", "best_of": 1, **options})
+    made = TranscribeOptions(**{"language": "en", "best_of": 1, "vad": False, **options})
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
-    return LongForm(backend, TOKENIZER, blocks, made, hooks or Hooks())
+    return Driven(backend, TOKENIZER, blocks, made, hooks or Hooks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -60,7 +61,7 @@ class TestLaziness:
 
         taken: list[int] = []
         backend = Recital(HELLO)
-        segments = LongForm(backend, TOKENIZER, blocks(), TranscribeOptions(language="en")).segments()
+        segments = Driven(backend, TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False)).segments()
         assert (len(taken), len(backend.mels), backend.steps) == (0, 0, 0)
         assert next(segments).text == "hello"
         assert (len(taken), len(backend.mels)) == (1, 1)
@@ -123,7 +124,7 @@ class TestSegments:
 
     def test_a_recording_shorter_than_a_frame_is_not_decoded(self) -> None:
         backend = Recital(HELLO)
-        form = LongForm(backend, TOKENIZER, iter([NOISE[:100]]), TranscribeOptions())
+        form = Driven(backend, TOKENIZER, iter([NOISE[:100]]), TranscribeOptions(vad=False))
         assert list(form.segments()) == []
         assert (backend.steps, form.duration_s) == (0, 0)
 
@@ -265,7 +266,7 @@ class TestHooks:
 
     def test_decided_comes_before_the_segments_and_also_for_silence(self) -> None:
         told: list[str] = []
-        hooks = Hooks(decided=lambda decoded, attempts: told.append(f"decided {decoded.text}"))
+        hooks = Hooks(decided=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}"))
         for segment in work(Recital(HELLO, SILENCE, WORLD), hooks=hooks).segments():
             told.append(segment.text)
         assert told == ["decided hello", "hello", "decided psst", "decided world", "world"]
@@ -381,7 +382,7 @@ def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
 
     told: list[tuple[float, bool]] = []
     hooks = Hooks(progress=lambda done_s, finished: told.append((done_s, finished)))
-    form = LongForm(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en"), hooks)
+    form = Driven(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), hooks)
     segments = form.segments()
     assert next(segments).text == "hello"
     with pytest.raises(AudioError, match="cut short"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 
@@ -19,12 +19,13 @@ from harken.decoding import Decoded
 from harken.errors import AudioError, OutputError
 from harken.formats import render
 from harken.results import Attempt, Segment, Transcript
-from harken.transcribe import TranscribeOptions
+from harken.transcribe import Hooks, TranscribeOptions
+from harken.transcribe.hooks import Progress
 
 
 @dataclass
 class Job:
-    """Recordings to transcribe with one model, which is loaded when the first of them turns out to be audio.
+    """Recordings to transcribe with one model, which is loaded once one of them turns out to be audio.
 
     Parameters
     ----------
@@ -43,7 +44,6 @@ class Job:
     options: TranscribeOptions
     form: Callable[[str], Form | None]
     verbose: bool
-    _window_s: float = field(default=0.0, init=False)
 
     def run(self, targets: Mapping[str, Mapping[str, Path]]) -> int:
         """Transcribe every recording into its files, by form; where one of several fails, the others are done.
@@ -58,46 +58,70 @@ class Job:
         AudioError, OutputError
             If there is only one recording, and it fails.
         Stop
-            If the process is to end; the current recording has been written as far as it was done.
+            If the process is to end; what has been done of each recording has been written.
         """
         code = 0
+        lengths_s = {source: _length_or_error(source) for source in targets}
+        works = self._begin({source: its for source, its in lengths_s.items() if not isinstance(its, AudioError)})
         for source, files in targets.items():
+            failed = lengths_s[source]
             try:
-                self._transcribe(source, files)
+                if isinstance(failed, AudioError):
+                    raise failed
+                self._finish(source, works[source], files)
+            except Stop as stop:
+                self._save_others(source, works, targets)
+                raise stop
             except (AudioError, OutputError) as error:
                 if len(targets) == 1:
                     raise
+                if source in works:
+                    works[source].stop()
                 self.screen.note(f"harken: {error}")
                 code = SOME_FAILED
         return code
 
-    def _transcribe(self, source: str, files: Mapping[str, Path]) -> None:
-        total_s = length_s(source)
+    def _begin(self, lengths_s: Mapping[str, float | None]) -> dict[str, Transcription]:
+        """Line the recordings up; nothing is decoded yet."""
+        if not lengths_s:
+            return {}
+        progress = _Progress(self.screen, lengths_s, together=self.options.batch_size > 1)
+        hooks = {
+            position: Hooks(progress=partial(progress, source), decided=partial(self._decided, source))
+            for position, source in enumerate(lengths_s)
+        }
+        works = self._recognizer.transcribe_many(lengths_s, self.options, hooks=hooks)
+        return dict(zip(lengths_s, works, strict=True))
+
+    def _finish(self, source: str, work: Transcription, files: Mapping[str, Path]) -> None:
         with ExitStack() as stack:
             # Opened first: what cannot be written shows before the work, not after it.
             writes = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
-            recognizer, began_s = self._recognizer, perf_counter()
-            work = recognizer.transcribe(
-                source,
-                self.options,
-                progress=self.screen.track(source, total_s),
-                window=self._window,
-                decided=self._decided,
-            )
+            began_s = perf_counter()
             shown = _Shown(self.screen, self.form(source))
             failure = _follow(work, shown)
             done = work.so_far()
             if failure and not done.segments:
                 raise failure
-            for form, write in writes.items():
-                for piece in render(done, form):
-                    write(piece)
+            _write(done, writes)
         shown.end(done)
         if isinstance(failure, Stop):
             raise _explained(failure, source, done, files)
         if failure:
             raise failure
         self._verbosely(_account(source, work, perf_counter() - began_s))
+
+    def _save_others(
+        self, stopped: str, works: Mapping[str, Transcription], targets: Mapping[str, Mapping[str, Path]]
+    ) -> None:
+        """Write what has been done of the recordings behind the one that was stopped, which were in work with it."""
+        behind = list(works)[list(works).index(stopped) + 1 :]
+        for source in behind:
+            done = works[source].so_far()
+            if not done.segments:
+                continue
+            with ExitStack() as stack:
+                _write(done, {form: stack.enter_context(open_atomic(path)) for form, path in targets[source].items()})
 
     @cached_property
     def _recognizer(self) -> Recognizer:
@@ -110,13 +134,10 @@ class Job:
         self._verbosely(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
         return recognizer
 
-    def _window(self, start_s: float, prompt: tuple[int, ...]) -> None:
-        self._window_s = start_s
-
-    def _decided(self, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+    def _decided(self, source: str, start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
         for attempt in attempts:
             if attempt.reason:
-                at = f"window at {time(self._window_s)}"
+                at = f"{source}: window at {time(start_s)}"
                 self._verbosely(f"{at}: rejected at temperature {attempt.temperature:g}: {attempt.reason}")
 
     def _verbosely(self, text: str) -> None:
@@ -145,6 +166,40 @@ class _Shown:
         if not self._begun:
             self._begun = True
             self._say(form.header())
+
+
+class _Progress:
+    """Moves the bar: of one recording after another, or of all together where they are decoded together."""
+
+    def __init__(self, screen: Screen, lengths_s: Mapping[str, float | None], *, together: bool) -> None:
+        self._screen, self._lengths_s = screen, lengths_s
+        self._together = together and len(lengths_s) > 1
+        self._done_s: dict[str, float] = {}
+        self._shows: dict[str, Progress] = {}
+
+    def __call__(self, source: str, done_s: float, finished: bool) -> None:
+        self._done_s[source] = done_s
+        label, total_s = source, self._lengths_s[source]
+        if self._together:
+            known = [length for length in self._lengths_s.values() if length is not None]
+            label, total_s = f"{len(self._lengths_s)} recordings", sum(known) or None
+            done_s = sum(self._done_s.values())
+        if label not in self._shows:
+            self._shows[label] = self._screen.track(label, total_s)
+        self._shows[label](done_s, finished)
+
+
+def _length_or_error(source: str) -> float | None | AudioError:
+    try:
+        return length_s(source)
+    except AudioError as error:
+        return error
+
+
+def _write(transcript: Transcript, writes: Mapping[str, Callable[[str], None]]) -> None:
+    for form, write in writes.items():
+        for piece in render(transcript, form):
+            write(piece)
 
 
 def _follow(work: Transcription, shown: _Shown) -> AudioError | Stop | None:

@@ -116,11 +116,23 @@ def _derived(field: Field[Any], hint: Any) -> Decorator:
     if hint is bool:
         return flag(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:
-        return listed(f"--{name}", item=_number(get_args(hint)[0]), show_default=True, **settings)
+        return listed(f"--{name}", item=_item(get_args(hint)[0]), show_default=True, **settings)
     (kind,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # A text is left out by leaving out the option, as "none" may be one.
     may_be_none = kind is not hint and kind is not str
     return flag(f"--{name}", type=_or_none(kind) if may_be_none else kind, **settings)
+
+
+def _item(kind: type) -> Parse:
+    """Read one of several values."""
+    return _text if kind is str else _number(kind)
+
+
+def _text(value: str) -> str:
+    return value
+
+
+_text.__name__ = "text"
 
 
 def _number(kind: type) -> Parse:

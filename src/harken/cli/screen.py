@@ -12,7 +12,7 @@ import click
 from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.cli.layout import spoken
 from harken.results import Segment, Transcript
-from harken.transcribe.longform import Progress
+from harken.transcribe.hooks import Progress
 
 if TYPE_CHECKING:
     from harken.cli.bar import Bar

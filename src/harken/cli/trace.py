@@ -137,7 +137,7 @@ class Trace:
             self._close(row, step.token, number)
         self._clock_s = perf_counter()
 
-    def _decide(self, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+    def _decide(self, start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
         tokens = decoded.hypothesis.tokens
         if isinstance(self._strategy, Beam):
             row = self._new_row()

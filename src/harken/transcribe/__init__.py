@@ -1,6 +1,9 @@
-"""From a stream of samples to segments: windows, the fallback ladder, the sliding loop."""
+"""From a stream of samples to segments: windows, the fallback ladder, the sliding loop, batches."""
 
-from harken.transcribe.longform import Hooks, LongForm
+from harken.transcribe.batch import Batch
+from harken.transcribe.hearing import Hearing
+from harken.transcribe.hooks import Hooks
+from harken.transcribe.longform import LongForm
 from harken.transcribe.options import TranscribeOptions
 
-__all__ = ["Hooks", "LongForm", "TranscribeOptions"]
+__all__ = ["Batch", "Hearing", "Hooks", "LongForm", "TranscribeOptions"]

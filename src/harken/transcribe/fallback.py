@@ -1,7 +1,8 @@
-"""Decode a window at rising temperatures until a result passes the thresholds."""
+"""Decode windows at rising temperatures until their results pass the thresholds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harken.contract import Backend, Features
@@ -10,28 +11,30 @@ from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.options import TranscribeOptions
 
+Kept = tuple[Decoded, tuple[Attempt, ...]]
+"""What was kept of a window, and all rungs that were tried for it, the one that was kept last."""
+
 
 def decode_with_fallback(
     backend: Backend,
     features: Features,
-    window: Window,
+    windows: Sequence[Window],
     *,
     tokenizer: Tokenizer,
     rules: Rules,
     options: TranscribeOptions,
     observe: Observer,
-) -> tuple[Decoded, tuple[Attempt, ...], DecodeStats]:
+    attention: bool = False,
+) -> tuple[list[Kept], DecodeStats]:
     """Go down the ladder of strategies; where every rung fails, keep the most probable of the least repetitive.
 
-    Each rung has random numbers of its own, so that a result depends neither on the rungs before it nor on what else
-    is decoded.
+    Each window goes down by itself: those that pass a rung wait for no other. Each rung has random numbers of its own,
+    so that a result depends neither on the rungs before it nor on what else is decoded.
 
     Returns
     -------
-    decoded : Decoded
-        What was kept.
-    attempts : tuple of Attempt
-        All rungs that were tried, the one that was kept last; only that has no reason for a rejection.
+    kept : list of Kept
+        One a window; only the attempt that was kept has no reason for a rejection.
     stats : DecodeStats
 
     Notes
@@ -39,23 +42,35 @@ def decode_with_fallback(
     Source: openai/whisper, transcribe.py, decode_with_fallback, which keeps the last rung where all fail: a sample at
     temperature 1. Keeping the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
     """
-    tried: list[tuple[Decoded, str]] = []
-    total = DecodeStats()
+    tried: list[list[tuple[Decoded, str | None]]] = [[] for _ in windows]
+    failing, total = list(range(len(windows))), DecodeStats()
     for rung, strategy in enumerate(options.strategies()):
-        seeded = replace(window, seed=(*window.seed, rung))
-        (decoded,), stats = decode(
-            backend, features, [seeded], tokenizer=tokenizer, rules=rules, strategy=strategy, observe=observe
+        results, stats = decode(
+            backend,
+            features,
+            [replace(windows[i], seed=(*windows[i].seed, rung)) for i in failing],
+            tokenizer=tokenizer,
+            rules=rules,
+            strategy=strategy,
+            observe=observe,
+            attention=attention,
         )
         total += stats
-        reason = options.rejection(decoded)
-        if reason is None:
+        for i, decoded in zip(failing, results, strict=True):
+            tried[i].append((decoded, options.rejection(decoded)))
+        failing = [i for i in failing if tried[i][-1][1] is not None]
+        if not failing:
             break
-        tried.append((decoded, reason))
-    else:
-        decoded, reason = max(tried, key=lambda rejected: _merit(rejected[0], options))
-        tried.remove((decoded, reason))
-    attempts = [_attempt(rejected, reason) for rejected, reason in tried]
-    return decoded, (*attempts, _attempt(decoded, None)), total
+    return [_keep(its, options) for its in tried], total
+
+
+def _keep(tried: list[tuple[Decoded, str | None]], options: TranscribeOptions) -> Kept:
+    """The last attempt if it passed, else the best of the failures."""
+    kept = tried[-1]
+    if kept[1] is not None:
+        kept = max(tried, key=lambda rejected: _merit(rejected[0], options))
+    others = [_attempt(decoded, reason) for decoded, reason in tried if decoded is not kept[0]]
+    return kept[0], (*others, _attempt(kept[0], None))
 
 
 def _merit(decoded: Decoded, options: TranscribeOptions) -> tuple[bool, float]:

@@ -8,10 +8,13 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
+from harken.audio.vad import VadOptions
 from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
 from harken.errors import OptionError
 
 TASKS = ("transcribe", "translate")
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"
 FIDELITIES = ("auto", "exact", "fast")
 
 
@@ -64,6 +67,28 @@ class TranscribeOptions:
         (-1,), "Ids never sampled; -1 stands for symbols that are not spoken."
     )
     suppress_blank: bool = option(True, "Never begin a window with a blank.")
+    suppress_regex: str | None = option(None, "Tokens whose text matches this regular expression are never sampled.")
+    languages: tuple[str, ...] = option((), "The only languages that come into question where it is detected.")
+    language_threshold: float = option(
+        0.5, "Probability at which the first window decides on the language; below it, later ones are asked too."
+    )
+    language_windows: int = option(4, "Most windows that the language is looked for in.")
+    multilingual: bool = option(False, "The language may change: detect it for every window.")
+    carry_initial_prompt: bool = option(False, "Give the initial prompt to every window.")
+    prefix: str | None = option(None, "Text that the first window is made to begin with.")
+    hotwords: tuple[str, ...] = option((), "Words to expect, such as names: favoured where they are plausible.")
+    word_timestamps: bool = option(False, "Find out when each word was spoken.")
+    prepend_punctuations: str = option(PREPENDED, "Punctuation that belongs to the word behind it.")
+    append_punctuations: str = option(APPENDED, "Punctuation that belongs to the word before it.")
+    vad: bool = option(True, "Decode only what voice activity detection takes for speech.")
+    vad_onset: float = option(0.5, "Speech begins where it is at least this probable.")
+    vad_min_speech_s: float = option(0.1, "Shorter speech is passed over, in seconds.")
+    vad_min_silence_s: float = option(1.0, "Shorter silence belongs to the speech around it, in seconds.")
+    vad_padding_s: float = option(0.4, "Sound kept before and behind speech, in seconds.")
+    hallucination_threshold: float | None = option(
+        0.5, "Segments with a hallucination score from here on are dropped; none drops nothing."
+    )
+    batch_size: int = option(1, "Most windows to decode together, of one recording or of several.")
     seed: int = option(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
 
     def __post_init__(self) -> None:
@@ -83,6 +108,9 @@ class TranscribeOptions:
             )
         if min(self.suppress_tokens, default=0) < -1:
             raise OptionError("suppress_tokens", self.suppress_tokens, "ids of the vocabulary, and -1")
+        self.vad_options()
+        if not 1 <= self.batch_size <= 256:
+            raise OptionError("batch_size", self.batch_size, "an integer from 1 to 256")
         clips = self.clip_timestamps
         rising = all(a <= b for a, b in pairwise(clips))
         if not (rising and all(isfinite(t) and t >= 0 for t in clips)):
@@ -95,6 +123,15 @@ class TranscribeOptions:
         beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
         first = Greedy() if self.beam_size == 1 else beam
         return ladder(self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty)
+
+    def vad_options(self) -> VadOptions:
+        """What counts as speech."""
+        return VadOptions(
+            onset=self.vad_onset,
+            min_speech_s=self.vad_min_speech_s,
+            min_silence_s=self.vad_min_silence_s,
+            padding_s=self.vad_padding_s,
+        )
 
     def rejection(self, decoded: Decoded) -> str | None:
         """Why a result must be tried again at the next temperature; None if it need not.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -70,52 +71,75 @@ class MelWindows:
         frames : int
             0 to window_frames.
         """
-        until = seek + self._window_frames + LOOK_AHEAD_FRAMES
-        self._read(seek, until)
-        kept = self._forget(seek)
-        size = min(self._window_frames, kept.shape[1])
-        if end is not None:
-            size = min(size, end - seek)
+        self.forget(seek)
+        frames, ceiling = self.gather([(seek, min(end or sys.maxsize, seek + self._window_frames))])
+        return self.padded(frames, ceiling), frames.shape[1]
+
+    def gather(self, spans: Sequence[tuple[int, int]]) -> tuple[Floats, float]:
+        """Frames of some spans of the recording, one span after the other, and how loud it gets around them.
+
+        Returns
+        -------
+        frames : ndarray of shape (n_mels, frames), float32
+            Not normalised; fewer than asked for where the recording ends before a span does.
+        ceiling : float
+            To `padded` them with.
+        """
+        until = spans[0][0] + self._window_frames + LOOK_AHEAD_FRAMES
+        while self._end < until and self.read():
+            pass
+        known = self._join()
         # Of what lies before `until`, not of all that has been read: no cut into blocks may change a window.
-        heard = kept[:, : until - self._first]
-        ceiling = self._mel.ceiling if self._ended else max(self._forgotten_peak, _peak(heard))
-        return self._padded(kept[:, :size], ceiling)[None], size
+        heard = known[:, : until - self._first]
+        whole = self._ended and self._end <= until
+        ceiling = self._mel.ceiling if whole else max(self._forgotten_peak, _peak(heard))
+        pieces = [known[:, max(0, start - self._first) : max(0, end - self._first)] for start, end in spans]
+        return np.concatenate(pieces, axis=1), ceiling
+
+    def padded(self, frames: Floats, ceiling: float) -> Floats:
+        """Normalise frames of `gather` and make them up to a window, shape (1, n_mels, window_frames)."""
+        if not self._silence:
+            return pad_or_trim(normalize(frames, ceiling), self._window_frames)[None]
+        missing = self._window_frames - frames.shape[1]
+        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=SILENCE), ceiling)[None]
+
+    def forget(self, before: int) -> None:
+        """Drop the frames before that one, but for how loud they were, and read on to it if need be."""
+        while self._first < before:
+            gone, kept = np.split(self._join(), [before - self._first], axis=1)
+            self._forgotten_peak = max(self._forgotten_peak, _peak(gone))
+            self._first += gone.shape[1]
+            self._pieces = [kept]
+            if self._first < before and not self.read():
+                break
+
+    def read(self) -> bool:
+        """Read one more block; False where the recording has ended or broken off."""
+        if self._ended:
+            return False
+        try:
+            frames = self._mel.feed(next(self._blocks))
+        except StopIteration:
+            frames, self._ended = self._mel.flush(), True
+        except AudioError as failure:
+            if not self._end:
+                raise
+            self.failure = failure
+            frames, self._ended = self._mel.flush(), True
+        self._pieces.append(frames)
+        self._end += frames.shape[1]
+        return not self._ended
 
     @property
     def frames_read(self) -> int:
         """Frames of the recording that have been read."""
         return self._end
 
-    def _padded(self, frames: Floats, ceiling: float) -> Floats:
-        if not self._silence:
-            return pad_or_trim(normalize(frames, ceiling), self._window_frames)
-        missing = self._window_frames - frames.shape[1]
-        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=SILENCE), ceiling)
-
-    def _forget(self, seek: int) -> Floats:
-        """Drop the frames before `seek`, but for how loud they were, and return the others."""
-        known = np.concatenate(self._pieces, axis=1)
-        gone, kept = np.split(known, [max(0, seek - self._first)], axis=1)
-        self._forgotten_peak = max(self._forgotten_peak, _peak(gone))
-        self._first += gone.shape[1]
-        self._pieces = [kept]
-        return kept
-
-    def _read(self, seek: int, until: int) -> None:
-        while self._end < until and not self._ended:
-            try:
-                frames = self._mel.feed(next(self._blocks))
-            except StopIteration:
-                frames, self._ended = self._mel.flush(), True
-            except AudioError as failure:
-                if not self._end:
-                    raise
-                self.failure = failure
-                frames, self._ended = self._mel.flush(), True
-            self._pieces.append(frames)
-            self._end += frames.shape[1]
-            if self._end <= seek:
-                self._forget(seek)
+    def _join(self) -> Floats:
+        """All frames that are kept, in one piece."""
+        if len(self._pieces) > 1:
+            self._pieces = [np.concatenate(self._pieces, axis=1)]
+        return self._pieces[0]
 
 
 def _peak(frames: Floats) -> float:

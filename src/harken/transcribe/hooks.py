@@ -1,0 +1,48 @@
+"""What a caller wants to know and to decide while a recording is transcribed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harken.decoding import Decoded, Observer, Step
+from harken.errors import Cancelled
+from harken.results import Attempt
+
+Progress = Callable[[float, bool], None]
+"""Called with the seconds of the recording that are done, and whether that is all of it."""
+WindowObserver = Callable[[float, tuple[int, ...]], None]
+"""Called with where a window begins, in seconds, and the prompt that it is decoded after."""
+ResultObserver = Callable[[float, Decoded, tuple[Attempt, ...]], None]
+"""Called with where a window begins, what was kept of it, and what was tried for it, the one kept last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What a caller wants to know and to decide while a recording is transcribed.
+
+    Parameters
+    ----------
+    progress : callable
+        Called after every window.
+    observe : callable
+        Called at every decoder step.
+    window : callable
+        Called before the first step of every window, and again where a window is encoded anew.
+    decided : callable
+        Called once a window has been decoded, before its segments.
+    cancelled : callable
+        Asked at every decoder step; once it answers True, `Cancelled` is raised.
+    """
+
+    progress: Progress = lambda done_s, finished: None
+    observe: Observer = lambda step: None
+    window: WindowObserver = lambda start_s, prompt: None
+    decided: ResultObserver = lambda start_s, decoded, attempts: None
+    cancelled: Callable[[], bool] = lambda: False
+
+    def on_step(self, step: Step) -> None:
+        """Ask, then tell."""
+        if self.cancelled():
+            raise Cancelled("cancelled by the caller")
+        self.observe(step)

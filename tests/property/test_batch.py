@@ -1,0 +1,130 @@
+"""How many windows are decoded together changes how long it takes, and not what is said: with a tiny random model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harken.api import Recognizer
+from harken.audio.silero import CHUNK_SAMPLES
+from harken.contract import Backend, Floats
+from harken.errors import AudioError
+from harken.results import Transcript
+from harken.transcribe import listener
+from models import DIMS, TOKENIZER
+
+WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
+
+
+class Loudness:
+    """In place of `SpeechDetector`: whatever is loud is speech."""
+
+    def __init__(self) -> None:
+        self._rest = np.empty(0, np.float32)
+
+    def feed(self, samples: Floats) -> Floats:
+        waiting = np.concatenate([self._rest, samples])
+        chunks, self._rest = np.split(waiting, [len(waiting) // CHUNK_SAMPLES * CHUNK_SAMPLES])
+        return (np.abs(chunks.reshape(-1, CHUNK_SAMPLES)).max(axis=1, initial=0) > 0.01).astype(np.float32)
+
+    def flush(self) -> Floats:
+        return np.empty(0, np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loud_is_speech() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listener, "SpeechDetector", Loudness)
+        yield
+
+
+@pytest.fixture(scope="module")
+def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
+    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny")
+
+
+def recording(seed: int, windows: list[tuple[float, float]]) -> Floats:
+    """Noise of some lengths, each with silence behind it, in windows."""
+    rng = np.random.default_rng(seed)
+    parts = [
+        part
+        for loud, quiet in windows
+        for part in (
+            0.2 * rng.standard_normal(round(loud * WINDOW_SAMPLES)),
+            np.zeros(round(quiet * WINDOW_SAMPLES)),
+        )
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0, 4.0]))
+recordings = st.builds(recording, st.integers(0, 9), st.lists(lengths, min_size=1, max_size=5))
+options = st.fixed_dictionaries(
+    {
+        "language": st.sampled_from([None, "en"]),
+        "multilingual": st.booleans(),
+        "temperatures": st.sampled_from([(0.0,), (0.0, 0.7), (1.0,)]),
+        "beam_size": st.sampled_from([1, 3]),
+        "best_of": st.just(2),
+        "timestamps": st.booleans(),
+        "condition_on_previous_text": st.booleans(),
+        "initial_prompt": st.sampled_from([None, "Ann, Bo"]),
+        "fidelity": st.sampled_from(["exact", "fast"]),
+        "clip_timestamps": st.sampled_from([(), (), (0.3, 1.2, 1.3)]),
+        "vad": st.sampled_from([True, True, False]),
+        "vad_min_silence_s": st.just(0.3),
+        "vad_padding_s": st.just(0.05),
+        "hallucination_threshold": st.none(),
+    }
+)
+
+
+@settings(max_examples=40)
+@given(samples=recordings, options=options, size=st.integers(2, 6))
+def test_of_one_recording(
+    recognizer: Recognizer, samples: Floats, options: dict[str, Any], size: int
+) -> None:
+    assert text(recognizer.transcribe(samples, **options, batch_size=size).result()) == text(
+        recognizer.transcribe(samples, **options).result()
+    )
+
+
+@settings(max_examples=20)
+@given(many=st.lists(recordings, min_size=2, max_size=4), options=options, size=st.integers(2, 6))
+def test_of_several(
+    recognizer: Recognizer, many: list[Floats], options: dict[str, Any], size: int
+) -> None:
+    alone = [text(recognizer.transcribe(samples, **options).result()) for samples in many]
+    works = recognizer.transcribe_many(many, **options, batch_size=size)
+    assert [text(work.result()) for work in works] == alone
+    backwards = recognizer.transcribe_many(many, **options, batch_size=size)[::-1]
+    assert [text(work.result()) for work in backwards] == alone[::-1]
+
+
+def test_one_that_cannot_be_read_does_not_keep_the_others_from_their_end(recognizer: Recognizer) -> None:
+    good = recording(1, [(0.9, 0.2)])
+    works = recognizer.transcribe_many([good, "none.wav", good], language="en", batch_size=3)
+    with pytest.raises(AudioError, match=r"none\.wav"):
+        works[1].result()
+    assert text(works[0].result()) == text(works[2].result())
+
+
+def test_one_that_is_stopped_is_decoded_no_further(recognizer: Recognizer) -> None:
+    long = recording(1, [(2.5, 0.2)] * 4)
+    first, second = recognizer.transcribe_many([long, long], language="en", vad=False)
+    next(iter(first))
+    first.stop()
+    assert len(second.result().segments) > len(first.result().segments) > 0
+
+
+def text(transcript: Transcript) -> list[tuple[Any, ...]]:
+    """What must be equal: numbers only so far as rounding in another batch lets them be."""
+    return [
+        (its.index, its.start_s, its.end_s, its.tokens, its.language, round(its.avg_logprob, 3), len(its.attempts))
+        for its in transcript.segments
+    ]
