@@ -2,7 +2,7 @@
 
 So thread pools and memory of one engine do not touch those of another, and peak memory is each engine's own.
 Run as a program, this file is such a process: it loads the engine that its argument describes, then answers
-each path on standard input with one line of JSON.
+each request on standard input with one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,30 @@ from typing import Any
 
 from common import limit_threads, peak_memory_mb, run, stop
 
-Transcribe = Callable[[str], str]
-"""From the path of a recording to its text."""
+BATCH = 8
+"""Windows that the batched pipelines decode together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to transcribe, and how; all else is at the engine's defaults.
+
+    Parameters
+    ----------
+    path : str
+    language : str or None
+        Code; None has it detected.
+    beam_size : int
+        1 is greedy.
+    """
+
+    path: str
+    language: str | None = "en"
+    beam_size: int = 1
+
+
+Transcribe = Callable[[Request], str]
+"""From a request to the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +111,11 @@ class Worker:
     ) -> None:
         self._process.communicate()  # closes its standard input, at which it ends
 
-    def transcribe(self, path: Path) -> Reply:
+    def transcribe(self, path: Path, language: str | None = "en", beam_size: int = 1) -> Reply:
         """Have one recording transcribed; the time is taken over there."""
         assert self._process.stdin
-        self._process.stdin.write(json.dumps(str(path)) + "\n")
+        request = Request(path=str(path), language=language, beam_size=beam_size)
+        self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
         return self._reply()
 
@@ -105,29 +128,31 @@ class Worker:
 
 
 def harken(engine: Engine) -> Transcribe:
-    """harken: greedy, with its fallback ladder."""
-    from harken import load
+    """harken, window after window."""
+    return _harken(engine, batch_size=1)
 
-    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
-    return lambda path: recognizer.transcribe(path, language="en").text
+
+def harken_batched(engine: Engine) -> Transcribe:
+    """harken with several windows at a time."""
+    return _harken(engine, batch_size=BATCH)
 
 
 def faster_whisper(engine: Engine) -> Transcribe:
-    """faster-whisper: greedy, with its fallback ladder."""
-    module: Any = importlib.import_module("faster_whisper")
-    model = _faster_whisper_model(module, engine)
-    return lambda path: _text(model.transcribe(path, language="en", beam_size=1))
+    """faster-whisper, window after window."""
+    model = _faster_whisper_model(engine)
+    return lambda its: _text(model.transcribe(its.path, language=its.language, beam_size=its.beam_size))
 
 
 def faster_whisper_batched(engine: Engine) -> Transcribe:
-    """faster-whisper's batched pipeline: greedy, 8 windows at a time, cut by its voice activity detection."""
-    module: Any = importlib.import_module("faster_whisper")
-    pipeline = module.BatchedInferencePipeline(model=_faster_whisper_model(module, engine))
-    return lambda path: _text(pipeline.transcribe(path, language="en", beam_size=1, batch_size=8))
+    """faster-whisper's batched pipeline: several windows at a time, cut by its voice activity detection."""
+    pipeline = importlib.import_module("faster_whisper").BatchedInferencePipeline(_faster_whisper_model(engine))
+    return lambda its: _text(
+        pipeline.transcribe(its.path, language=its.language, beam_size=its.beam_size, batch_size=BATCH)
+    )
 
 
 def openai_whisper(engine: Engine) -> Transcribe:
-    """openai-whisper: greedy, with the ladder of its command line. harken reads the files, not ffmpeg."""
+    """openai-whisper, with the ladder of its command line. harken reads the files, not ffmpeg."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
     whisper: Any = importlib.import_module("whisper")
@@ -136,8 +161,11 @@ def openai_whisper(engine: Engine) -> Transcribe:
     model = whisper.load_model(engine.model, device="cpu")
     ladder = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
-    def transcribe(path: str) -> str:
-        result = model.transcribe(load(path), language="en", temperature=ladder, best_of=5, fp16=False)
+    def transcribe(its: Request) -> str:
+        beam = {"beam_size": its.beam_size} if its.beam_size > 1 else {}
+        result = model.transcribe(
+            load(its.path), language=its.language, temperature=ladder, best_of=5, fp16=False, **beam
+        )
         return str(result["text"])
 
     return transcribe
@@ -145,13 +173,26 @@ def openai_whisper(engine: Engine) -> Transcribe:
 
 LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
     "harken": harken,
+    "harken batched": harken_batched,
     "faster-whisper": faster_whisper,
     "faster-whisper batched": faster_whisper_batched,
     "openai-whisper": openai_whisper,
 }
 
 
-def _faster_whisper_model(module: Any, engine: Engine) -> Any:
+def _harken(engine: Engine, batch_size: int) -> Transcribe:
+    from harken import load
+
+    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
+    return lambda its: (
+        recognizer.transcribe(
+            its.path, language=its.language, beam_size=its.beam_size, batch_size=batch_size
+        ).text
+    )
+
+
+def _faster_whisper_model(engine: Engine) -> Any:
+    module: Any = importlib.import_module("faster_whisper")
     return module.WhisperModel(
         engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
     )
@@ -177,7 +218,7 @@ def serve(engine: Engine) -> None:
     reply(started)
     for line in sys.stdin:
         started = perf_counter(), process_time()
-        reply(started, transcribe(json.loads(line)))
+        reply(started, transcribe(Request(**json.loads(line))))
 
 
 if __name__ == "__main__":
