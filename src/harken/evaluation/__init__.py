@@ -8,9 +8,20 @@ from harken.evaluation.evaluate import evaluate, listen
 from harken.evaluation.hypotheses import Heard, Hypotheses, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests, spread
 from harken.evaluation.report import report
-from harken.evaluation.summary import ErrorRate, Evaluation, Failure, Invented, Score, score, summarise
+from harken.evaluation.summary import (
+    Difference,
+    ErrorRate,
+    Evaluation,
+    Failure,
+    Invented,
+    Score,
+    difference,
+    score,
+    summarise,
+)
 
 __all__ = [
+    "Difference",
     "Entry",
     "ErrorRate",
     "Evaluation",
@@ -21,6 +32,7 @@ __all__ = [
     "Piece",
     "Score",
     "Tally",
+    "difference",
     "differences",
     "evaluate",
     "listen",

@@ -14,11 +14,10 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 
 
-def interval(tallies: Sequence[Tally]) -> tuple[float, float]:
-    """Interval that holds the error rate with 95 % confidence.
+def resampled(tallies: Sequence[Tally]) -> NDArray[np.float64]:
+    """Error rates of test sets drawn anew, with replacement and as large as the one there is.
 
-    Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation"
-    (ICASSP 2004): test sets of as many units are drawn with replacement, and of their rates the middle 95 % taken.
+    Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation" (ICASSP 2004).
 
     Parameters
     ----------
@@ -27,19 +26,17 @@ def interval(tallies: Sequence[Tally]) -> tuple[float, float]:
 
     Returns
     -------
-    low, high : float
-        The same for the same tallies: the draws are seeded.
-    """
-    low, high = np.quantile(resampled(tallies), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
-
-
-def resampled(tallies: Sequence[Tally]) -> NDArray[np.float64]:
-    """Error rates of test sets drawn anew, shape (1000,).
-
-    The draws depend on the number of tallies only, so those of two engines on one test set can be subtracted.
+    ndarray of shape (1000,), float64
+        The same for the same tallies. What is drawn depends on their number only, so the rates of two engines on one
+        test set can be subtracted.
     """
     counts = np.array([(tally.errors, tally.reference) for tally in tallies], np.float64)
     rng = np.random.default_rng(SEED)
     drawn = (counts[rng.integers(len(counts), size=len(counts))].sum(axis=0) for _ in range(RESAMPLES))
     return np.array([errors / reference for errors, reference in drawn])
+
+
+def interval(rates: NDArray[np.float64]) -> tuple[float, float]:
+    """Lowest and highest of the middle 95 % of some rates."""
+    low, high = np.quantile(rates, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)

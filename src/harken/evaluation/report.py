@@ -30,6 +30,7 @@ def report(evaluation: Evaluation, by: Mapping[str, Any], *, complete: bool) -> 
         "times_real_time": None if speed is None else round(speed, 2),
         "wer": _rate(evaluation.wer),
         "cer": _rate(evaluation.cer),
+        "overall": _rate(evaluation.overall),
         "languages": {code: _rate(rate) for code, rate in evaluation.languages.items()},
         "drawn": evaluation.drawn,
         "invented": asdict(evaluation.invented),

@@ -8,7 +8,8 @@ from functools import reduce
 from itertools import groupby
 from operator import add, attrgetter
 
-from harken.evaluation.bootstrap import interval
+from harken.errors import OptionError
+from harken.evaluation.bootstrap import interval, resampled
 from harken.evaluation.compare import Tally, count_characters, count_words
 from harken.evaluation.hypotheses import Heard
 from harken.evaluation.manifest import Entry
@@ -119,8 +120,10 @@ class Evaluation:
         Of words, over all recordings with speech in languages with spaces; None if there are none.
     cer : ErrorRate or None
         Of characters, over all recordings with speech.
+    overall : ErrorRate or None
+        Of what counts in each language, words or characters, all together, as the reference's tables have it.
     languages : dict of str to ErrorRate
-        What counts in each language: of words, or of characters where there are no spaces.
+        Of what counts in each language.
     drawn : {"recordings", "speakers"}
         What the confidence intervals draw anew.
     invented : Invented
@@ -132,6 +135,7 @@ class Evaluation:
     failures: tuple[Failure, ...]
     wer: ErrorRate | None
     cer: ErrorRate | None
+    overall: ErrorRate | None
     languages: dict[str, ErrorRate]
     drawn: str
     invented: Invented
@@ -149,6 +153,22 @@ class Evaluation:
             (score for score in self.scores if score.tally.errors), key=lambda its: -its.tally.errors
         )
         return tuple(wrong[:count])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How much higher the error rate of one engine is than that of another.
+
+    Attributes
+    ----------
+    rate : float
+        The first's less the second's, of what counts in each language.
+    interval : (float, float), or None
+        What holds it with 95 % confidence; None for a single recording.
+    """
+
+    rate: float
+    interval: tuple[float, float] | None
 
 
 def score(entry: Entry, heard: Heard, language: str | None) -> Score:
@@ -188,6 +208,7 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         failures=tuple(failures),
         wer=_error_rate([its for its in spoken if its.words], "words"),
         cer=_error_rate(spoken, "characters"),
+        overall=_error_rate(spoken, "tally"),
         languages={code: rate for code, its in by_language if (rate := _error_rate([*its], "tally"))},
         drawn=_independent(spoken)[0],
         invented=Invented(
@@ -201,6 +222,28 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
     )
 
 
+def difference(first: Evaluation, second: Evaluation) -> Difference | None:
+    """Compare two engines by the same recordings; None if nothing is said in them.
+
+    The test sets that are drawn are the same for both, so the interval is narrower than their own intervals suggest.
+
+    Raises
+    ------
+    OptionError
+        If the recordings differ.
+    """
+    heard = [[its for its in evaluation.scores if its.said] for evaluation in (first, second)]
+    ours, theirs = ([its.entry for its in scores] for scores in heard)
+    if ours != theirs:
+        raise OptionError("second", f"{len(theirs)} recordings", "an evaluation of the same recordings")
+    if not (first.overall and second.overall):
+        return None
+    rates = [resampled(_tallies(scores, "tally")) for scores in heard] if len(ours) > 1 else None
+    return Difference(
+        rate=first.overall.rate - second.overall.rate, interval=interval(rates[0] - rates[1]) if rates else None
+    )
+
+
 def _language(its: Score) -> str:
     return its.language or "unknown"
 
@@ -208,9 +251,16 @@ def _language(its: Score) -> str:
 def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
     if not scores:
         return None
+    tallies = _tallies(scores, unit)
+    return ErrorRate(
+        tally=reduce(add, tallies), interval=interval(resampled(tallies)) if len(tallies) > 1 else None
+    )
+
+
+def _tallies(scores: Sequence[Score], unit: str) -> list[Tally]:
+    """One for each group that is drawn together."""
     _, groups = _independent(scores)
-    tallies = [reduce(add, map(attrgetter(unit), group)) for group in groups]
-    return ErrorRate(tally=reduce(add, tallies), interval=interval(tallies) if len(tallies) > 1 else None)
+    return [reduce(add, map(attrgetter(unit), group)) for group in groups]
 
 
 def _independent(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]:
