@@ -65,8 +65,8 @@ def windows(draw: st.DrawFn, timestamps: bool) -> Window:
         language=draw(st.sampled_from(["en", "de", "jw"])),
         task=draw(st.sampled_from(["transcribe", "translate"])),
         timestamps=timestamps,
+        carried=draw(st.lists(TOKEN, max_size=3)),
         previous=draw(st.lists(TOKEN, max_size=12)),
-        prefix=draw(st.lists(TOKEN, max_size=3)),
     )
     return Window(audio=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7))
 

@@ -159,3 +159,14 @@ def test_no_positions() -> None:
     assert len(logits) == 0
     assert logits.top(2)[0].shape == (0, 2)
     assert logits.probability(3).shape == (0,)
+
+
+def test_bias_adds_to_some_ids_of_each_position() -> None:
+    logits = HostLogits(np.array([[0, 1, -INF], [0, 1, 2], [0, 1, 2]], np.float32))
+    logits.bias([{0: 2.5, 2: 9.0}, {}, {1: -1.0}])
+    np.testing.assert_array_equal(logits.values, np.float32([[2.5, 1, -INF], [0, 1, 2], [0, 0, 2]]))
+
+
+def test_bias_wants_bonuses_for_every_position() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        HostLogits(np.zeros((2, 3), np.float32)).bias([{}])

@@ -1,4 +1,4 @@
-"""Prompts: previous text, the start sequence, a forced beginning, and what fits."""
+"""Prompts: carried and previous text, the start sequence, and what fits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from models import TOKENIZER
 
 ENGLISH = Tokenizer.bytes_only(1, multilingual=False)
 N_CTX = 448
+ROOM = N_CTX // 2 - 1
 
 
 def prompt(**changes: object) -> tuple[int, ...]:
     options = {"language": "de", "task": "transcribe", "timestamps": True} | changes
     return make_prompt(TOKENIZER, N_CTX, **options)
+
+
+def before(**changes: object) -> tuple[int, ...]:
+    """What stands between the two starts."""
+    made = prompt(**changes)
+    assert made[0] == TOKENIZER.sot_prev
+    return made[1 : made.index(TOKENIZER.sot)]
 
 
 DE = TOKENIZER.language_tokens["de"]
@@ -28,10 +36,10 @@ DE = TOKENIZER.language_tokens["de"]
         ({"task": "translate"}, (TOKENIZER.sot, DE, TOKENIZER.translate)),
         ({"timestamps": False}, (TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps)),
         ({"previous": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
-        ({"prefix": (65, 66)}, (TOKENIZER.sot, DE, TOKENIZER.transcribe, 65, 66)),
+        ({"carried": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
         (
-            {"previous": [7], "prefix": [8], "timestamps": False},
-            (TOKENIZER.sot_prev, 7, TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps, 8),
+            {"carried": [8], "previous": [7], "timestamps": False},
+            (TOKENIZER.sot_prev, 8, 7, TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps),
         ),
     ],
 )
@@ -45,24 +53,32 @@ def test_english_only_vocabularies_name_neither_language_nor_task() -> None:
     assert make_prompt(ENGLISH, N_CTX, timestamps=False, **options) == (ENGLISH.sot, ENGLISH.no_timestamps)
 
 
-def test_previous_text_loses_its_oldest_tokens() -> None:
-    text = [i % 256 for i in range(1000)]
-    made = prompt(previous=text)
-    assert made[1 : made.index(TOKENIZER.sot)] == tuple(text[-(N_CTX // 2 - 1) :])
+@pytest.mark.parametrize("n", [ROOM - 1, ROOM, ROOM + 1, 1000])
+def test_previous_text_loses_its_oldest_tokens(n: int) -> None:
+    text = tuple(i % 256 for i in range(n))
+    assert before(previous=text) == text[-ROOM:]
 
 
-def test_previous_text_of_just_the_right_length_is_kept() -> None:
-    text = [i % 256 for i in range(N_CTX // 2 - 1)]
-    assert prompt(previous=text)[1 : len(text) + 1] == tuple(text)
+@pytest.mark.parametrize("n", [1, 100, ROOM - 1])
+def test_what_is_carried_stays_and_the_previous_text_has_what_is_left(n: int) -> None:
+    text = tuple(i % 250 for i in range(1000))
+    assert before(carried=[255] * n, previous=text) == (255,) * n + text[n - ROOM :]
 
 
+@pytest.mark.parametrize("n", [ROOM, ROOM + 1, 1000])
+def test_what_is_carried_may_leave_no_room(n: int) -> None:
+    text = tuple(i % 250 for i in range(n))
+    assert before(carried=text, previous=[255] * 9) == text[-ROOM:]
+
+
+@pytest.mark.parametrize("n_carried", [0, 1, 222, 223, 224, 900])
 @pytest.mark.parametrize("n_previous", [0, 1, 222, 223, 224, 900])
-@pytest.mark.parametrize("n_prefix", [0, 1, 219, 220, 221, 223, 224, 900])
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_whatever_is_given_a_token_can_follow(n_previous: int, n_prefix: int, timestamps: bool) -> None:
-    made = prompt(previous=[65] * n_previous, prefix=[66] * n_prefix, timestamps=timestamps)
-    assert len(made) <= N_CTX
-    assert made.count(66) >= min(n_prefix, N_CTX // 2 - 4)
+def test_whatever_is_given_half_the_context_is_left(n_carried: int, n_previous: int, timestamps: bool) -> None:
+    made = prompt(carried=[65] * n_carried, previous=[66] * n_previous, timestamps=timestamps)
+    start = TOKENIZER.sot_sequence("de", timestamps=timestamps)
+    assert len(made) - len(start) <= N_CTX // 2
+    assert made[-len(start) :] == start
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import pytest
 
 from harken.backends.host import HostLogits
 from harken.decoding import Rules, make_rules
+from harken.decoding.rules import matching_tokens
+from harken.errors import OptionError
+from harken.text import Tokenizer
 from models import TOKENIZER
 
 EOT, BEGIN, N = TOKENIZER.eot, TOKENIZER.timestamp_begin, TOKENIZER.n_vocab
@@ -172,3 +175,66 @@ def test_every_position_has_its_own_prefix() -> None:
     assert (
         len({row.tobytes() for row in np.isfinite(together.values)}) == len(prefixes) - 1
     )  # "0.00" as "1.00 1.00"
+
+
+def test_a_forced_beginning_stands_behind_the_first_timestamp() -> None:
+    rules = make_rules(TOKENIZER, timestamps=True, prefix=[97, 98])
+    assert grammar(rules, "") == (False, False, "0.00-1.00")
+    assert np.flatnonzero(allowed(rules, tokens("0.50"))).tolist() == [97]
+    assert np.flatnonzero(allowed(rules, tokens("0.50 a"))).tolist() == [98]
+    assert grammar(rules, "0.50 a b") == (True, True, "0.52-30.00")
+
+
+def test_a_forced_beginning_without_timestamps() -> None:
+    rules = make_rules(TOKENIZER, timestamps=False, prefix=[BLANK, 98])
+    assert np.flatnonzero(allowed(rules, [])).tolist() == [BLANK]
+    assert np.flatnonzero(allowed(rules, [BLANK])).tolist() == [98]
+    assert allowed(rules, [BLANK, 98]).all()
+
+
+def test_what_is_forced_is_not_suppressed() -> None:
+    star = ord("*")
+    assert star in make_rules(TOKENIZER, timestamps=False).suppressed
+    logits = HostLogits(flat(0, 5)[None])
+    make_rules(TOKENIZER, timestamps=True, prefix=[star]).apply(logits, [tokens("0.00")])
+    assert logits.top(1)[0].tolist() == [[star]]
+
+
+def text_suppressed(pattern: str) -> str:
+    suppressed = make_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern).suppressed
+    return "".join(chr(token) for token in suppressed if token < 128)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "never"),
+    [("[0-9]+", "0123456789"), ("^x$", "x"), ("(?i)[q-r]", "QRqr"), (r"\.", "."), ("ab", "")],
+)
+def test_tokens_that_match_are_suppressed(pattern: str, never: str) -> None:
+    assert text_suppressed(pattern) == never
+
+
+def test_a_pattern_finds_its_match_anywhere_in_a_token() -> None:
+    vocabulary = Tokenizer.builtin(51864)
+    found = {vocabulary.describe(token) for token in matching_tokens(vocabulary, "[0-9]")}
+    assert {"7", " 7", " 1969", "th1"} & found >= {"7", " 7", " 1969"}
+    assert all(any(c.isdigit() for c in text) for text in found)
+    assert not any(token >= vocabulary.eot for token in matching_tokens(vocabulary, "[0-9]"))
+
+
+def test_the_pass_over_a_vocabulary_is_made_once() -> None:
+    assert matching_tokens(TOKENIZER, "k+") is matching_tokens(TOKENIZER, "k+")
+    assert matching_tokens(TOKENIZER, "k+") is not matching_tokens(Tokenizer.bytes_only(), "k+")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("[0-9", r"suppress_regex='\[0-9'.*unterminated character set at position 0"),
+        ("ab(c", r"at position 2"),
+        ("a*", r"leaves some tokens"),
+        ("", r"leaves some tokens"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used(pattern: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)

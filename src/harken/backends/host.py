@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class HostLogits:
 
     def suppress(self, tokens: Ints) -> None:
         self.values[:, tokens] = -np.inf
+
+    def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
+        for row, bonus in zip(self.values, bonuses, strict=True):
+            row[list(bonus)] += np.fromiter(bonus.values(), np.float32, len(bonus))
 
     def prefer_timestamps(self, begin: int) -> None:
         text, timestamps = self.values[:, :begin], self.values[:, begin:]

@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from harken.contract import Backend, Features
-from harken.text import Tokenizer
+from harken.errors import OptionError
+from harken.text import Tokenizer, resolve
 
 
 def language_probabilities(
-    backend: Backend, features: Features, tokenizer: Tokenizer
+    backend: Backend, features: Features, tokenizer: Tokenizer, languages: Collection[str] = ()
 ) -> list[dict[str, float]]:
     """Probability of each language in each window, most probable first.
 
     Opens a session of its own, so no decoding cache is touched. An English-only model answers {"en": 1.0}.
 
+    Parameters
+    ----------
+    backend : Backend
+    features : Features
+        Of `backend.encode`, one window or many.
+    tokenizer : Tokenizer
+    languages : collection of str
+        Codes or names of the only languages that come into question, among which the probabilities are shared out;
+        empty for all.
+
+    Returns
+    -------
+    list of dict of str to float
+        One a window, from code to probability; each sums to 1.
+
+    Raises
+    ------
+    OptionError
+        If the model does not know one of `languages`.
+
     Notes
     -----
     Source: openai/whisper, decoding.py, detect_language.
     """
+    codes = allowed_languages(tokenizer, languages)
     if not tokenizer.multilingual:
         return [{"en": 1.0}] * features.audios
+    by_token = {tokenizer.language_tokens[code]: code for code in codes}
     rows = range(features.audios)
     logits = backend.open(features, rows, 1).extend([[tokenizer.sot]] * len(rows))
-    ids = sorted(tokenizer.language_tokens.items(), key=lambda item: item[1])
-    allowed = {token for _, token in ids}
-    logits.suppress(np.array([t for t in range(backend.dims.n_vocab) if t not in allowed], np.int64))
-    columns = [(code, logits.probability(token)) for code, token in ids]
+    logits.suppress(np.delete(np.arange(backend.dims.n_vocab), list(by_token)))
+    ids, logprobs = logits.top(len(by_token))
     return [
-        dict(sorted(((code, float(p[row])) for code, p in columns), key=lambda item: -item[1])) for row in rows
+        {by_token[token]: probability for token, probability in zip(*row, strict=True)}
+        for row in zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True)
     ]
+
+
+def allowed_languages(tokenizer: Tokenizer, languages: Collection[str]) -> tuple[str, ...]:
+    """Codes of some languages, all that the model knows if none are given.
+
+    Raises
+    ------
+    OptionError
+        If the model does not know one of them.
+    """
+    known = tuple(tokenizer.language_tokens) if tokenizer.multilingual else ("en",)
+    codes = tuple(dict.fromkeys(map(resolve, languages)))
+    for code in codes:
+        if code not in known:
+            allowed = (
+                f"one of {', '.join(known)}" if tokenizer.multilingual else "en, as this model is English-only"
+            )
+            raise OptionError("languages", code, allowed)
+    return codes or known

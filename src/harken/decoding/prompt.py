@@ -1,4 +1,4 @@
-"""What the decoder is told before it speaks: previous text, then the start sequence, then a forced beginning."""
+"""What the decoder is told before it speaks: carried and previous text, then the start sequence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def make_prompt(
     language: str | None,
     task: str,
     timestamps: bool,
+    carried: Sequence[int] = (),
     previous: Sequence[int] = (),
-    prefix: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """Prompt tokens of one window.
 
@@ -23,21 +23,28 @@ def make_prompt(
     ----------
     tokenizer : Tokenizer
     n_text_ctx : int
-        Context of the decoder; one half is for the previous text, the other for all that follows it.
+        Context of the decoder; one half is for the text before, the other for all that follows it.
     language : str or None
         Code of the language; ignored by English-only vocabularies.
     task : {"transcribe", "translate"}
     timestamps : bool
+    carried : sequence of int
+        Text tokens that stand before those of `previous` in every window; where they alone are too many, the oldest
+        are dropped.
     previous : sequence of int
-        Text tokens before this window; the oldest are dropped.
-    prefix : sequence of int
-        Text tokens with which the window must begin; the oldest are dropped where they do not fit.
+        Text tokens before this window; the oldest are dropped where `carried` leaves no room for them.
 
     Notes
     -----
-    Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens.
+    Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens; `carried` from transcribe.py,
+    carry_initial_prompt.
     """
-    half = n_text_ctx // 2
+    room = n_text_ctx // 2 - 1
+    kept = _last(carried, room)
+    before = (*kept, *_last(previous, room - len(kept)))
     start = tokenizer.sot_sequence(language, task, timestamps=timestamps)
-    before = (tokenizer.sot_prev, *previous[-(half - 1) :]) if previous else ()
-    return (*before, *start, *prefix[-(half - len(start)) :])
+    return (tokenizer.sot_prev, *before, *start) if before else start
+
+
+def _last(tokens: Sequence[int], n: int) -> Sequence[int]:
+    return tokens[max(len(tokens) - n, 0) :]
