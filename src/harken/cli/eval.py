@@ -15,7 +15,15 @@ import click
 from harken.api import Recognizer
 from harken.atomic import open_atomic
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
-from harken.cli.options import Command, chosen_options, decoding_options, flag, load_model, model_options
+from harken.cli.options import (
+    Command,
+    Option,
+    chosen_options,
+    decoding_options,
+    flag,
+    load_model,
+    model_options,
+)
 from harken.cli.scores import failed, line, total, worst
 from harken.cli.screen import Screen
 from harken.evaluation import (
@@ -34,6 +42,9 @@ from harken.evaluation import (
 from harken.transcribe import TranscribeOptions
 
 evaluation = partial(flag, section="Evaluation")
+
+# Options of the model on which the text does not depend.
+_INDIFFERENT = ("threads", "download")
 
 
 @click.command("eval", cls=Command, epilog=EPILOGUE)
@@ -80,7 +91,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     if given["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
     entries = read_manifests(manifests, given["limit"], note=partial(click.echo, err=True))
-    by = provenance(options, **{name: given[name] for name in ("model", "precision", "backend", "detect")})
+    by = provenance(options, detect=given["detect"], **_engine(given))
     with ExitStack() as stack:
         # Opened first: what cannot be written shows before the work, not after it.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
@@ -95,6 +106,15 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
         kept_in = f"; what was heard is in {hypotheses}" if hypotheses else ""
         raise Stop(stop.code, f"{stop} after {len(done.scores)} of {len(entries)} recordings{kept_in}")
     return SOME_FAILED if done.failures else 0
+
+
+def _engine(given: dict[str, Any]) -> dict[str, Any]:
+    """What was chosen to compute with, as far as the text depends on it."""
+    return {
+        option.name: given[option.name]
+        for option in command.params
+        if isinstance(option, Option) and option.section == "Model" and option.name not in _INDIFFERENT
+    }
 
 
 def _listen(

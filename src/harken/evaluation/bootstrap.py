@@ -11,6 +11,8 @@ from harken.evaluation.compare import Tally
 
 SEED = 0
 RESAMPLES = 1000
+BLOCK = 100
+"""Test sets that are drawn at once: all of them would take much memory."""
 CONFIDENCE = 0.95
 
 
@@ -32,8 +34,10 @@ def resampled(tallies: Sequence[Tally]) -> NDArray[np.float64]:
     """
     counts = np.array([(tally.errors, tally.reference) for tally in tallies], np.float64)
     rng = np.random.default_rng(SEED)
-    drawn = (counts[rng.integers(len(counts), size=len(counts))].sum(axis=0) for _ in range(RESAMPLES))
-    return np.array([errors / reference for errors, reference in drawn])
+    shape = (BLOCK, len(counts))
+    drawn = [counts[rng.integers(len(counts), size=shape)].sum(axis=1) for _ in range(RESAMPLES // BLOCK)]
+    errors, reference = np.concatenate(drawn).T
+    return np.asarray(errors / reference)
 
 
 def interval(rates: NDArray[np.float64]) -> tuple[float, float]:

@@ -113,9 +113,7 @@ def listen(
     def recognizer() -> Recognizer:
         its = load()
         for language in sorted({language for language in given.values() if language}):
-            its.tokenizer.sot_sequence(
-                language, options.task, timestamps=options.timestamps
-            )  # or fail before the work
+            its.checked(options, language=language)  # or fail before the work
         return its
 
     for entry in entries:
