@@ -1,0 +1,51 @@
+"""Take the weights of Silero VAD out of its package, and record what ONNX Runtime computes with them.
+
+Run with onnx and onnxruntime installed, and the package's wheel unpacked or installed:
+
+    python tests/golden/record_vad.py DIRECTORY/silero_vad
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.numpy_helper import to_array
+from vad_inputs import INPUTS, reference
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS = ROOT / "src" / "harken" / "audio" / "data" / "silero_vad_6.2.npz"
+GOLDEN = Path(__file__).parent / "data" / "vad.npz"
+LSTM = {"input": "onnx::LSTM_209", "recurrent": "onnx::LSTM_210", "bias": "onnx::LSTM_211"}
+
+
+def main() -> None:
+    graph = Path(sys.argv[1]) / "data" / "silero_vad_16k_sequence.onnx"
+    found = {tensor.name: to_array(tensor) for tensor in onnx.load(graph).graph.initializer}
+    np.savez(
+        WEIGHTS,
+        **{
+            f"encoder.{i}.{part}": found[f"encoder.{i}.{part}"] for i in range(4) for part in ("weight", "bias")
+        },
+        **{f"lstm.{part}": found[name][0] for part, name in LSTM.items()},
+        **{"output.weight": found["output.weight"].ravel(), "output.bias": found["output.bias"]},
+    )
+    np.savez_compressed(
+        GOLDEN,
+        **{name: reference(graph, make()) for name, make in INPUTS.items()},
+        provenance=np.array(
+            [
+                f"onnxruntime {onnxruntime.__version__}, silero_vad_16k_sequence.onnx of silero-vad 6.2.3",
+                f"sha256 {hashlib.sha256(graph.read_bytes()).hexdigest()}",
+                "python tests/golden/record_vad.py",
+            ]
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
