@@ -1,0 +1,74 @@
+"""``harken plot``: a picture of what the model heard in a stretch of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harken.atomic import open_atomic
+from harken.cli.exits import EPILOGUE
+from harken.cli.inputs import STDIN, length_s
+from harken.cli.options import Command, chosen_options, decoding_options, flag, load_model, model_options
+from harken.plot import Picture, gather, page, stretch
+
+picture_option = partial(flag, section="Picture")
+
+
+@click.command(cls=Command, epilog=EPILOGUE)
+@click.argument("file")
+@picture_option(
+    *("-o", "--output"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to draw: a name that ends in .html, or in .png, which takes harken[plot]. "
+    "By default FILE.plot.html beside the recording.",
+)
+@picture_option("--start", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Where to begin.")
+@picture_option(
+    "--duration", type=click.FloatRange(0.1, 600), default=30.0, metavar="SECONDS", help="How much to show."
+)
+@model_options
+@decoding_options
+def command(file: str, output: Path | None, start: float, duration: float, **given: Any) -> None:
+    """Draw what is heard in a recording.
+
+    FILE is a recording of any kind, or - for standard input. The picture shows, all on one axis of time: the
+    spectrogram, the probability of speech and the regions that voice activity detection finds, the words, for each
+    token what the decoder listened to with the path of dynamic time warping through it, the probabilities of the
+    tokens, and the attempts at each window.
+
+    The stretch is decoded as a recording of its own, silence included: --vad and --word-timestamps change nothing here.
+    """
+    options = chosen_options(given)
+    if options.clip_timestamps:
+        raise click.UsageError("choose the stretch with --start and --duration, not with --clip-timestamps")
+    output = output or _beside(file)
+    draw = _renderer(output)
+    length_s(file)
+    with open_atomic(output) as write:
+        samples = stretch(file, start, duration)
+        recognizer = load_model(given)
+        name = "standard input" if file == STDIN else Path(file).name
+        title = f"{name}, {recognizer.model}, {recognizer.backend.capabilities.precision}"
+        for piece in draw(gather(recognizer, samples, options, title=title, start_s=start)):
+            write(piece)
+    click.echo(str(output), err=True)
+
+
+def _beside(file: str) -> Path:
+    return Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html")
+
+
+def _renderer(output: Path) -> Callable[[Picture], Iterable[str | bytes]]:
+    """How to draw a file of that name, found out before the work: what is not installed shows at once."""
+    if output.suffix.lower() == ".html":
+        return page
+    if output.suffix.lower() == ".png":
+        from harken.plot.figure import png
+
+        return lambda picture: [png(picture)]
+    raise click.BadParameter(f"{str(output)!r} does not end in .html or .png", param_hint="'--output'")

@@ -1,0 +1,11 @@
+"""See what harken heard: a stretch of a recording as one picture with one axis of time.
+
+`gather` transcribes the stretch and collects what there is to see as a `Picture`, which is plain data. `page` makes a
+self-contained HTML page of that, and `harken.plot.figure.png` a PNG with matplotlib, which comes with ``harken[plot]``.
+"""
+
+from harken.plot.gathering import gather, stretch
+from harken.plot.picture import Heard, Picture
+from harken.plot.svg import page
+
+__all__ = ["Heard", "Picture", "gather", "page", "stretch"]

@@ -1,0 +1,54 @@
+"""Colours that both kinds of picture share, and images in them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.contract import Floats
+
+# Nine of the colours of matplotlib's "magma", dark to light; what lies between them is interpolated.
+_MAGMA = (
+    (0, 0, 4), (29, 17, 71), (81, 18, 124), (131, 38, 129), (183, 55, 121), (231, 82, 99), (252, 137, 97),
+    (254, 196, 136), (252, 253, 191),
+)  # fmt: skip
+_SURE, _UNSURE = (198, 219, 239), (240, 110, 60)
+
+INK, PATH, SPEECH, KEPT, REJECTED = "#222222", "#00c2d1", "#2a6fbb", "#3c9d5d", "#c9463d"
+
+PALETTE: NDArray[np.uint8] = np.stack(
+    [np.interp(np.linspace(0, 8, 256), range(9), channel) for channel in zip(*_MAGMA, strict=True)], axis=1
+).astype(np.uint8)
+
+
+def levels(values: Floats, low: float, high: float) -> NDArray[np.uint8]:
+    """Place of each value in `PALETTE`, `low` and nan at its begin and `high` at its end."""
+    scaled = np.nan_to_num((values - low) / max(high - low, 1e-9), nan=0.0) * 255
+    clipped: NDArray[np.uint8] = np.clip(scaled, 0, 255).astype(np.uint8)
+    return clipped
+
+
+def confidence(probability: float) -> str:
+    """Colour of something that is as probable as that, as ``#rrggbb``."""
+    mixed = (round(u + (s - u) * min(1.0, max(0.0, probability))) for s, u in zip(_SURE, _UNSURE, strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode places in `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2)."""
+    height, width = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels], axis=1)  # 0: a line without a filter
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", PALETTE.tobytes()),
+        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,204 @@
+"""The picture as a PNG, with matplotlib; without that, this module cannot be imported."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+
+from harken.errors import BackendUnavailable
+from harken.plot.colours import INK, KEPT, PALETTE, PATH, REJECTED, SPEECH, confidence
+from harken.plot.picture import LISTENING_RANGE, TICKS_HZ, Heard, Picture, band_of, explained
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+except ImportError as error:
+    raise BackendUnavailable(
+        "a PNG needs matplotlib: pip install 'harken[plot]'; an HTML page (-o out.html) needs nothing"
+    ) from error
+
+INCHES_PER_S = 0.46
+INCHES_PER_TOKEN = 0.125
+MARKS_INCHES = 1.0
+_CHARACTER_INCHES = 0.072
+_LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 1.0, 1.35, 0.6, 0.3, 0.28  # inches of margins, and between panels
+_COLOURS = ListedColormap(PALETTE / 255)
+_BAR = 1.0  # inches of the token probabilities
+
+
+def png(picture: Picture, dots_per_inch: int = 110) -> bytes:
+    """Draw a picture and encode it; signs that the font lacks become boxes."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure(picture).savefig(buffer, format="png", dpi=dots_per_inch)
+    return buffer.getvalue()
+
+
+def figure(picture: Picture) -> Figure:
+    """Draw a picture: panels below one another, all with the same axis of time."""
+    panels = [
+        (_draw_mel, 1.9),
+        (_draw_speech, 0.9),
+        (_draw_marks, MARKS_INCHES),
+        (_draw_tokens, max(1.0, INCHES_PER_TOKEN * picture.rows[-1])),
+        (_draw_attempts, 0.2 * max(1, picture.most_attempts)),
+    ]
+    inside = max(6.0, INCHES_PER_S * (picture.end_s - picture.start_s))
+    width = _LEFT + inside + _RIGHT
+    height = _TOP + sum(size + _GAP for _, size in panels) + _BOTTOM
+    drawing = Figure(figsize=(width, height))
+    drawing.text(_LEFT / width, 1 - 0.3 / height, picture.title, fontsize=11, weight="bold", parse_math=False)
+    top = height - _TOP
+    time: Axes | None = None
+    for draw, size in panels:
+        top -= size
+        axes = drawing.add_axes((_LEFT / width, top / height, inside / width, size / height), sharex=time)
+        time = time or axes
+        axes.tick_params(labelsize=8, labelbottom=draw is _draw_attempts)
+        draw(axes, picture)
+        top -= _GAP
+    axes.set_xlim(picture.start_s, picture.end_s)
+    axes.set_xlabel("seconds", fontsize=9)
+    return drawing
+
+
+def _name(axes: Axes, text: str) -> None:
+    axes.set_title(text, fontsize=8, loc="left", pad=3)
+
+
+def _legend(axes: Axes, **settings: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), fontsize=7, frameon=False, **settings)
+
+
+def _draw_mel(axes: Axes, picture: Picture) -> None:
+    n_mels = len(picture.mel)
+    axes.imshow(
+        picture.mel,
+        cmap=_COLOURS,
+        origin="lower",
+        aspect="auto",
+        extent=(picture.start_s, picture.end_s, 0, n_mels),
+        interpolation="nearest",
+    )
+    axes.set_yticks([band_of(hertz, n_mels) for hertz in TICKS_HZ], [f"{hertz} Hz" for hertz in TICKS_HZ])
+    _name(axes, "log-mel spectrogram")
+
+
+def _draw_speech(axes: Axes, picture: Picture) -> None:
+    for i, (start_s, end_s) in enumerate(picture.regions):
+        axes.axvspan(start_s, end_s, color=SPEECH, alpha=0.18, lw=0, label=None if i else "region")
+    times = picture.start_s + picture.chunk_s * np.arange(len(picture.speech) + 1)
+    axes.stairs(picture.speech, times, color=SPEECH, lw=1.0, label="probability")
+    for threshold, style in zip(picture.thresholds, ("--", ":"), strict=True):
+        axes.axhline(threshold, color=INK, lw=0.6, ls=style, label=f"threshold {threshold:.2f}")
+    axes.set_ylim(0, 1.02)
+    axes.set_yticks([0, 1])
+    _name(axes, "probability of speech")
+    _legend(axes)
+
+
+def _draw_marks(axes: Axes, picture: Picture) -> None:
+    for mark in picture.marks:
+        look = (
+            {"facecolor": confidence(mark.probability)}
+            if mark.reason is None
+            else {"fill": False, "hatch": "//"}
+        )
+        length = max(mark.end_s - mark.start_s, 0.02)
+        place = Rectangle((mark.start_s, 0), length, 1, edgecolor="white", lw=0.5, **look)
+        axes.add_patch(place)
+        wanted, given = _CHARACTER_INCHES * len(mark.text), length * INCHES_PER_S
+        upright = given < min(wanted, MARKS_INCHES)
+        text = axes.text(
+            mark.start_s + length / 2,
+            0.5,
+            mark.text,
+            rotation=90 if upright else 0,
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=INK,
+            clip_on=True,
+            parse_math=False,
+        )
+        if not upright:
+            text.set_clip_path(place)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    _name(axes, "words")
+    shades = (1.0, 0.75, 0.5, 0.25)
+    _legend(axes, handles=[Patch(color=confidence(p), label=f"probability {p:.2f}") for p in shades])
+
+
+def _draw_tokens(axes: Axes, picture: Picture) -> None:
+    rows = picture.rows
+    for first, window in zip(rows, picture.windows, strict=False):
+        _draw_window(axes, first, window)
+    axes.set_facecolor("#eeeeee")
+    axes.set_ylim(max(1, rows[-1]), 0)
+    axes.set_yticks(
+        [row + 0.5 for row in range(rows[-1])], picture.token_labels, fontsize=6.5, parse_math=False
+    )
+    axes.tick_params(axis="y", length=0)
+    _name(axes, "what each token listened to, and the path of dynamic time warping")
+    bars = axes.inset_axes((1.005, 0, _BAR / axes.get_window_extent().width * axes.figure.dpi, 1), sharey=axes)
+    probabilities = picture.token_probabilities
+    bars.barh(
+        [row + 0.5 for row in range(len(probabilities))],
+        probabilities,
+        height=0.8,
+        color=[confidence(p) for p in probabilities],
+    )
+    bars.set_xlim(0, 1)
+    bars.set_xticks([0, 0.5, 1])
+    bars.tick_params(labelsize=6.5, labelleft=False, left=False)
+    bars.set_title("probability", fontsize=8, pad=3)
+
+
+def _draw_window(axes: Axes, first: int, window: Heard) -> None:
+    """One window's attention in its place, and the path as a line from the start of each token to that of the next."""
+    tokens = len(window.tokens)
+    axes.imshow(
+        window.listening,
+        cmap=_COLOURS,
+        vmin=LISTENING_RANGE[0],
+        vmax=LISTENING_RANGE[1],
+        aspect="auto",
+        extent=(window.start_s, window.end_s, first + tokens, first),
+        interpolation="nearest",
+    )
+    if window.path:
+        times, rows = zip(*window.path, strict=True)
+        axes.step(times, [first + row for row in rows], where="post", color=PATH, lw=1.3)
+
+
+def _draw_attempts(axes: Axes, picture: Picture) -> None:
+    for window in picture.windows:
+        for rung, attempt in enumerate(window.attempts):
+            axes.barh(
+                rung + 0.5,
+                window.end_s - window.start_s,
+                left=window.start_s,
+                height=0.84,
+                color=REJECTED if attempt.reason else KEPT,
+                edgecolor="white",
+            )
+            axes.text(
+                window.start_s + 0.1,
+                rung + 0.5,
+                explained(attempt),
+                va="center",
+                fontsize=7,
+                color="white",
+                clip_on=True,
+                parse_math=False,
+            )
+    axes.set_ylim(max(1, picture.most_attempts), 0)
+    axes.set_yticks([])
+    _name(axes, "attempts at each window")

