@@ -33,7 +33,9 @@ def total(evaluation: Evaluation) -> str:
     pace = f" in {evaluation.wall_s:.1f} s, {speed:.1f} times real time" if speed else ""
     lines = [f"\n{_counted(len(evaluation.scores), 'recording')}: {evaluation.audio_s:.1f} s of sound{pace}\n"]
     if rows := [*_rates(evaluation)]:
-        lines += [aligned([HEAD, *rows]), f"The intervals draw {evaluation.drawn} anew.\n"]
+        lines.append(aligned([HEAD, *rows]))
+    if evaluation.overall and evaluation.overall.interval:
+        lines.append(f"The intervals draw {evaluation.drawn} anew.\n")
     if (silent := evaluation.invented).recordings:
         heard = f"{_counted(silent.words, 'word')} heard in {silent.spoiled} of them"
         lines.append(f"Nothing is said in {_counted(silent.recordings, 'recording')}: {heard}.\n")
