@@ -190,7 +190,7 @@ class TestFigure:
         from harken.plot.figure import figure
 
         words, attempts = (figure(picture()).axes[i] for i in (2, 4))
-        assert [text.get_text() for text in words.texts] == ["Good", "day", "Thank you"]
+        assert [text.get_text() for text in words.texts] == ["Good", "day", "Thank you (a known phrase)"]
         assert [text.get_text().split(":")[0] for text in attempts.texts] == [
             *("temperature 0 rejected", "temperature 0.2 kept"),
             "temperature 0.2 kept",
@@ -227,7 +227,7 @@ class TestParts:
                 kind + chunks[kind]
             )
             at += 12 + size
-        assert list(chunks) == [b"IHDR", b"PLTE", b"IDAT", b"IEND"]
+        assert list(chunks) == [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"]
         assert chunks[b"IHDR"] == struct.pack(">IIBBBBB", 3, 2, 8, 3, 0, 0, 0)
         assert chunks[b"PLTE"] == PALETTE.tobytes()
         assert zlib.decompress(chunks[b"IDAT"]) == b"\0\0\1\2\0\3\4\5"
@@ -238,8 +238,8 @@ class TestParts:
 
     def test_levels(self) -> None:
         values = np.array([[-2, -1, 0, 1, 2, np.nan]], np.float32)
-        assert levels(values, -1, 1).tolist() == [[0, 0, 127, 255, 255, 0]]
-        assert levels(np.ones((1, 1), np.float32), 1, 1).tolist() == [[0]]
+        assert levels(values, -1, 1).tolist() == [[1, 1, 128, 255, 255, 0]]
+        assert levels(np.ones((1, 1), np.float32), 1, 1).tolist() == [[1]]
 
     def test_confidence_goes_from_orange_to_blue(self) -> None:
         assert [confidence(p) for p in (-1.0, 0.0, 0.5, 1.0, 2.0)] == [

@@ -25,10 +25,10 @@ PALETTE: NDArray[np.uint8] = np.stack(
 
 
 def levels(values: Floats, low: float, high: float) -> NDArray[np.uint8]:
-    """Place of each value in `PALETTE`, `low` and nan at its begin and `high` at its end."""
-    scaled = np.nan_to_num((values - low) / max(high - low, 1e-9), nan=0.0) * 255
-    clipped: NDArray[np.uint8] = np.clip(scaled, 0, 255).astype(np.uint8)
-    return clipped
+    """Place of each value in `PALETTE`: from 1 for `low` to 255 for `high`, and 0, which is transparent, for nan."""
+    scaled = 1 + np.clip((values - low) / max(high - low, 1e-9), 0, 1) * 254
+    places: NDArray[np.uint8] = np.nan_to_num(scaled, nan=0).astype(np.uint8)
+    return places
 
 
 def confidence(probability: float) -> str:
@@ -38,12 +38,13 @@ def confidence(probability: float) -> str:
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode places in `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2)."""
+    """Encode places in `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2 and 11.3)."""
     height, width = pixels.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels], axis=1)  # 0: a line without a filter
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         (b"PLTE", PALETTE.tobytes()),
+        (b"tRNS", b"\0"),
         (b"IDAT", zlib.compress(lines.tobytes(), 9)),
         (b"IEND", b""),
     )

@@ -105,20 +105,18 @@ def _draw_speech(axes: Axes, picture: Picture) -> None:
 
 def _draw_marks(axes: Axes, picture: Picture) -> None:
     for mark in picture.marks:
-        look = (
-            {"facecolor": confidence(mark.probability)}
-            if mark.reason is None
-            else {"fill": False, "hatch": "//"}
-        )
+        look: dict[str, Any] = {"facecolor": confidence(mark.probability), "edgecolor": "white"}
+        if mark.reason is not None:
+            look = {"facecolor": "white", "edgecolor": "#aaaaaa", "hatch": "//"}
         length = max(mark.end_s - mark.start_s, 0.02)
-        place = Rectangle((mark.start_s, 0), length, 1, edgecolor="white", lw=0.5, **look)
+        place = Rectangle((mark.start_s, 0), length, 1, lw=0.5, **look)
         axes.add_patch(place)
-        wanted, given = _CHARACTER_INCHES * len(mark.text), length * INCHES_PER_S
+        wanted, given = _CHARACTER_INCHES * len(mark.label), length * INCHES_PER_S
         upright = given < min(wanted, MARKS_INCHES)
         text = axes.text(
             mark.start_s + length / 2,
             0.5,
-            mark.text,
+            mark.label,
             rotation=90 if upright else 0,
             ha="center",
             va="center",

@@ -75,6 +75,11 @@ class Mark:
     probability: float
     reason: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What is written on it."""
+        return self.text if self.reason is None else f"{self.text} ({self.reason})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picture:

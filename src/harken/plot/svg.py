@@ -142,10 +142,10 @@ def _mark_text(panel: _Panel, mark: Mark) -> str:
     """What was said: lying, and cut off where it has no room; upright where its place is rather high than wide."""
     left, width = panel.x(mark.start_s), panel.x(mark.end_s) - panel.x(mark.start_s)
     kind = "word" if mark.reason is None else "word left-out"
-    if width < min(panel.height, _CHARACTER_PIXELS * len(mark.text)):
+    if width < min(panel.height, _CHARACTER_PIXELS * len(mark.label)):
         place = f'transform="translate({left + width / 2:g} {panel.top + panel.height / 2:g}) rotate(-90)"'
-        return f'<text class="{kind}" {place}>{escape(mark.text)}</text>\n'
-    text = f'<text class="{kind}" x="{width / 2:g}" y="50%">{escape(mark.text)}</text>'
+        return f'<text class="{kind}" {place}>{escape(mark.label)}</text>\n'
+    text = f'<text class="{kind}" x="{width / 2:g}" y="50%">{escape(mark.label)}</text>'
     return panel.clipped(mark.start_s, mark.end_s, panel.top, panel.height, text)
 
 
