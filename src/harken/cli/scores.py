@@ -31,7 +31,8 @@ def total(evaluation: Evaluation) -> str:
     """All recordings together."""
     speed = evaluation.times_real_time
     pace = f" in {evaluation.wall_s:.1f} s, {speed:.1f} times real time" if speed else ""
-    lines = [f"\n{_counted(len(evaluation.scores), 'recording')}: {evaluation.audio_s:.1f} s of sound{pace}\n"]
+    sound_s = sum(its.seconds or 0.0 for its in evaluation.scores)
+    lines = [f"\n{_counted(len(evaluation.scores), 'recording')}: {sound_s:.1f} s of sound{pace}\n"]
     if rows := [*_rates(evaluation)]:
         lines.append(aligned([HEAD, *rows]))
     if evaluation.overall and evaluation.overall.interval:
