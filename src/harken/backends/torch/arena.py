@@ -36,7 +36,7 @@ class Arena:
     def __init__(self, model: Model, shape: Shape, record: Recorder | None) -> None:
         self.model, self.shape = model, shape
         self.memory: Memory = model.memory(shape.lanes, shape.width, shape.attention)
-        self._replays = Replays(record) if record else None
+        self._replays = Replays(record) if record is not None else None
 
     @property
     def seats(self) -> int:
@@ -45,7 +45,7 @@ class Arena:
 
     def padded(self, n: int) -> int:
         """With how many new tokens a step is computed where n are needed."""
-        return next((step for step in STEPS if step >= n), n) if self._replays else n
+        return next((step for step in STEPS if step >= n), n) if self._replays is not None else n
 
     def step(self, grid: Tensor, longest: int, span: int) -> Tensor:
         """Read new tokens in every seat (see `Model.decode`).
@@ -87,7 +87,7 @@ class Pool:
             if arena.shape == shape and self._take(arena):
                 arena.memory.tracks.zero_()
                 return arena
-        return Arena(self.model, shape, self._recorder() if self._recorder else None)
+        return Arena(self.model, shape, self._recorder() if self._recorder is not None else None)
 
     def give_back(self, arena: Arena) -> None:
         """Keep an arena for others; may be called by any thread, as the garbage collector does."""

@@ -31,7 +31,7 @@ def choose(device: str, precision: str) -> tuple[torch.device, str]:
         device = usable[0]
     if device not in usable:
         raise OptionError("device", device, f"auto, {', '.join(usable)} on this machine with this PyTorch")
-    place = torch.device(device)
+    place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     if precision == "auto":
         precision = USUAL[place.type]
     if precision not in DTYPES:

@@ -79,9 +79,6 @@ class Replays:
         self._record = record
         self._recorded: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
 
-    def __len__(self) -> int:
-        return len(self._recorded)
-
     def __call__(self, key: Hashable, step: Step, given: Tensor, device: torch.device) -> Tensor:
         """Compute a step.
 
