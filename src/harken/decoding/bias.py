@@ -1,12 +1,13 @@
 """Hotwords: a bonus for tokens that spell them, where the model finds these plausible by itself.
 
 What has been spelled of a hotword is read off the prefix, so the rule holds no state, like all rules. Spellings are
-compared as bytes: it does not matter how a word is cut into tokens. Why it is so: docs/decisions/hotwords.md.
+compared as bytes: it does not matter how a word is cut into tokens. What was measured, and the rejected alternatives:
+docs/decisions/hotwords.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harken.contract import Logits
@@ -22,35 +23,34 @@ class Bias:
 
     Parameters
     ----------
-    beginnings : frozenset of bytes
-        Whatever a hotword may begin with, the whole word included.
+    beginnings : mapping of bytes to float
+        Whatever a hotword may begin with, up to the whole of it, and which part of the hotword that is, above 0 to 1.
+    longest : int
+        Bytes of the longest hotword.
     piece : callable
         Bytes of a text token.
     eot : int
         Ids below this one are text.
-    start, further : float
-        Added to the logit of a token that begins a hotword, and of one that goes on with it.
+    strength : float
+        Added to the logit of a token that goes on with a hotword. One that begins a hotword gets the part of it that it
+        spells: all of it says much, its first letter little.
     margin : float
         A token that is further than this below the best one, in log-probability, gets nothing.
     """
 
-    beginnings: frozenset[bytes]
+    beginnings: Mapping[bytes, float]
+    longest: int
     piece: Callable[[int], bytes]
     eot: int
-    start: float = 4.0
-    further: float = 6.0
+    strength: float = 7.0
     margin: float = 8.0
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
         """Add the bonuses at each position of `logits`, by its prefix of sampled tokens."""
         ids, logprobs = logits.top(CANDIDATES)
         plausible = logprobs >= logprobs[:, :1] - self.margin
-        logits.bias(
-            [
-                self.bonuses(prefix, row[near].tolist())
-                for prefix, row, near in zip(prefixes, ids, plausible, strict=True)
-            ]
-        )
+        rows = zip(prefixes, ids, plausible, strict=True)
+        logits.bias([self.bonuses(prefix, row[near].tolist()) for prefix, row, near in rows])
 
     def bonuses(self, prefix: Sequence[int], candidates: Iterable[int]) -> dict[int, float]:
         """Bonus of each candidate with which, after `prefix`, a hotword begins or goes on."""
@@ -59,17 +59,17 @@ class Bias:
         bonuses: dict[int, float] = {}
         for token in candidates:
             piece = self.piece(token) if token < self.eot else b""
-            if any(start + piece in self.beginnings for start in begun if piece):
-                bonuses[token] = self.further
+            if piece and any(start + piece in self.beginnings for start in begun):
+                bonuses[token] = self.strength
             elif piece in self.beginnings and (apart or piece.startswith(b" ")):
-                bonuses[token] = self.start
+                bonuses[token] = self.strength * self.beginnings[piece]
         return bonuses
 
     def _begun(self, prefix: Sequence[int]) -> list[bytes]:
-        """What the last tokens of the text spell, where a hotword may begin with that."""
+        """What the last tokens of the text spell, wherever a hotword may begin with that."""
         begun, end = [], b""
         for place in range(len(prefix) - 1, -1, -1):
-            if prefix[place] >= self.eot:
+            if prefix[place] >= self.eot or len(end) >= self.longest:
                 break
             end = self.piece(prefix[place]) + end
             if end in self.beginnings and (end.startswith(b" ") or not self._in_word(prefix[:place])):
@@ -91,7 +91,7 @@ def make_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> Bias | None:
     ----------
     tokenizer : Tokenizer
     hotwords : iterable of str
-        Words and names, of several words too; each as it is to be spelled, and with its first letter as a capital.
+        Words and names, of several words too; each as it is to be spelled, and with a capital as its first letter.
 
     Returns
     -------
@@ -99,13 +99,16 @@ def make_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> Bias | None:
     """
     words = [" ".join(word.split()) for word in hotwords]
     capitalised = [word[:1].upper() + word[1:] for word in words]
-    spelled = [
-        (" " * spaced + word).encode() for word in {*words, *capitalised} - {""} for spaced in (False, True)
-    ]
-    if not spelled:
+    beginnings: dict[bytes, float] = {}
+    for word in {*words, *capitalised} - {""}:
+        for spelled in (word.encode(), f" {word}".encode()):
+            for n in range(1, len(spelled) + 1):
+                beginnings[spelled[:n]] = max(n / len(spelled), beginnings.get(spelled[:n], 0.0))
+    if not beginnings:
         return None
     return Bias(
-        beginnings=frozenset(word[:n] for word in spelled for n in range(1, len(word) + 1)),
+        beginnings=beginnings,
+        longest=max(map(len, beginnings)),
         piece=lambda token: tokenizer.decode_bytes((token,)),
         eot=tokenizer.eot,
     )
