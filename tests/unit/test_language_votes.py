@@ -52,7 +52,7 @@ def test_a_recording_may_end_before_all_windows_are_heard() -> None:
 
 def test_probabilities_come_with_the_most_probable_first() -> None:
     its = vote(heard("nl", 0.4), heard("de", 0.45))
-    assert list(its.probabilities)[0] == its.result[0] == "de"
+    assert next(iter(its.probabilities)) == its.result[0] == "de"
     assert list(its.probabilities.values()) == sorted(its.probabilities.values(), reverse=True)
     assert sum(its.probabilities.values()) == pytest.approx(1)
 
