@@ -1,0 +1,95 @@
+"""Record when openai-whisper hears each word, in float32 at temperature 0.
+
+Run from the root of the repository, with openai-whisper installed, the recordings at hand (see `real.SHARED`) and
+HARKEN_MODELS naming a directory in which the models lie under their names::
+
+    HARKEN_MODELS=path/to/models python tests/golden/record_words.py
+
+It writes tests/golden/words.json. The weights are those that harken reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+import whisper
+import whisper.version
+from reference_model import reference_model
+from words_inputs import CASES, Case
+
+from harken.audio import load
+from harken.checkpoints import open_checkpoint
+from real import model_path
+
+GOLDEN = Path(__file__).with_name("words.json")
+
+
+def main() -> None:
+    recorded = {
+        "reference": f"openai-whisper {whisper.version.__version__}, transcribe with word_timestamps",
+        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+        "command": "HARKEN_MODELS=path/to/models python tests/golden/record_words.py",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    recordings = [
+        {
+            "recording": case.recording,
+            "model": case.model,
+            "language": case.language,
+            "sha256": hashlib.sha256(case.path.read_bytes()).hexdigest(),
+            "segments": transcribe(case),
+        }
+        for case in CASES
+    ]
+    lines = ",\n  ".join(json.dumps(its, ensure_ascii=False) for its in recordings)
+    text = json.dumps({**recorded, "recordings": []}, indent=1).replace("[]", f"[\n  {lines}\n ]")
+    GOLDEN.write_text(text + "\n", encoding="utf-8")
+
+
+@cache
+def model(name: str) -> whisper.Whisper:
+    """openai-whisper's model with its own alignment heads."""
+    checkpoint = open_checkpoint(model_path(name))
+    its = reference_model(checkpoint.dims, checkpoint.weights)
+    its.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return its
+
+
+def transcribe(case: Case) -> list[dict[str, Any]]:
+    """Segments that say something; the reference also lists those that it has emptied."""
+    result = model(case.model).transcribe(
+        load(case.path),
+        language=case.language,
+        temperature=0.0,
+        fp16=False,
+        condition_on_previous_text=False,
+        word_timestamps=True,
+    )
+    return [
+        {
+            "seek": segment["seek"],
+            "start": round(segment["start"], 3),
+            "end": round(segment["end"], 3),
+            "tokens": segment["tokens"],
+            "words": [
+                [its["word"], round(its["start"], 3), round(its["end"], 3), round(float(its["probability"]), 4)]
+                for its in segment["words"]
+            ],
+        }
+        for segment in result["segments"]
+        if segment["tokens"]
+    ]
+
+
+if __name__ == "__main__":
+    main()
