@@ -1,28 +1,56 @@
-"""The embedded tiny.en in the CPU engine, loaded once for all the tests that ask for it."""
+"""Published models and recordings: tiny.en, which comes with harken, and others where they can be had."""
 
 from __future__ import annotations
 
 import atexit
-from functools import cache
+import os
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 import harken
+from harken.checkpoints import resolve
 from harken.errors import CheckpointNotFound
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "jfk.flac"
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "jfk.flac"
+SHARED = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared"))
+"""Where recordings lie under audio/."""
 
 # Graphs of its own, so that what is tested is what this source builds, not what an older one has left behind.
 _graphs = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
 atexit.register(_graphs.cleanup)
 
 
+def model_path(name: str) -> Path:
+    """The embedded tiny.en, or a model in a directory that HARKEN_MODELS names; skip where it is missing."""
+    if name == "tiny.en":
+        try:
+            return resolve(name, download=False)
+        except CheckpointNotFound as error:
+            pytest.skip(str(error))
+    root = os.environ.get("HARKEN_MODELS")
+    if not root:
+        pytest.skip("HARKEN_MODELS does not name a directory of models")
+    path = Path(root) / name
+    if not path.is_dir():
+        pytest.skip(f"HARKEN_MODELS has no {name}")
+    return path
+
+
 @cache
 def recognizer(precision: str) -> harken.Recognizer:
-    """Load in the given precision, or skip where the model is missing."""
-    try:
-        return harken.load("tiny.en", precision=precision, cache=_graphs.name, download=False)
-    except CheckpointNotFound as error:
-        pytest.skip(str(error))
+    """Load tiny.en in the given precision, or skip where it is missing."""
+    return _load("tiny.en", precision)
+
+
+@lru_cache(maxsize=1)
+def larger_recognizer(model: str) -> harken.Recognizer:
+    """Load another model in float32, or skip where it is missing; only the last one is kept."""
+    return _load(model, "fp32")
+
+
+def _load(model: str, precision: str) -> harken.Recognizer:
+    return harken.load(model_path(model), precision=precision, cache=_graphs.name, download=False)
