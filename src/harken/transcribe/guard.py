@@ -20,6 +20,18 @@ from harken.types import HOP_SAMPLES
 
 PRIOR = -3.0
 """Log-odds of a segment that nothing speaks for or against."""
+CURVES = {
+    "speech_prob": ("speech probability", (0.0, 0.4, 0.7), (7.0, -0.5, -2.0)),
+    "attention": ("attention", (0.1, 0.4), (3.0, -3.0)),
+    "avg_logprob": ("average log-probability", (-1.4, 0.2), (3.0, -3.0)),
+    "no_speech_prob": ("no-speech probability", (0.0, 1.0), (-1.5, 1.5)),
+    "compression_ratio": ("compression ratio", (1.8, 2.8), (0.0, 2.0)),
+}
+"""What each number weighs: its name in words, some of its values, and their weights; straight lines between."""
+COURTESY, CREDIT = 2.5, 6.0
+
+_SPOKEN_S = 0.1  # what a token of speech takes at least
+_DOUBT = 1.5  # most that little speech weighs where there is enough of it for the text
 _TELLING = 1.0  # from this weight on, an observation is named
 _NEAR_STEPS = 10  # 0.2 s: about a token of speech
 
@@ -79,31 +91,17 @@ def assess(facts: Facts) -> Verdict:
 
 def _observations(facts: Facts) -> Iterator[tuple[float, str]]:
     """Weights in log-odds, above 0 where something speaks for invention, and what it is in words."""
-    if facts.speech_prob is not None:
-        yield _silence(facts.speech_prob, facts), f"speech probability {facts.speech_prob:.2f}"
-    if facts.attention is not None:
-        yield 3 - 6 * _ramp(facts.attention, 0.1, 0.4), f"attention {facts.attention:.2f}"
-    yield 3 - 6 * _ramp(facts.avg_logprob, -1.4, 0.2), f"average log-probability {facts.avg_logprob:.2f}"
-    yield 3 * (facts.no_speech_prob - 0.5), f"no-speech probability {facts.no_speech_prob:.2f}"
-    yield 2 * _ramp(facts.compression_ratio, 1.8, 2.8), f"compression ratio {facts.compression_ratio:.2f}"
+    for name, (words, values, weights) in CURVES.items():
+        if (value := getattr(facts, name)) is not None:
+            weight = float(np.interp(value, values, weights))
+            drawn_out = name == "speech_prob" and value * facts.duration_s >= _SPOKEN_S * facts.tokens
+            yield min(weight, _DOUBT) if drawn_out else weight, f"{words} {value:.2f}"
     if (times := repetitions(facts.text)) > 2:
         yield min(2.0, times / 2), f"the same {times} times"
     if is_courtesy(facts.text):
-        yield 2.5, "what is often written for silence"
+        yield COURTESY, "what is often written for silence"
     if is_credit(facts.text):
-        yield 6, "a credit for subtitles"
-
-
-def _silence(speech_prob: float, facts: Facts) -> float:
-    """What the lack of a voice weighs; little where the text is so short that what speech there is may hold it."""
-    lacking = 7 - 7.5 * _ramp(speech_prob, 0.0, 0.4)
-    enough = speech_prob * facts.duration_s >= 0.1 * facts.tokens
-    return min(lacking, 1.5) if enough else lacking
-
-
-def _ramp(value: float, low: float, high: float) -> float:
-    """0 up to `low`, 1 from `high` on, and a straight line between."""
-    return min(1.0, max(0.0, (value - low) / (high - low)))
+        yield CREDIT, "a credit for subtitles"
 
 
 def repetitions(text: str) -> int:

@@ -16,9 +16,8 @@ COURTESIES = {
         "Thanks for watching", "Thank you so much for watching", "Thanks for listening",
         "Thank you for listening", "Please subscribe", "Please subscribe to my channel",
         "Like and subscribe", "See you next time", "See you in the next video",
-        "I'll see you in the next video", "We'll be right back", "You", "Bye", "Bye bye", "Goodbye", "So",
-        "Oh", "Okay", "Yeah", "Hmm", "Mm-hmm", "Uh", "The end", "Silence", "Music", "Applause", "Laughter",
-        "Foreign", "BANG",
+        "I'll see you in the next video", "We'll be right back", "You", "Bye", "Bye bye", "Goodbye",
+        "The end", "Silence", "Music", "Applause", "Laughter", "Foreign",
     ),
     "de": (
         "Vielen Dank", "Vielen Dank fürs Zuschauen", "Danke fürs Zuschauen", "Bis zum nächsten Mal",
@@ -36,7 +35,7 @@ COURTESIES = {
     "pt": ("Obrigado", "Obrigada", "Obrigado por assistir", "Inscreva-se no canal", "Tchau"),
     "nl": ("Bedankt voor het kijken", "Dank u wel", "Dank je wel", "Tot de volgende keer"),
     "sv": ("Tack", "Tack för att du tittade", "Tack för att ni tittade"),
-    "no": ("Takk for at du så på", "Takk for ating med"),
+    "no": ("Takk for at du så på",),
     "da": ("Tak", "Tak for at I så med"),
     "fi": ("Kiitos", "Kiitos katsomisesta"),
     "pl": ("Dziękuję", "Dziękuję za uwagę", "Dzięki za obejrzenie", "Dziękuję za obejrzenie"),
@@ -47,7 +46,7 @@ COURTESIES = {
     "el": ("Ευχαριστώ", "Σας ευχαριστώ"),
     "ru": (
         "Спасибо", "Спасибо за просмотр", "Спасибо за внимание", "До новых встреч",
-        "Подписывайтесь на канал", "Пока",
+        "Подписывайтесь на канал",
     ),
     "uk": ("Дякую", "Дякую за перегляд", "Дякую за увагу"),
     "ar": ("شكرا", "شكرا للمشاهدة", "شكرا على المشاهدة", "اشتركوا في القناة"),
@@ -55,7 +54,7 @@ COURTESIES = {
         "ご視聴ありがとうございました", "ご視聴いただきありがとうございます",
         "ご視聴いただきありがとうございました", "最後までご視聴いただきありがとうございます",
         "ありがとうございました", "ありがとうございます", "おやすみなさい", "チャンネル登録お願いします",
-        "チャンネル登録よろしくお願いします", "次の動画でお会いしましょう", "またね", "はい",
+        "チャンネル登録よろしくお願いします", "次の動画でお会いしましょう", "またね",
     ),
     "zh": (
         "谢谢", "谢谢大家", "谢谢观看", "感谢观看", "感谢收看", "谢谢收看", "多谢您收看", "謝謝",
