@@ -1,0 +1,45 @@
+"""harken's weights in the models of openai-whisper and transformers, for the scripts that record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from whisper.model import ModelDimensions, Whisper
+
+from checkpoint_files import huggingface_name
+from harken.types import Dims
+
+
+def reference_model(dims: Dims, weights: Mapping[str, Any]) -> Whisper:
+    """openai-whisper's model in float32."""
+    model = Whisper(ModelDimensions(**asdict(dims))).eval()
+    model.load_state_dict({name: torch.tensor(np.float32(weights[name])) for name in weights})
+    return model
+
+
+def transformers_model(dims: Dims, weights: Mapping[str, Any]) -> Any:
+    """transformers' model in float32."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    config = WhisperConfig(
+        vocab_size=dims.n_vocab,
+        num_mel_bins=dims.n_mels,
+        encoder_layers=dims.n_audio_layer,
+        encoder_attention_heads=dims.n_audio_head,
+        decoder_layers=dims.n_text_layer,
+        decoder_attention_heads=dims.n_text_head,
+        encoder_ffn_dim=4 * dims.n_audio_state,
+        decoder_ffn_dim=4 * dims.n_text_state,
+        d_model=dims.n_audio_state,
+        max_source_positions=dims.n_audio_ctx,
+        max_target_positions=dims.n_text_ctx,
+    )
+    model = WhisperForConditionalGeneration(config).eval()
+    state = {huggingface_name(name): torch.tensor(np.float32(weights[name])) for name in weights}
+    state["proj_out.weight"] = state["model.decoder.embed_tokens.weight"]
+    model.load_state_dict(state)
+    return model
