@@ -29,6 +29,7 @@ GAP_S = 0.3
 SAMPLE_RATE = 16_000
 PACKAGES = (
     "harken", "numpy", "onnxruntime", "openvino", "faster-whisper", "ctranslate2", "openai-whisper", "torch",
+    "transformers",
 )  # fmt: skip
 COMMAND = [sys.executable, "-c", "import sys; from harken.cli import main; sys.exit(main())"]
 """What the console script `harken` does."""
@@ -106,8 +107,10 @@ class Recording:
     seconds: float
 
 
-def read_set(audio: Path, name: str, limit: int | None = None) -> list[Recording]:
-    """Recordings in English of one set, the first `limit` of them."""
+def read_set(
+    audio: Path, name: str, limit: int | None = None, *, language: str | None = "en"
+) -> list[Recording]:
+    """Recordings in one language of one set, or in any, the first `limit` of them."""
     manifest = audio / name / "manifest.jsonl"
     if not manifest.is_file():
         stop(f"{manifest}: no such file; --audio names a folder of sets, --set one of them")
@@ -115,10 +118,10 @@ def read_set(audio: Path, name: str, limit: int | None = None) -> list[Recording
     recordings = [
         Recording(path=manifest.parent / entry["audio"], text=entry["text"], seconds=entry["seconds"])
         for entry in entries
-        if entry["language"] == "en" and entry["text"]
+        if language in (None, entry["language"]) and entry["text"]
     ]
     if not recordings:
-        stop(f"{manifest}: has no English speech with a reference")
+        stop(f"{manifest}: has no speech in {language or 'any language'} with a reference")
     return recordings[:limit]
 
 

@@ -81,8 +81,8 @@ def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, A
         ("--temperatures 0,warm", "'warm' is not a number"),
         ("--length-penalty some", "'some' is not a number"),
         ("--suppress-tokens 1.5", "'1.5' is not an integer"),
-        ("--precision fp8", "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'"),
-        ("--backend cuda", "'cuda' is not one of 'onnx', 'numpy'"),
+        ("--precision fp8", "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
+        ("--backend cuda", "'cuda' is not one of 'onnx', 'torch', 'numpy'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: str, reason: str) -> None:
@@ -101,6 +101,7 @@ def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> No
         "precision": "fp32",
         "threads": 3,
         "backend": "onnx",
+        "device": "auto",
         "revision": "main",
         "download": False,
     }

@@ -70,7 +70,11 @@ _MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "precision": (
         ("--precision",),
-        {"default": "auto", "type": click.Choice(PRECISIONS), "help": "What to compute in; auto is int8."},
+        {
+            "default": "auto",
+            "type": click.Choice((*PRECISIONS, "fp16")),
+            "help": "What to compute in; auto is int8, with torch fp16 on a GPU and fp32 on the CPU.",
+        },
     ),
     "threads": (
         ("--threads",),
@@ -78,7 +82,18 @@ _MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "backend": (
         ("--backend",),
-        {"default": "onnx", "type": click.Choice(BACKENDS), "help": "CPU engine, or the slow numpy oracle."},
+        {
+            "default": "onnx",
+            "type": click.Choice(BACKENDS),
+            "help": "CPU engine, PyTorch for a GPU, or the slow numpy oracle.",
+        },
+    ),
+    "device": (
+        ("--device",),
+        {
+            "default": "auto",
+            "help": "Where torch computes: cuda, cuda:1, mps, cpu, or auto for the first it finds.",
+        },
     ),
     "revision": (("--revision",), {"help": "Branch, tag or commit of a Hugging Face repository."}),
     "download": (

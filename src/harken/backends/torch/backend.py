@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from numpy.typing import NDArray
@@ -40,8 +40,9 @@ class TorchBackend:
         Heads of `TorchSession.attention`, in order; None is all of the upper half of the decoder's layers.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
-    recorder : callable, optional
-        Makes a `Recorder` of steps for each arena; by default of CUDA graphs on CUDA, and none elsewhere.
+    recorder : callable, "auto" or None
+        Makes a `Recorder` of steps for each arena; None computes every step as it comes. "auto" records CUDA graphs on
+        CUDA, and nothing elsewhere.
 
     Raises
     ------
@@ -58,13 +59,13 @@ class TorchBackend:
         precision: str = "auto",
         alignment_heads: Heads | None = None,
         threads: int | None = None,
-        recorder: Callable[[], Recorder] | None = None,
+        recorder: Callable[[], Recorder] | Literal["auto"] | None = "auto",
     ) -> None:
         place, precision = choose(device, precision)
         if threads is not None:
             torch.set_num_threads(threads)
-        if recorder is None and place.type == "cuda":
-            recorder = partial(CudaRecorder, place)
+        if recorder == "auto":
+            recorder = partial(CudaRecorder, place) if place.type == "cuda" else None
         self.dims = dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
         self._model = Model(dims, weights, self.alignment_heads, place, DTYPES[precision])
