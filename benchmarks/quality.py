@@ -82,7 +82,7 @@ def main() -> None:
     entries = {model: suitable(sets, model, args.limit) for model in args.model}
     for _, group in by_workers(setups):
         measure(group, entries[group[0].model], results)
-    print("\n\n".join(dict.fromkeys(results.machines)))
+    print("\n\n".join(dict.fromkeys(results.machines(setups))))
     for setup in setups:
         print(
             f"\n### {setup.title}\n\n{table(COLUMNS, rows(setup, entries[setup.model], results))}", flush=True
@@ -183,10 +183,10 @@ class Results:
         self._known = [json.loads(line) for line in lines if line.endswith("}")]  # or it was cut short
         self._machine = machine()
 
-    @property
-    def machines(self) -> Iterator[str]:
-        """Where it was measured, and with what."""
-        return (its["machine"] for its in self._known)
+    def machines(self, setups: Iterable[Setup]) -> list[str]:
+        """Where some setups were measured, when, and with what."""
+        wanted = [asdict(setup) for setup in setups]
+        return [its["machine"] for its in self._known if its["setup"] in wanted]
 
     def find(self, setup: Setup, name: str, entries: Sequence[Entry]) -> list[dict[str, Any]] | None:
         """What was heard in a set, recording by recording, if it was."""
@@ -232,7 +232,7 @@ def measure(setups: Sequence[Setup], sets: dict[str, Sequence[Entry]], results: 
         for name, entries, setup in todo:
             began_s = time.perf_counter()
             results.add(setup, name, take_turns(workers, entries, setup.beam))
-            note(f"{setup.title}: {name}, {len(entries)} recordings in {time.perf_counter() - began_s:.0f} s")
+            note(f"{setup.title}: {name}, {len(entries)} files in {time.perf_counter() - began_s:.0f} s")
 
 
 def take_turns(workers: Sequence[Worker], entries: Sequence[Entry], beam: int) -> list[dict[str, Any]]:
@@ -248,15 +248,15 @@ def take_turns(workers: Sequence[Worker], entries: Sequence[Entry], beam: int) -
 
 
 def rows(setup: Setup, sets: dict[str, Sequence[Entry]], results: Results) -> Iterator[list[str]]:
-    """A line for each set, and one for all of them."""
+    """A line for each set, and one for all of them in which something is said."""
     every: list[tuple[Entry, dict[str, Any]]] = []
     for name, entries in sets.items():
         if heard := results.find(setup, name, entries):
             pairs = [*zip(entries, heard, strict=True)]
-            every += pairs
+            every += [pair for pair in pairs if pair[0].text]
             yield row(name, *(evaluation(pairs, who) for who in ("harken", "peer")))
     if len(sets) > 1:
-        yield row("all", *(evaluation(every, who) for who in ("harken", "peer")))
+        yield row("all speech", *(evaluation(every, who) for who in ("harken", "peer")))
 
 
 def evaluation(pairs: Iterable[tuple[Entry, dict[str, Any]]], who: str) -> Evaluation:
