@@ -6,10 +6,12 @@ reference mends that by how long words usually last. Where voice activity is kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 
+from harken.audio.vad import VadOptions
 from harken.results import Segment, Word
 
 Region = tuple[float, float]
@@ -17,7 +19,9 @@ Region = tuple[float, float]
 SHORTEST_S = 0.02
 """What a word is left with where there is speech for it: one step of timestamps."""
 FAR_S = 0.5
-"""From a word this much longer than its segment, the segment is believed."""
+"""Where a word reaches this far out of its segment, the segment is believed; speech farther away attracts no word."""
+BETWEEN_WORDS = VadOptions(min_silence_s=0.3, padding_s=0.05)
+"""Speech as `settle` needs it: with the silences in it that are too short to divide windows at."""
 
 
 def settle(
@@ -43,7 +47,7 @@ def settle(
     Returns
     -------
     segments : list of Segment
-        The same with their words settled. Words neither overlap nor run backwards; where speech is known each lies in
+        The same, each as long as its words. Words neither overlap nor run backwards; where speech is known each lies in
         one region of it and lasts at least `SHORTEST_S`, as far as the region has room.
     last_speech_s : float
         Where the last word ends; the end of the last segment where none has words.
@@ -52,26 +56,35 @@ def settle(
     -----
     Source: openai/whisper, timing.py, add_word_timestamps, and transcribe.py, get_end.
     """
-    settled: list[Segment] = []
-    last_s = last_speech_s
-    for segment in segments:
-        settled.append(_corrected(segment, usual_s, last_s) if segment.words else segment)
-        if segment.words:
-            last_s = settled[-1].end_s
-    words = [word for segment in settled for word in segment.words]
+    words = _words(segments)
     if not words:
-        return settled, settled[-1].end_s if settled else last_speech_s
+        return list(segments), segments[-1].end_s if segments else last_speech_s
     regions = [
         (max(start, last_speech_s), end)
         for start, end in speech or ()
-        if end > max(last_speech_s, words[0].start_s) and start < words[-1].end_s
+        if end > max(last_speech_s, words[0].start_s - FAR_S) and start < words[-1].end_s + FAR_S
     ]
-    words = _within(words, regions) if regions else _in_order(words, last_speech_s)
-    return _with_words(settled, words), words[-1].end_s
+    place = partial(_within, regions=regions) if regions else partial(_in_order, not_before_s=last_speech_s)
+    # Silence is cut out first: what then is still too long is so for another reason.
+    corrected = list(_all_corrected(_with_words(segments, place(words)), usual_s, last_speech_s))
+    words = place(_words(corrected))
+    return [_spanning(segment) for segment in _with_words(corrected, words)], words[-1].end_s
+
+
+def _words(segments: Iterable[Segment]) -> list[Word]:
+    return [word for segment in segments for word in segment.words]
+
+
+def _all_corrected(segments: Iterable[Segment], usual_s: float, last_speech_s: float) -> Iterator[Segment]:
+    for segment in segments:
+        if segment.words:
+            segment = _corrected(segment, usual_s, last_speech_s)
+            last_speech_s = segment.words[-1].end_s
+        yield segment
 
 
 def _corrected(segment: Segment, usual_s: float, last_speech_s: float) -> Segment:
-    """Shorten what is too long at either end of a segment, and let the segment begin and end with its words."""
+    """Shorten what is too long at either end of a segment."""
     words = list(segment.words)
     longest_s = 2 * usual_s
     if words[0].end_s - last_speech_s > 2 * longest_s:
@@ -80,17 +93,10 @@ def _corrected(segment: Segment, usual_s: float, last_speech_s: float) -> Segmen
     first = words[0]
     if first.start_s + FAR_S < segment.start_s < first.end_s:
         words[0] = _timed(first, max(0.0, min(first.end_s - usual_s, segment.start_s)), first.end_s)
-        start_s = segment.start_s
-    else:
-        start_s = first.start_s
-
     last = words[-1]
     if last.start_s < segment.end_s < last.end_s - FAR_S:
         words[-1] = _timed(last, last.start_s, max(last.start_s + usual_s, segment.end_s))
-        end_s = segment.end_s
-    else:
-        end_s = last.end_s
-    return replace(segment, start_s=start_s, end_s=max(start_s, end_s), words=tuple(words))
+    return replace(segment, words=tuple(words))
 
 
 def _shortened_after_pause(words: Sequence[Word], longest_s: float) -> list[Word]:
@@ -152,15 +158,19 @@ def _fitted(words: Sequence[Word], start_s: float, end_s: float) -> list[Word]:
 
 
 def _with_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[Segment]:
-    """Segments with new words in place of theirs, moved where their words have been moved."""
-    bounds = accumulate((len(segment.words) for segment in segments), initial=0)
-    renewed = []
-    for segment, (first, last) in zip(segments, pairwise(bounds), strict=True):
-        own = tuple(words[first:last])
-        moved = own and (own[0].start_s, own[-1].end_s) != (segment.words[0].start_s, segment.words[-1].end_s)
-        start_s, end_s = (own[0].start_s, own[-1].end_s) if moved else (segment.start_s, segment.end_s)
-        renewed.append(replace(segment, start_s=start_s, end_s=end_s, words=own))
-    return renewed
+    """Segments with new words in place of as many of theirs."""
+    bounds = pairwise(accumulate((len(segment.words) for segment in segments), initial=0))
+    return [
+        replace(segment, words=tuple(words[first:last]))
+        for segment, (first, last) in zip(segments, bounds, strict=True)
+    ]
+
+
+def _spanning(segment: Segment) -> Segment:
+    """A segment that begins and ends with its words."""
+    if not segment.words:
+        return segment
+    return replace(segment, start_s=segment.words[0].start_s, end_s=segment.words[-1].end_s)
 
 
 def _timed(word: Word, start_s: float, end_s: float) -> Word:
