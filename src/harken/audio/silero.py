@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,9 +159,8 @@ class _Network:
 @cache
 def _network() -> _Network:
     """The weights that come with harken (data/NOTICE)."""
-    packed = resources.files("harken.audio") / "data" / "silero_vad_6.2.npz"
-    with packed.open("rb") as file, np.load(file) as read:
-        weights = dict(read)
+    with np.load(Path(__file__).parent / "data" / "silero_vad_6.2.npz") as packed:
+        weights = dict(packed)
     halves = np.repeat(np.array([0.5, 0.5, 0.5, 1], np.float32), _STATE)
     bias = halves * weights["lstm.bias"].reshape(2, -1).sum(axis=0)
     shapes = ((4, 1, 4), (4, 2, 2), (2, 2, 1), (1, 1, 1))

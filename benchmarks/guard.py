@@ -1,0 +1,162 @@
+"""The hallucination guard on segments that are true and on segments that are invented.
+
+Whisper is given recordings with and without speech, voice activity detection and the guard switched off. Every
+segment of a recording in `non-speech` is invented, nearly every one of the other sets is true. Printed is what tells
+them apart.
+
+    python benchmarks/guard.py --model tiny.en --limit 12
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+
+from common import machine, note, parser, positive, require, run, table
+
+SILENT = "non-speech"
+SETS = (SILENT, "long-form", "librispeech-test-other", "telephone", "noisy")
+LONGEST_S = 150
+KEPT, DROPPED = "kept", "dropped"
+
+
+def main() -> None:
+    its = parser(__doc__)
+    its.add_argument("--model", default="tiny.en", metavar="M", help="what to transcribe with (tiny.en)")
+    its.add_argument("--sets", nargs="*", default=SETS, metavar="SET", help="folders of recordings")
+    its.add_argument(
+        "--limit", type=positive, metavar="N", help="only the first N recordings with speech of a set"
+    )
+    args = its.parse_args()
+    require("harken")
+    import harken
+
+    print(machine())
+    recognizer = harken.load(args.model, threads=args.threads)
+    rows, wrong = [], []
+    for name in args.sets:
+        note(name)
+        judged = [
+            (entry["audio"], facts)
+            for entry in manifest(args.audio / name, args.limit if name != SILENT else None)
+            for facts in segments(recognizer, args.audio / name / entry["audio"], language(recognizer, entry))
+        ]
+        rows.append(row(name, [facts for _, facts in judged]))
+        wrong += [mistake(audio, facts) for audio, facts in judged if dropped(facts) != (name == SILENT)]
+    header = (
+        "set",
+        "segments",
+        "speech prob.",
+        "attention",
+        "log-prob.",
+        "score",
+        DROPPED,
+        "score without VAD",
+        DROPPED,
+    )
+    print(f"\n{table(header, rows)}\n\n{len(wrong)} wrong:", *wrong, sep="\n")
+
+
+def manifest(folder: Path, limit: int | None) -> list[dict]:
+    lines = (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines][:limit]
+
+
+def language(recognizer, entry: dict) -> str | None:
+    """The language spoken; detected where nothing is."""
+    return "en" if not recognizer.tokenizer.multilingual else entry["language"] if entry["text"] else None
+
+
+def segments(recognizer, path: Path, language: str | None) -> list:
+    """Facts of every segment of a recording."""
+    import numpy as np
+
+    from harken.audio import load
+    from harken.audio.vad import SpeechDetector
+    from harken.transcribe.guard import Facts, speech_under
+
+    samples, detector = load(path)[: LONGEST_S * 16000], SpeechDetector()
+    probabilities = np.concatenate([detector.feed(samples), detector.flush()])
+    done = recognizer.transcribe(samples, language=language, vad=False, hallucination_threshold=None).result()
+    found = []
+    for seek_s, window in groupby(done.segments, key=lambda segment: segment.seek_s):
+        together = list(window)
+        focus = attentions(recognizer, samples[round(seek_s * 16000) :], together, done.language)
+        for segment, attention in zip(together, focus, strict=True):
+            span = round(100 * segment.start_s), round(100 * segment.end_s)
+            found.append(
+                Facts(
+                    text=segment.text,
+                    tokens=sum(token < recognizer.tokenizer.eot for token in segment.tokens),
+                    duration_s=segment.end_s - segment.start_s,
+                    avg_logprob=segment.avg_logprob,
+                    no_speech_prob=segment.no_speech_prob,
+                    compression_ratio=segment.compression_ratio,
+                    speech_prob=speech_under(probabilities, (span,)),
+                    attention=attention,
+                )
+            )
+    return found
+
+
+def attentions(recognizer, samples, segments: list, language: str) -> list[float]:
+    """How concentrated the attention is for each segment of one window, by reading them once more."""
+    from harken.audio import log_mel, pad_or_trim
+    from harken.transcribe.guard import concentration
+
+    backend, tokenizer = recognizer.backend, recognizer.tokenizer
+    steps = min(1500, len(samples) // 320)
+    mel = pad_or_trim(log_mel(samples[: 30 * 16000], backend.dims.n_mels))
+    start = tokenizer.sot_sequence(language, "transcribe", timestamps=False)
+    texts = [[token for token in segment.tokens if token < tokenizer.eot] for segment in segments]
+    prompt = [*start, *(token for text in texts for token in text)]
+    session = backend.open(backend.encode(mel[None]), [0], len(prompt), attention=True)
+    session.extend([prompt])
+    weights, at, found = session.attention(0), len(start) - 1, []
+    for text in texts:
+        found.append(concentration(weights[:, at : at + len(text)], steps))
+        at += len(text)
+    return found
+
+
+def dropped(facts, **changes) -> bool:
+    return score(facts, **changes) >= 0.5
+
+
+def score(facts, **changes) -> float:
+    from dataclasses import replace
+
+    from harken.transcribe.guard import assess
+
+    return assess(replace(facts, attention=None, **changes)).score
+
+
+def row(name: str, known: list) -> tuple[str, ...]:
+    def extent(values) -> str:
+        ordered = sorted(values)
+        return f"{ordered[0]:.2f} to {ordered[-1]:.2f}" if ordered else ""
+
+    deaf = {"speech_prob": None}
+    return (
+        name,
+        str(len(known)),
+        extent(facts.speech_prob for facts in known),
+        extent(facts.attention for facts in known),
+        extent(facts.avg_logprob for facts in known),
+        extent(score(facts) for facts in known),
+        str(sum(dropped(facts) for facts in known)),
+        extent(score(facts, **deaf) for facts in known),
+        str(sum(dropped(facts, **deaf) for facts in known)),
+    )
+
+
+def mistake(audio: str, facts) -> str:
+    from harken.transcribe.guard import assess
+
+    verdict = assess(facts)
+    return f"* {audio}: {facts.text.strip()!r}, {verdict.score:.2f}: {verdict.reason}"
+
+
+if __name__ == "__main__":
+    run(main)
