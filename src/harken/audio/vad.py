@@ -102,7 +102,7 @@ class Regions:
 
     def feed(self, probabilities: Iterable[float]) -> list[Region]:
         """Take the next probabilities, one for every `CHUNK_SAMPLES`, and return the regions that are now certain."""
-        return [region for probability in probabilities for region in self._hear(probability)]
+        return [region for probability in probabilities for region in self._hear(float(probability))]
 
     def flush(self, frames: int) -> list[Region]:
         """End the recording, which has `frames` frames, and return the last region if there is one."""
