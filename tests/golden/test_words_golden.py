@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from words_inputs import Case
 import harken
 from harken.audio import stream
 from harken.decoding import Greedy, Window, decode, make_prompt, make_rules
+from harken.errors import OptionError
 from harken.results import Segment, Word
-from harken.transcribe.alignment import align_text, text_tokens
+from harken.transcribe.alignment import align_decoded, align_text, text_tokens
 from harken.transcribe.segments import Cut, cut
 from harken.transcribe.settle import settle
 from harken.transcribe.windows import MelWindows
-from harken.transcribe.words import TimedWord, window_words
+from harken.transcribe.words import TimedWord, align, window_words
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
 from real import larger_recognizer, recognizer
 
@@ -40,6 +42,12 @@ def case_of(recorded: dict[str, Any]) -> Case:
         pytest.skip(f"{case.path} is not there")
     assert hashlib.sha256(case.path.read_bytes()).hexdigest() == recorded["sha256"]
     return case
+
+
+@cache
+def example() -> Listening:
+    """The first window of the example."""
+    return Listening(Case(recording="jfk"), 0)
 
 
 class Listening:
@@ -123,3 +131,46 @@ def test_float32_hears_every_word_when_the_reference_does(recorded: dict[str, An
             assert segment.end_s == pytest.approx(its["end"], abs=TOLERANCE_S)
             probabilities = [word.probability for word in segment.words]
             np.testing.assert_allclose(probabilities, [word[3] for word in its["words"]], atol=2e-3, rtol=0)
+
+
+@pytest.mark.real
+def test_a_known_text_is_aligned_as_its_transcript_is() -> None:
+    window = example()
+    tokens = text_tokens(window.cuts, window.tokenizer)
+    backend, tokenizer = window.its.backend, window.tokenizer
+    expected = align_text(backend, window.features, 0, tokens, tokenizer, window.steps, language="en")
+    text = tokenizer.decode(tokens)
+    words = align(backend, window.features, f" {text}\n", tokenizer, window.steps, language="en")
+    assert "".join(word.text for word in words) == text
+    assert [word.start for word in words] == expected.bounds[:-1].tolist()  # each word of it is one token
+    assert words[-1].end == expected.bounds[-1]
+    assert align(backend, window.features, " ", tokenizer, window.steps, language="en") == []
+
+
+@pytest.mark.real
+def test_a_text_that_does_not_fit_is_refused() -> None:
+    window = example()
+    with pytest.raises(OptionError, match="text='600 tokens': allowed is at most 445 tokens for one window"):
+        align(window.its.backend, window.features, " no" * 600, window.tokenizer, window.steps, language="en")
+
+
+@pytest.mark.real
+def test_the_decode_itself_knows_when_words_are_spoken() -> None:
+    window = example()
+    backend, tokenizer = window.its.backend, window.tokenizer
+    found = align_decoded(window.hypothesis, window.cuts, tokenizer, window.steps)
+    again = align_text(backend, window.features, 0, found.tokens, tokenizer, window.steps, language="en")
+    assert found.tokens == text_tokens(window.cuts, tokenizer)
+    apart_s = np.abs(found.bounds - again.bounds) * STEP_S
+    assert np.median(apart_s) <= TOLERANCE_S
+    assert apart_s.mean() <= 0.06
+    assert found.probabilities.shape == (len(found.tokens),)
+    assert found.probabilities.min() > 0
+
+
+@pytest.mark.real
+def test_nothing_said_is_no_words() -> None:
+    window = example()
+    empty = [Cut(start=0, end=4, tokens=window.cuts[0].tokens[:1])]
+    alignment = align_decoded(window.hypothesis, empty, window.tokenizer, window.steps)
+    assert window_words(empty, alignment, window.tokenizer, language="en") == ([[]], 0.0)
