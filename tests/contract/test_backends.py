@@ -239,6 +239,15 @@ def test_full_to_capacity(bench: Bench) -> None:
     pair.extend([[65], [66]])
 
 
+def test_a_row_may_be_full_while_others_go_on(bench: Bench) -> None:
+    pair = bench.open([0, 1, 2])
+    nearly = list(range(DIMS.n_text_ctx - 1))
+    pair.extend([nearly, [*nearly, 65], PROMPT])
+    pair.extend([[66], [], [67, 68, 69]], tail=3)
+    pair.rewind([DIMS.n_text_ctx - 1] * 2 + [3])
+    pair.extend([[70], [71], [72]])
+
+
 def test_more_than_the_capacity_is_refused(bench: Bench) -> None:
     session = bench.backend.open(bench.features, [0], 4)
     with pytest.raises(AssertionError, match="outgrown"):

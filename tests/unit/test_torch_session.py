@@ -60,6 +60,22 @@ def test_a_shorter_window_is_another_step() -> None:
     assert recordings(lambda: decode(backend, [0], [4])) == 0
 
 
+def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.backends.torch.arena.FIRST_KEYS", 8)
+    recorded, plain = (
+        backend.open(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
+        for backend in (make_backend(recorder=Tape), make_backend())
+    )
+
+    def follow() -> None:
+        for token in range(DIMS.n_text_ctx):
+            step = [[token], [token + 100]]
+            actual, expected = (log_probabilities(session.extend(step)) for session in (recorded, plain))
+            np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+    assert recordings(follow) == 4  # up to 8, 16, 32 and 48 positions
+
+
 def test_long_prompts_are_not_recorded() -> None:
     backend = make_backend(recorder=Tape)
     assert recordings(lambda: decode(backend, [0], [7] * (STEPS[-1] + 1))) == 0

@@ -180,9 +180,8 @@ class Model:
 
     def _projected(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
         """Query, key and value of self-attention."""
-        parts: tuple[Tensor, ...] = self._linear(self._norm(x, f"{block}.attn_ln"), f"{block}.attn.qkv").chunk(
-            3, -1
-        )
+        y = self._linear(self._norm(x, f"{block}.attn_ln"), f"{block}.attn.qkv")
+        parts: tuple[Tensor, ...] = y.chunk(3, -1)
         return parts
 
     def _linear(self, x: Tensor, name: str) -> Tensor:

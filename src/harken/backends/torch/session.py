@@ -63,13 +63,13 @@ class TorchSession:
         return tuple(row.length for row in self._rows)
 
     def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> TorchLogits:
-        arena, before = self._arena, self._rows
-        n = arena.padded(max(map(len, tokens), default=0))
+        arena, before, most = self._arena, self._rows, max(map(len, tokens), default=0)
         after = [replace(row, length=row.length + len(new)) for row, new in zip(before, tokens, strict=True)]
         longest = max((row.length for row in after), default=0)
         assert longest <= self._capacity, "a row has outgrown the session"
-        if not n:
+        if not most:
             return TorchLogits(torch.empty((0, arena.model.dims.n_vocab), device=arena.model.device))
+        n = arena.padded(most)
         grid = np.zeros((arena.seats, 1 + n), np.int64)
         wanted: list[int] = []
         for row, new in zip(before, tokens, strict=True):
