@@ -42,7 +42,7 @@ class Bias:
     longest: int
     piece: Callable[[int], bytes]
     eot: int
-    strength: float = 7.0
+    strength: float = 6.0
     margin: float = 8.0
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
