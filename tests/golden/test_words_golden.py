@@ -163,7 +163,7 @@ def test_the_decode_itself_knows_when_words_are_spoken() -> None:
     assert found.tokens == text_tokens(window.cuts, tokenizer)
     apart_s = np.abs(found.bounds - again.bounds) * STEP_S
     assert np.median(apart_s) <= TOLERANCE_S
-    assert apart_s.mean() <= 0.06
+    assert apart_s.mean() <= TOLERANCE_S  # 0.01 s when this was written
     assert found.probabilities.shape == (len(found.tokens),)
     assert found.probabilities.min() > 0
 
