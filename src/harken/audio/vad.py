@@ -144,8 +144,14 @@ class Regions:
         return [(speech.start_frames, self._edge_frames)]
 
     def _cut(self, speech: _Speech, chunk: int) -> Region:
-        """End the speech in its longest silence, the last of several; it goes on behind that."""
-        longest = max(speech.silences, key=lambda silence: (silence[1] - silence[0], silence), default=None)
+        """End the speech in its longest silence, the last of several; it goes on behind that.
+
+        A silence in its second half, if there is one: what is left of a sentence by an early cut is short, and is heard
+        badly (docs/decisions/vad.md).
+        """
+        half = speech.begin + self._max_speech_chunks / 2
+        late = [silence for silence in speech.silences if silence[0] >= half] or speech.silences
+        longest = max(late, key=lambda silence: (silence[1] - silence[0], silence), default=None)
         fell, rose = longest or (chunk, chunk)
         middle = _frame((fell + rose) / 2)
         self._edge_frames = min(_frame(fell) + self._padding_frames, middle)

@@ -279,7 +279,7 @@ class Lane:
             # A window without timestamps is one segment, whatever a model puts into it.
             tokenizer = form.hearing.tokenizer
             begin = tokenizer.timestamp_begin if form.options.timestamps else tokenizer.n_vocab
-            cuts, advance = cut(decoded.hypothesis.tokens, begin, advance)
+            cuts, advance = cut(decoded.hypothesis.tokens, begin, advance, whole=self._view.whole)
             self._keep(cuts, outcome)
         self._at += min(round(advance * FRAMES_PER_STEP), self._frames)  # not into the padding
         self.done_s = self._view.end_s(self._at)

@@ -19,7 +19,9 @@ class Cut:
     tokens: tuple[int, ...]
 
 
-def cut(tokens: Sequence[int], timestamp_begin: int, size: float) -> tuple[list[Cut], float]:
+def cut(
+    tokens: Sequence[int], timestamp_begin: int, size: float, *, whole: bool = False
+) -> tuple[list[Cut], float]:
     """Cut at pairs of timestamps.
 
     Parameters
@@ -30,6 +32,8 @@ def cut(tokens: Sequence[int], timestamp_begin: int, size: float) -> tuple[list[
         Id of <|0.00|>.
     size : float
         Length of what the window holds of the recording, in steps of timestamps.
+    whole : bool
+        Whether what is said in the window ends in it, as in one that was packed between silences.
 
     Returns
     -------
@@ -39,8 +43,8 @@ def cut(tokens: Sequence[int], timestamp_begin: int, size: float) -> tuple[list[
 
     Notes
     -----
-    After a pair of timestamps an unfinished segment is left to the next window, which begins at the pair. A window that
-    ends with a single timestamp has nothing behind it.
+    After a pair of timestamps an unfinished segment is left to the next window, which begins at the pair, or ends with
+    a window that is whole. A window that ends with a single timestamp has nothing behind it.
     """
 
     def step(token: int) -> int:
@@ -57,5 +61,9 @@ def cut(tokens: Sequence[int], timestamp_begin: int, size: float) -> tuple[list[
         bounds.append(len(tokens))
     parts = [tuple(tokens[a:b]) for a, b in zip([0, *bounds], bounds, strict=False)]
     cuts = [Cut(start=step(part[0]), end=step(part[-1]), tokens=part) for part in parts]
+    unfinished = tuple(tokens[bounds[-1] :])
+    if whole and any(token < timestamp_begin for token in unfinished):
+        start = step(unfinished[0])
+        return [*cuts, Cut(start=start, end=max(size, start + 1), tokens=unfinished)], size
     advance = 0 if ends_alone else step(tokens[bounds[-1] - 1])
     return cuts, advance or size

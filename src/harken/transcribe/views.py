@@ -13,7 +13,15 @@ from harken.types import FRAMES_PER_SECOND
 
 
 class View(Protocol):
-    """A stretch of mel frames, counted from its own start."""
+    """A stretch of mel frames, counted from its own start.
+
+    Attributes
+    ----------
+    whole : bool
+        Whether what is said in its windows ends in them.
+    """
+
+    whole: bool
 
     def window(self, at: int) -> tuple[Floats, int]:
         """Window of shape (1, n_mels, window_frames) from frame `at` on, and how many of its frames there are."""
@@ -30,6 +38,8 @@ class View(Protocol):
 
 class Clip:
     """The recording from one frame to another, or to its end."""
+
+    whole = False
 
     def __init__(self, windows: MelWindows, start: int, end: int | None) -> None:
         self._windows, self._start, self._end = windows, start, end
@@ -48,6 +58,8 @@ class Clip:
 
 class Pack:
     """Spans of speech side by side, at most a window of them."""
+
+    whole = True
 
     def __init__(self, windows: MelWindows, spans: Spans) -> None:
         self._windows = windows
