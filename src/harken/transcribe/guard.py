@@ -22,7 +22,7 @@ PRIOR = -3.0
 """Log-odds of a segment that nothing speaks for or against."""
 CURVES = {
     "speech_prob": ("speech probability", (0.0, 0.4, 0.7), (7.0, -0.5, -2.0)),
-    "attention": ("attention", (0.1, 0.4), (3.0, -3.0)),
+    "attention": ("attention", (0.1, 0.4), (1.5, -2.0)),
     "avg_logprob": ("average log-probability", (-1.4, 0.2), (3.0, -3.0)),
     "no_speech_prob": ("no-speech probability", (0.0, 1.0), (-1.5, 1.5)),
     "compression_ratio": ("compression ratio", (1.8, 2.8), (0.0, 2.0)),
