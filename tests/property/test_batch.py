@@ -86,9 +86,7 @@ options = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(samples=recordings, options=options, size=st.integers(2, 6))
-def test_of_one_recording(
-    recognizer: Recognizer, samples: Floats, options: dict[str, Any], size: int
-) -> None:
+def test_of_one_recording(recognizer: Recognizer, samples: Floats, options: dict[str, Any], size: int) -> None:
     assert text(recognizer.transcribe(samples, **options, batch_size=size).result()) == text(
         recognizer.transcribe(samples, **options).result()
     )
@@ -96,9 +94,7 @@ def test_of_one_recording(
 
 @settings(max_examples=20)
 @given(many=st.lists(recordings, min_size=2, max_size=4), options=options, size=st.integers(2, 6))
-def test_of_several(
-    recognizer: Recognizer, many: list[Floats], options: dict[str, Any], size: int
-) -> None:
+def test_of_several(recognizer: Recognizer, many: list[Floats], options: dict[str, Any], size: int) -> None:
     alone = [text(recognizer.transcribe(samples, **options).result()) for samples in many]
     works = recognizer.transcribe_many(many, **options, batch_size=size)
     assert [text(work.result()) for work in works] == alone
@@ -125,6 +121,14 @@ def test_one_that_is_stopped_is_decoded_no_further(recognizer: Recognizer) -> No
 def text(transcript: Transcript) -> list[tuple[Any, ...]]:
     """What must be equal: numbers only so far as rounding in another batch lets them be."""
     return [
-        (its.index, its.start_s, its.end_s, its.tokens, its.language, round(its.avg_logprob, 3), len(its.attempts))
+        (
+            its.index,
+            its.start_s,
+            its.end_s,
+            its.tokens,
+            its.language,
+            round(its.avg_logprob, 3),
+            len(its.attempts),
+        )
         for its in transcript.segments
     ]

@@ -36,7 +36,7 @@ def regions(options, *runs):
             [(10, SPEECH), (5, QUIET), (5, BETWEEN), (10, SPEECH)],
             [(0, 32), (64, 96)],
         ),  # between does not resume
-        ([(10, SPEECH), (5, QUIET)], [(0, 32)]),  # ends in silence that is still short
+        ([(10, SPEECH), (5, QUIET)], [(0, 48)]),  # ends in silence that is still short
     ],
 )
 def test_two_thresholds(runs, expected):

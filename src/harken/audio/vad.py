@@ -106,7 +106,8 @@ class Regions:
 
     def flush(self, frames: int) -> list[Region]:
         """End the recording, which has `frames` frames, and return the last region if there is one."""
-        return [(start, min(end, frames)) for start, end in self._close() if start < frames]
+        # It ends before the silence behind it would be long enough to count.
+        return [(start, frames) for start, _ in self._close() if start < frames]
 
     @property
     def speaking_since(self) -> int | None:
@@ -164,6 +165,8 @@ class Regions:
         return speech.start_frames, self._edge_frames
 
     def _start(self, chunk: int) -> int:
+        if not self._edge_frames and chunk < self._min_silence_chunks:
+            return 0
         return max(_frame(chunk) - self._padding_frames, self._edge_frames)
 
 

@@ -62,7 +62,9 @@ class Job:
         """
         code = 0
         lengths_s = {source: _length_or_error(source) for source in targets}
-        works = self._begin({source: its for source, its in lengths_s.items() if not isinstance(its, AudioError)})
+        works = self._begin(
+            {source: its for source, its in lengths_s.items() if not isinstance(its, AudioError)}
+        )
         for source, files in targets.items():
             failed = lengths_s[source]
             try:
@@ -121,7 +123,10 @@ class Job:
             if not done.segments:
                 continue
             with ExitStack() as stack:
-                _write(done, {form: stack.enter_context(open_atomic(path)) for form, path in targets[source].items()})
+                _write(
+                    done,
+                    {form: stack.enter_context(open_atomic(path)) for form, path in targets[source].items()},
+                )
 
     @cached_property
     def _recognizer(self) -> Recognizer:

@@ -16,6 +16,7 @@ from harken.contract import Ints, Logits, Span
 from harken.decoding.bias import Bias, make_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from harken.types import TIMESTAMP_STEP_S
 
 TIMESTAMP_STEP_S = 0.02
 _EVERYTHING = 1 << 31

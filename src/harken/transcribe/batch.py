@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from harken.errors import AudioError
 from harken.results import Segment
 from harken.transcribe.hearing import Hearing, Job
-from harken.transcribe.longform import Lane, LongForm
+from harken.transcribe.lane import Lane
+from harken.transcribe.longform import LongForm
 
 
 class Batch:

@@ -185,7 +185,7 @@ class Hearing:
             rules=self._opening_rules if opens else self._rules,
             options=options,
             observe=observe,
-            attention=options.word_timestamps and not self.exact,
+            attention=options.word_timestamps or options.hallucination_threshold is not None,
         )
         for account in dict.fromkeys(job.account for job in jobs):
             account(stats)

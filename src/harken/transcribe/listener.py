@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from harken.audio.vad import Region, Regions, SpeechDetector, VadOptions
 from harken.contract import Floats
 from harken.transcribe.packing import Packer, Spans
+from harken.transcribe.settle import BETWEEN_WORDS
 from harken.transcribe.windows import MelWindows
 from harken.types import HOP_SAMPLES
 
@@ -25,14 +29,15 @@ class Listener:
     ----------
     regions : list of (int, int)
         Mel frames of the speech that is certain by now.
-    probabilities : list of ndarray of shape (chunks,), float32
-        How probable speech is, one value every 512 samples.
     """
 
     def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
         self._blocks = blocks
         self._detector, self._regions = SpeechDetector(), Regions(options)
-        self.probabilities: list[Floats] = []
+        self._between_words = Regions(BETWEEN_WORDS)
+        self._close: list[Region] = []
+        self._heard = np.empty(1024, np.float32)
+        self._chunks = 0
         self._samples = 0
         self.regions: list[Region] = []
 
@@ -46,6 +51,7 @@ class Listener:
         finally:
             self._hear(self._detector.flush())
             self.regions += self._regions.flush(self._samples // HOP_SAMPLES)
+            self._close += self._between_words.flush(self._samples // HOP_SAMPLES)
 
     def packs(self, windows: MelWindows, clips: Iterable[Clip], window_frames: int) -> Iterator[Spans]:
         """Spans of speech within some clips, a window of them at a time, as soon as they are certain.
@@ -73,6 +79,25 @@ class Listener:
                 windows.forget(settled if packer.begin is None else packer.begin)
             yield from packer.flush()
 
+    @property
+    def probabilities(self) -> Floats:
+        """How probable speech is, one value every 512 samples, so far."""
+        return self._heard[: self._chunks]
+
+    def between_words(self, start: int, end: int) -> list[Region]:
+        """Speech near a stretch that has been read, with the silences between words left out."""
+        first = bisect_left(self._close, start, key=lambda region: region[1])
+        last = bisect_right(self._close, end, key=lambda region: region[0])
+        since = self._between_words.speaking_since
+        going_on = [(since, end)] if since is not None and since < end else []
+        return [*self._close[max(0, first - 1) : last + 1], *going_on]
+
     def _hear(self, probabilities: Floats) -> None:
-        self.probabilities.append(probabilities)
-        self.regions += self._regions.feed(probabilities.tolist())
+        chunks = self._chunks + len(probabilities)
+        while chunks > len(self._heard):
+            self._heard = np.concatenate([self._heard, np.empty_like(self._heard)])
+        self._heard[self._chunks : chunks] = probabilities
+        self._chunks = chunks
+        values = probabilities.tolist()
+        self.regions += self._regions.feed(values)
+        self._close += self._between_words.feed(values)

@@ -6,7 +6,7 @@ Source: openai/whisper, transcribe.py, transcribe; Radford et al. 2022, section 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from harken.contract import Floats
@@ -14,18 +14,17 @@ from harken.decoding import DecodeStats, make_prompt
 from harken.errors import AudioError
 from harken.results import Dropped, Segment
 from harken.text import resolve
-from harken.transcribe.hearing import Hearing, Job, Outcome, Probabilities
+from harken.transcribe.guard import speech_under
+from harken.transcribe.hearing import Hearing, Probabilities
 from harken.transcribe.hooks import Hooks
+from harken.transcribe.lane import Context, Lane
 from harken.transcribe.languages import Tracker, Vote
 from harken.transcribe.listener import Listener
-from harken.transcribe.packing import Packer
-from harken.transcribe.segments import Cut, cut
+from harken.transcribe.packing import Spans
 from harken.transcribe.views import Clip, Pack, View
 from harken.transcribe.windows import MelWindows
-from harken.types import FRAMES_PER_SECOND
+from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
 
-FRAMES_PER_STEP = 2
-"""Mel frames per frame of the encoder's output and per step of timestamps: the second convolution's stride."""
 QUIET_FRAMES = 4 * FRAMES_PER_SECOND
 """How much silence behind the end is encoded with it; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
 ROUND_FRAMES = 2 * FRAMES_PER_SECOND
@@ -89,7 +88,7 @@ class LongForm:
         self._opened = 0
         self._exhausted = False
         self._prompted = self._encode(self.options.initial_prompt)
-        self._previous = [] if self.options.carry_initial_prompt else list(self._prompted)
+        self._context = Context([] if self.options.carry_initial_prompt else list(self._prompted))
         self._count = 0
         self._done_s = self._told_s = 0.0
 
@@ -103,9 +102,18 @@ class LongForm:
         """Where voice activity has been found so far, in seconds; None where it is not looked for."""
         if self._listener is None:
             return None
-        return tuple(
-            (start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in self._listener.regions
-        )
+        return tuple(_seconds(region) for region in self._listener.regions)
+
+    def speech_between(self, start: int, end_s: float) -> list[tuple[float, float]] | None:
+        """Speech near some stretch of the recording, with the silences between words left out."""
+        if self._listener is None:
+            return None
+        end = round(end_s * FRAMES_PER_SECOND)
+        return [_seconds(region) for region in self._listener.between_words(start, end)]
+
+    def speech_under(self, spans: Spans) -> float | None:
+        """Mean probability of speech in some spans of the recording."""
+        return None if self._listener is None else speech_under(self._listener.probabilities, spans)
 
     def new_lane(self) -> Lane | None:
         """The next chain of windows; None if there is none, or if it has to wait for one that is in work."""
@@ -118,8 +126,8 @@ class LongForm:
         if view is None:
             self._exhausted = True
             return None
-        previous = self._previous if not (self.parallel and self._opened) else []
-        self._lanes.append(Lane(self, view, previous, first=not self._opened))
+        context = Context(last_speech_s=view.start_s(0)) if self.parallel and self._opened else self._context
+        self._lanes.append(Lane(self, view, context, first=not self._opened))
         self._opened += 1
         return self._lanes[-1]
 
@@ -172,7 +180,7 @@ class LongForm:
                 self.language_probability = probability
         return self.language
 
-    def prompt(self, language: str, previous: list[int], seek: int) -> tuple[int, ...]:
+    def prompt(self, language: str, previous: list[int]) -> tuple[int, ...]:
         """What the decoder is told before a window."""
         options = self.options
         return make_prompt(
@@ -229,106 +237,5 @@ class LongForm:
         return self.hearing.tokenizer.encode(" " + text.strip()) if text else []
 
 
-class Lane:
-    """A chain of windows: each begins where what was said in the one before it ended.
-
-    Attributes
-    ----------
-    ended : bool
-        Whether it has no more windows.
-    done_s : float
-        How far it has come in the recording.
-    """
-
-    def __init__(self, form: LongForm, view: View, previous: list[int], *, first: bool) -> None:
-        self._form, self._view, self._previous, self._first = form, view, previous, first
-        self._at, self._frames = 0, 0
-        self._language: str | None = None
-        self._segments: list[tuple[Segment, str | None]] = []
-        self.ended = False
-        self.done_s = 0.0
-
-    def job(self) -> Job | None:
-        """The next window, if there is one."""
-        form = self._form
-        if form.finished:
-            return None
-        try:
-            mel, self._frames = self._view.window(self._at)
-        except AudioError as failure:
-            form.failure, self._frames = failure, 0
-        if not self._frames:
-            self.ended = True
-            return None
-        return Job(
-            mel=mel,
-            heard=form.heard_frames(self._frames),
-            seek=self._seek,
-            opens=self._first and not self._at,
-            language=self._settle_language,
-            prompt=lambda language: form.prompt(language, self._previous, self._seek),
-            account=form.account,
-            hooks=form.hooks,
-        )
-
-    def take(self, outcome: Outcome) -> None:
-        """Cut what was said into segments and go on behind it."""
-        form, decoded = self._form, outcome.decoded
-        advance = self._frames / FRAMES_PER_STEP
-        if not form.options.is_silence(decoded):
-            # A window without timestamps is one segment, whatever a model puts into it.
-            tokenizer = form.hearing.tokenizer
-            begin = tokenizer.timestamp_begin if form.options.timestamps else tokenizer.n_vocab
-            cuts, advance = cut(decoded.hypothesis.tokens, begin, advance, whole=self._view.whole)
-            self._keep(cuts, outcome)
-        self._at += min(round(advance * FRAMES_PER_STEP), self._frames)  # not into the padding
-        self.done_s = self._view.end_s(self._at)
-        if not form.parallel:  # else other lanes may have gone on, and what is known of the language with them
-            self._language = None
-
-    def take_segments(self) -> list[tuple[Segment, str | None]]:
-        """What has been said since it was asked last, each with the reason if it was taken for invented."""
-        taken, self._segments = self._segments, []
-        return taken
-
-    @property
-    def _seek(self) -> int:
-        """Frame of the recording where the next window begins."""
-        return round(self._view.start_s(self._at) * FRAMES_PER_SECOND)
-
-    def _settle_language(self, probabilities: Callable[[], Probabilities]) -> str:
-        """Settled once a window, however often it is encoded."""
-        if self._language is None:
-            self._language = self._form.settle_language(self._seek, self._frames, probabilities)
-        return self._language
-
-    def _keep(self, cuts: Sequence[Cut], outcome: Outcome) -> None:
-        """Segments that say something; what they say is the next window's previous text."""
-        form, decoded = self._form, outcome.decoded
-        options, tokenizer = form.options, form.hearing.tokenizer
-        spoken = [(piece, tokenizer.decode(piece.tokens)) for piece in cuts if piece.start < piece.end]
-        spoken = [(piece, text) for piece, text in spoken if text.strip()]
-        self._previous += [token for piece, _ in spoken for token in piece.tokens]
-        del self._previous[: -form.hearing.backend.dims.n_text_ctx]  # more than a prompt takes
-        if decoded.temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
-            self._previous.clear()
-        for piece, text in spoken:
-            segment = Segment(
-                index=0,
-                start_s=self._view.start_s(self._place(piece.start)),
-                end_s=self._view.end_s(self._place(piece.end)),
-                text=text,
-                tokens=piece.tokens,
-                temperature=decoded.temperature,
-                avg_logprob=decoded.hypothesis.avg_logprob,
-                compression_ratio=decoded.compression_ratio,
-                no_speech_prob=decoded.no_speech_prob,
-                seek_s=self._seek / FRAMES_PER_SECOND,
-                attempts=outcome.attempts,
-                language=outcome.language,
-            )
-            self._segments.append((segment, None))
-
-    def _place(self, step: float) -> float:
-        """Frame of the view for a timestamp; those in the padding stand for the end of what the window holds."""
-        return self._at + min(step * FRAMES_PER_STEP, self._frames)
+def _seconds(region: tuple[int, int]) -> tuple[float, float]:
+    return region[0] / FRAMES_PER_SECOND, region[1] / FRAMES_PER_SECOND

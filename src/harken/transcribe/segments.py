@@ -56,8 +56,8 @@ def cut(
         stamps = [step(token) for token in tokens if token >= timestamp_begin]
         end = stamps[-1] if stamps and stamps[-1] > 0 else size
         return [Cut(start=0, end=end, tokens=tuple(tokens))], size
-    ends_alone = times[-2:] == [False, True]
-    if ends_alone:
+    alone = ends_alone(tokens, timestamp_begin)
+    if alone:
         bounds.append(len(tokens))
     parts = [tuple(tokens[a:b]) for a, b in zip([0, *bounds], bounds, strict=False)]
     cuts = [Cut(start=step(part[0]), end=step(part[-1]), tokens=part) for part in parts]
@@ -65,5 +65,10 @@ def cut(
     if whole and any(token < timestamp_begin for token in unfinished):
         start = step(unfinished[0])
         return [*cuts, Cut(start=start, end=max(size, start + 1), tokens=unfinished)], size
-    advance = 0 if ends_alone else step(tokens[bounds[-1] - 1])
+    advance = 0 if alone else step(tokens[bounds[-1] - 1])
     return cuts, advance or size
+
+
+def ends_alone(tokens: Sequence[int], timestamp_begin: int) -> bool:
+    """Whether the last token is a timestamp behind text."""
+    return [token >= timestamp_begin for token in tokens[-2:]] == [False, True]

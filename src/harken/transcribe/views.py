@@ -35,6 +35,10 @@ class View(Protocol):
         """Time in the recording of something that ends at that frame."""
         ...
 
+    def spans(self, start: int, end: int) -> Spans:
+        """Frames of the recording between two frames."""
+        ...
+
 
 class Clip:
     """The recording from one frame to another, or to its end."""
@@ -54,6 +58,9 @@ class Clip:
         return (self._start + at) / FRAMES_PER_SECOND
 
     end_s = start_s
+
+    def spans(self, start: int, end: int) -> Spans:
+        return ((self._start + start, self._start + end),)
 
 
 class Pack:
@@ -75,3 +82,6 @@ class Pack:
 
     def end_s(self, at: float) -> float:
         return self._timeline.end(at) / FRAMES_PER_SECOND
+
+    def spans(self, start: int, end: int) -> Spans:
+        return self._timeline.between(start, end)
