@@ -119,6 +119,11 @@ class RecitalSession:
         self._said = [said + len(new) for said, new in zip(self._said, tokens, strict=True)]
         return HostLogits(np.concatenate([self._next(said) for said in self._said]))
 
+    def attention(self, row: int) -> Floats:
+        """It listens to everything alike."""
+        tokens = len(self._prompt) + self._said[row]
+        return np.full((1, tokens, WINDOW_STEPS), 1 / WINDOW_STEPS, np.float32)
+
     def select(self, rows: Sequence[int]) -> None:
         self._said = [self._said[row] for row in rows]
 

@@ -194,7 +194,7 @@ class _Progress:
         self._shows[label](done_s, finished)
 
 
-def _length_or_error(source: str) -> float | None | AudioError:
+def _length_or_error(source: str) -> float | AudioError | None:
     try:
         return length_s(source)
     except AudioError as error:

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from harken.decoding import DecodeStats
 from harken.errors import AudioError
 from harken.results import Segment, Word
 from harken.transcribe.alignment import Alignment, align_decoded, align_text, text_tokens
 from harken.transcribe.guard import Facts, Verdict, assess, concentration
-from harken.transcribe.hearing import Job, Outcome, Probabilities
-from harken.transcribe.packing import length
+from harken.transcribe.hearing import Hearing, Job, Outcome, Probabilities
+from harken.transcribe.hooks import Hooks
+from harken.transcribe.options import TranscribeOptions
+from harken.transcribe.packing import Spans, length
 from harken.transcribe.segments import Cut, cut, ends_alone
 from harken.transcribe.settle import settle
 from harken.transcribe.views import View
 from harken.transcribe.words import window_words
 from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, TIMESTAMP_STEP_S
 
-if TYPE_CHECKING:
-    from harken.transcribe.longform import LongForm
+
+class Recording(Protocol):
+    """What the chains of one recording have in common (`harken.transcribe.longform.LongForm`)."""
+
+    hearing: Hearing
+    options: TranscribeOptions
+    hooks: Hooks
+    finished: bool
+    failure: AudioError | None
+    parallel: bool
+
+    def heard_frames(self, frames: int) -> int: ...
+
+    def settle_language(self, seek: int, frames: int, probabilities: Callable[[], Probabilities]) -> str: ...
+
+    def prompt(self, language: str, previous: list[int]) -> tuple[int, ...]: ...
+
+    def account(self, stats: DecodeStats) -> None: ...
+
+    def speech_between(self, start: int, end_s: float) -> list[tuple[float, float]] | None: ...
+
+    def speech_under(self, spans: Spans) -> float | None: ...
 
 
 @dataclass(slots=True)
@@ -45,8 +68,7 @@ class Lane:
 
     Parameters
     ----------
-    form : LongForm
-        The recording.
+    form : Recording
     view : View
         What the windows slide over.
     context : Context
@@ -61,7 +83,7 @@ class Lane:
         How far it has come in the recording.
     """
 
-    def __init__(self, form: LongForm, view: View, context: Context, *, first: bool) -> None:
+    def __init__(self, form: Recording, view: View, context: Context, *, first: bool) -> None:
         self._form, self._view, self._context, self._first = form, view, context, first
         self._at, self._frames = 0, 0
         self._language: str | None = None

@@ -164,7 +164,7 @@ class LongForm:
             self.hooks.progress(self.duration_s, True)
 
     def heard_frames(self, frames: int) -> int:
-        """How much of a window to encode first where so many of its frames hold sound; the rest is known to be quiet."""
+        """How much of a window to encode first where so many of its frames hold sound; the rest is quiet."""
         if self.hearing.exact:
             return self._window_frames
         return min(-(-(frames + QUIET_FRAMES) // ROUND_FRAMES) * ROUND_FRAMES, self._window_frames)
@@ -222,7 +222,7 @@ class LongForm:
             yield Pack(self._windows, spans)
 
     def _elect(self, seek: int, probabilities: Probabilities) -> Vote:
-        """Vote on the language, by one window and the stretches of the recording behind it as far as they are needed."""
+        """Vote on the language, by one window and what lies behind it as far as that is needed."""
         vote = Vote(self.options.language_threshold, self.options.language_windows).hear(probabilities)
         while vote.wants_more:
             seek += self._window_frames

@@ -87,7 +87,8 @@ def _corrected(segment: Segment, usual_s: float, last_speech_s: float) -> Segmen
     """Shorten what is too long at either end of a segment."""
     words = list(segment.words)
     longest_s = 2 * usual_s
-    if words[0].end_s - last_speech_s > 2 * longest_s:
+    # Rounded, as times are: between floats, noise would decide where both are equal.
+    if round(words[0].end_s - last_speech_s - 2 * longest_s, 3) > 0:
         words[:2] = _shortened_after_pause(words[:2], longest_s)
 
     first = words[0]
