@@ -69,6 +69,14 @@ def test_speech_without_any_silence_is_cut_as_late_as_may_be():
     assert found[-1][1] == 2240
 
 
+def test_short_silence_at_the_ends_does_not_make_a_region_too_long():
+    options = VadOptions(min_silence_s=1.0, padding_s=0.4, max_region_s=10.0)
+    assert regions(options, (30, QUIET), (250, SPEECH), (30, QUIET)) == [(0, 992)]
+    assert regions(options, (30, QUIET), (260, SPEECH), (30, QUIET)) == [(0, 968)]  # not 1024
+    cut = regions(options, (30, QUIET), (290, SPEECH), (30, QUIET))
+    assert [end - start <= 1000 for start, end in cut] == [True, True]
+
+
 def test_what_is_left_of_long_speech_is_never_too_short():
     options = VadOptions(min_speech_s=1.0, min_silence_s=0.5, padding_s=0.0, max_region_s=10.0)
     *_, last = regions(options, (295, SPEECH), (5, QUIET), (15, SPEECH), (50, QUIET))

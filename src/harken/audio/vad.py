@@ -95,7 +95,7 @@ class Regions:
         self._padding_frames = round(options.padding_s * FRAMES_PER_SECOND)
         self._min_speech_chunks = options.min_speech_s * _CHUNKS_PER_SECOND
         self._min_silence_chunks = max(2.0, options.min_silence_s * _CHUNKS_PER_SECOND)
-        self._max_speech_chunks = (options.max_region_s - 2 * options.padding_s) * _CHUNKS_PER_SECOND - 1
+        self._max_frames = round(options.max_region_s * FRAMES_PER_SECOND)
         self._heard_chunks = 0
         self._edge_frames = 0
         self._speech: _Speech | None = None
@@ -106,8 +106,12 @@ class Regions:
 
     def flush(self, frames: int) -> list[Region]:
         """End the recording, which has `frames` frames, and return the last region if there is one."""
-        # It ends before the silence behind it would be long enough to count.
-        return [(start, frames) for start, _ in self._close() if start < frames]
+        # The silence behind it is not long enough to count, but the region may be too long for it.
+        return [
+            (start, frames if frames - start <= self._max_frames else min(end, frames))
+            for start, end in self._close()
+            if start < frames
+        ]
 
     @property
     def speaking_since(self) -> int | None:
@@ -134,7 +138,8 @@ class Regions:
             speech.pause(chunk)
         if speech.quiet is not None:
             return self._close() if self._heard_chunks - speech.quiet >= self._min_silence_chunks else []
-        return [self._cut(speech, chunk)] if self._heard_chunks - speech.begin > self._max_speech_chunks else []
+        end = _frame(self._heard_chunks) + self._padding_frames
+        return [self._cut(speech, chunk)] if end - speech.start_frames > self._max_frames else []
 
     def _close(self) -> list[Region]:
         """End the speech where it fell quiet; nothing if it was too short."""
@@ -150,8 +155,8 @@ class Regions:
         A silence in its second half, if there is one: what is left of a sentence by an early cut is short, and is heard
         badly (docs/decisions/vad.md).
         """
-        half = speech.begin + self._max_speech_chunks / 2
-        late = [silence for silence in speech.silences if silence[0] >= half] or speech.silences
+        half = speech.start_frames + self._max_frames / 2
+        late = [silence for silence in speech.silences if _frame(silence[0]) >= half] or speech.silences
         longest = max(late, key=lambda silence: (silence[1] - silence[0], silence), default=None)
         fell, rose = longest or (chunk, chunk)
         middle = _frame((fell + rose) / 2)
