@@ -1,73 +1,104 @@
-"""Record what openai-whisper transcribes, in float32 at temperature 0, with tiny.en.
+"""Record what openai-whisper transcribes, in float32 at temperature 0.
 
-Run from the root of the repository, with openai-whisper installed and its tiny.en at hand::
+Run from the root of the repository, with openai-whisper installed, the recordings in ../shared/audio, and a
+directory of models in HARKEN_MODELS::
 
-    python tests/golden/record_transcripts.py path/to/tiny.en.pt
+    PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_transcripts.py [case ...]
 
-It writes tests/golden/transcripts.json. Recordings and options come from `transcript_inputs.py`, as in the
-test.
+It writes tests/golden/transcripts.json, anew or only the cases that are named. Recordings and options come from
+`transcript_inputs.py`, as in the test. harken reads the weights, as the reference reads only its own format; that it
+reads them as they are is tested elsewhere (tests/system/test_checkpoints_real.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import whisper
 import whisper.version
-from transcript_inputs import CASES, EXAMPLE, Case, samples
+from reference_model import reference_model
+from transcript_inputs import CASES, Case, digest, samples
+
+from harken.checkpoints import open_checkpoint
+from real import model_path
 
 GOLDEN = Path(__file__).with_name("transcripts.json")
 
 
-def main(weights: Path) -> None:
-    model = whisper.load_model(str(weights), device="cpu")
+def main(named: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    names = {case.model for case in CASES.values()}
+    recordings = {case.recording for case in CASES.values()}
+    kept = json.loads(GOLDEN.read_text(encoding="utf-8"))["transcripts"] if named else {}
     recorded = {
         "reference": f"openai-whisper {whisper.version.__version__}, transcribe",
         "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-        "command": "python tests/golden/record_transcripts.py path/to/tiny.en.pt",
+        "command": "PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_transcripts.py",
         "date": datetime.now(UTC).date().isoformat(),
-        "sha256": {
-            "tiny.en.pt": digest(weights.read_bytes()),
-            "examples/jfk.flac": digest(EXAMPLE.read_bytes()),
+        "digests_of_weights": {
+            name: open_checkpoint(model_path(name)).weights.digest for name in sorted(names)
         },
-        "sha256_of_samples": {name: digest(samples(name).tobytes()) for name in ("jfk", "long")},
-        "transcripts": {name: transcribe(model, case) for name, case in CASES.items()},
+        "sha256_of_files": {recording: digest(recording) for recording in sorted(recordings)},
+        "transcripts": {
+            name: transcribe(case) if name in (named or CASES) else kept[name] for name, case in CASES.items()
+        },
     }
-    text = json.dumps(recorded, indent=1).replace("\n     ", " ")
+    text = json.dumps(recorded, indent=1, ensure_ascii=False).replace("\n      ", " ").replace("\n     }", " }")
     GOLDEN.write_text(text + "\n", encoding="utf-8")
 
 
-def transcribe(model: whisper.Whisper, case: Case) -> list[dict[str, Any]]:
-    """Segments that say something; the reference also lists those that it has emptied."""
+@lru_cache(maxsize=1)
+def load(name: str) -> whisper.Whisper:
+    checkpoint = open_checkpoint(model_path(name))
+    its = reference_model(checkpoint.dims, checkpoint.weights)
+    its.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return its
+
+
+def transcribe(case: Case) -> dict[str, Any]:
+    """Language, and segments that say something; the reference also lists those that it has emptied."""
+    print(case, flush=True)
     options = dict(case.options)
     options["without_timestamps"] = not options.pop("timestamps", True)
     options["clip_timestamps"] = list(options.get("clip_timestamps", []))
-    result = model.transcribe(samples(case.recording), language="en", temperature=0.0, fp16=False, **options)
-    return [
-        {
-            "start": round(segment["start"], 2),
-            "end": round(segment["end"], 2),
-            "seek": segment["seek"],
-            "text": segment["text"],
-            "avg_logprob": round(segment["avg_logprob"], 5),
-            "no_speech_prob": round(segment["no_speech_prob"], 5),
-            "tokens": segment["tokens"],
-        }
-        for segment in result["segments"]
-        if segment["tokens"]
-    ]
+    result = load(case.model).transcribe(samples(case.recording), temperature=0.0, fp16=False, **options)
+    return {
+        "language": result["language"],
+        "segments": [
+            {
+                "start": round(segment["start"], 2),
+                "end": round(segment["end"], 2),
+                "seek": segment["seek"],
+                "text": segment["text"],
+                "avg_logprob": round(segment["avg_logprob"], 5),
+                "no_speech_prob": round(segment["no_speech_prob"], 5),
+                "tokens": segment["tokens"],
+                **words(segment),
+            }
+            for segment in result["segments"]
+            if segment["tokens"]
+        ],
+    }
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def words(segment: dict[str, Any]) -> dict[str, Any]:
+    """Words as start, end, text and probability, where they were asked for."""
+    if "words" not in segment:
+        return {}
+    times = ((word["start"], word["end"]) for word in segment["words"])
+    said = ((word["word"], round(float(word["probability"]), 4)) for word in segment["words"])
+    return {
+        "words": [[round(start, 2), round(end, 2), *its] for (start, end), its in zip(times, said, strict=True)]
+    }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1:])

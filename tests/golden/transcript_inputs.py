@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harken.audio import load
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
+from real import SHARED
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
+PAUSE = np.zeros(SAMPLE_RATE * 3 // 10, np.float32)
+
+AS_REFERENCE: dict[str, Any] = {
+    "temperatures": (0.0,),
+    "vad": False,
+    "hallucination_threshold": None,
+    "language_windows": 1,
+}
+"""Options with which harken does what openai-whisper does at temperature 0 by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +33,23 @@ class Case:
 
     Parameters
     ----------
-    recording : {"jfk", "long"}
+    recording : str
+        See `samples`.
+    model : {"tiny.en", "tiny", "base", "small"}
     options : dict
         As harken names them.
     """
 
     recording: str
+    model: str = "tiny.en"
     options: dict[str, Any] = field(default_factory=dict)
 
 
 BEAM = {"beam_size": 5}
 ALONE = {"condition_on_previous_text": False}
+TRANSLATE = {"task": "translate"}
+WORDS = {"word_timestamps": True}
+PROMPT = {"initial_prompt": "moby dick, or: the whale, by herman melville; all in lower case"}
 CASES = {
     "jfk": Case(recording="jfk"),
     "jfk, beam": Case(recording="jfk", options=BEAM),
@@ -44,14 +62,69 @@ CASES = {
     "long, each window alone, beam": Case(recording="long", options=BEAM | ALONE),
     "long, no timestamps": Case(recording="long", options={"timestamps": False}),
     "long, clips": Case(recording="long", options={"clip_timestamps": (3.0, 9.5, 14.0, 20.0, 33.0)}),
+    "german": Case(recording="german", model="tiny"),
+    "french": Case(recording="french", model="tiny"),
+    "dutch": Case(recording="dutch", model="tiny"),
+    "chinese": Case(recording="chinese", model="tiny"),
+    "russian": Case(recording="russian", model="tiny"),
+    "german into English": Case(recording="german", model="tiny", options=TRANSLATE),
+    "german taken for English": Case(recording="german", model="tiny", options={"language": "en"}),
+    "chinese, no timestamps": Case(recording="chinese", model="tiny", options={"timestamps": False}),
+    "french, patient beam": Case(
+        recording="french", model="tiny", options=BEAM | {"patience": 2.0, "length_penalty": 0.6}
+    ),
+    "book, prompted": Case(recording="book", model="tiny", options=PROMPT),
+    "book, prompted, each window alone": Case(recording="book", model="tiny", options=PROMPT | ALONE),
+    "book, clips, beam": Case(
+        recording="book", model="tiny", options=BEAM | {"clip_timestamps": (2.5, 11.0, 20.02, 57.5, 60.0, 70.0)}
+    ),
+    "german, words": Case(recording="german", model="tiny", options=WORDS),
+    "chinese, words": Case(recording="chinese", model="tiny", options=WORDS),
+    "book, words": Case(recording="book", model="tiny", options=WORDS),
+    "chinese, base, beam": Case(recording="chinese", model="base", options=BEAM),
+    "french, base, words": Case(recording="french", model="base", options=WORDS),
+    "russian, small": Case(recording="russian", model="small"),
+    "chinese into English, small, beam": Case(recording="chinese", model="small", options=BEAM | TRANSLATE),
 }
 
 
+SHARED_FILES = {
+    "german": [f"german/de_rhasspy-{n}.flac" for n in ("0201", "0802", "1041", "0494", "0922", "1388", "1789")],
+    "french": ["french/fleursdumal_070_baudelaire_64kb.mp3"],
+    "dutch": [f"dutch/nl_rhasspy_{n}.flac" for n in (823, 933, 75, 903, 193, 961, 233, 947, 920, 1033)],
+    "chinese": [f"chinese/BAC009S0150W{n}.wav" for n in ("0174", "0216", "0183", "0164", "0048", "0370")],
+    "russian": ["many-languages/ru.wav"],
+    "book": ["long-form/mobydick_ch1_77s.flac"],
+}
+"""Recordings beside the repository; several files are joined with a pause of 0.3 s."""
+
+
+def files(recording: str) -> list[Path]:
+    """Files that a recording is made of."""
+    return [SHARED / "audio" / name for name in SHARED_FILES.get(recording, [])] or [EXAMPLE]
+
+
+def need(recording: str) -> None:
+    """Skip where a recording is missing."""
+    if missing := [path for path in files(recording) if not path.is_file()]:
+        pytest.skip(f"no {missing[0].name} in shared/audio beside the repository")
+
+
+def digest(recording: str) -> str:
+    """SHA-256 of the files of a recording, one behind the other."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files(recording))).hexdigest()
+
+
 def samples(recording: str) -> Floats:
-    """Mono at 16 kHz: the example as it is, or 50 s made of it, at several volumes with gaps between."""
-    speech = load(EXAMPLE)
-    if recording == "jfk":
-        return speech
+    """Mono at 16 kHz: "jfk" is the example, "long" is made of it, the others are `SHARED_FILES`."""
+    pieces = [load(path) for path in files(recording)]
+    if recording == "long":
+        return longer(pieces[0])
+    return np.concatenate([part for piece in pieces for part in (piece, PAUSE)][:-1])
+
+
+def longer(speech: Floats) -> Floats:
+    """Make 50 s of it, at several volumes with gaps between."""
     # Of integers alone, so that it is the same on every machine.
     hum = (np.arange(8 * SAMPLE_RATE) * 7919 % 65 - 32).astype(np.float32) / 32768
     parts = [

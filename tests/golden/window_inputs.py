@@ -1,0 +1,135 @@
+"""What `record_windows.py` gives to openai-whisper and transformers, and `test_windows_golden.py` to harken.
+
+Two models have random weights and the shape of published ones, but narrow: large-v3, with 128 bands and a vocabulary
+of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. They hear the example
+recording. The third is the published multilingual tiny.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from transcript_inputs import files
+
+from checkpoint_files import random_weights
+from harken.audio import load, log_mel
+from harken.contract import Floats
+from harken.decoding import Beam
+from harken.text import Tokenizer
+from harken.types import WINDOW_SAMPLES, Dims
+
+LARGE_V3 = Dims(
+    n_mels=128,
+    n_audio_ctx=1500,
+    n_audio_state=32,
+    n_audio_head=2,
+    n_audio_layer=2,
+    n_vocab=51866,
+    n_text_ctx=448,
+    n_text_state=32,
+    n_text_head=2,
+    n_text_layer=2,
+)
+RANDOM = {
+    "large-v3": LARGE_V3,
+    "distilled": replace(LARGE_V3, n_mels=80, n_vocab=51865, n_audio_layer=4),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One window and how it is decoded.
+
+    Parameters
+    ----------
+    model : {"large-v3", "distilled", "tiny"}
+    recording : str
+        See `transcript_inputs.files`; the first 30 s of the first file are the window.
+    language : str
+    task : {"transcribe", "translate"}
+    timestamps : bool
+    previous, prefix : str
+        Text before the window, and with which it begins.
+    beam : Beam or None
+        None is greedy.
+    """
+
+    model: str
+    recording: str = "jfk"
+    language: str
+    task: str = "transcribe"
+    timestamps: bool = True
+    previous: str = ""
+    prefix: str = ""
+    beam: Beam | None = None
+
+    def __str__(self) -> str:
+        """Name of the case."""
+        said = [f"{name}={getattr(self, name)!r}" for name in ("previous", "prefix") if getattr(self, name)]
+        beam = [f"beam {self.beam.width} {self.beam.patience} {self.beam.length_penalty}"] if self.beam else []
+        stamps = [] if self.timestamps else ["no timestamps"]
+        return ", ".join([self.model, self.recording, self.language, self.task, *stamps, *said, *beam])
+
+
+def _on_random(model: str) -> list[Case]:
+    its = Case(model=model, language="fr")
+    return [
+        its,
+        replace(its, language="de", task="translate"),
+        replace(its, timestamps=False),
+        replace(its, previous="what came before"),
+        replace(its, timestamps=False, prefix="and so it begins"),
+        replace(its, beam=Beam(width=5)),
+        replace(its, beam=Beam(width=3, patience=2.0, length_penalty=0.6)),
+    ]
+
+
+def _on_tiny(recording: str, language: str) -> list[Case]:
+    its = Case(model="tiny", recording=recording, language=language)
+    return [its, replace(its, task="translate"), replace(its, timestamps=False)]
+
+
+SPOKEN = {"german": "de", "french": "fr", "dutch": "nl", "chinese": "zh", "russian": "ru", "book": "en"}
+CASES = {
+    str(case): case
+    for case in [
+        *(case for model in RANDOM for case in _on_random(model)),
+        Case(model="large-v3", language="yue"),
+        *(
+            case
+            for recording in ("german", "french", "chinese")
+            for case in _on_tiny(recording, SPOKEN[recording])
+        ),
+    ]
+}
+HEARD = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
+"""Models and recordings of which the language is detected."""
+SAMPLED = Case(model="large-v3", language="fr")
+TEMPERATURE, BEST_OF = 0.8, 5
+
+
+def make_weights(model: str) -> dict[str, Floats]:
+    """Draw weights that make up their mind, and want to end the more the further they are."""
+    dims = RANDOM[model]
+    weights = {name: values.astype(np.float32) for name, values in random_weights(dims, 3).items()}
+    sharp = {name: 4 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
+    weights |= {name: factor * weights[name] for name, factor in sharp.items()}
+    end = Tokenizer.builtin(dims.n_vocab).eot
+    direction = np.sign(weights["decoder.token_embedding.weight"][end]) / 4
+    weights["decoder.token_embedding.weight"][end] = direction
+    urge = (np.arange(dims.n_text_ctx, dtype=np.float32) - 16) / 4
+    weights["decoder.positional_embedding"] *= 8
+    weights["decoder.positional_embedding"] += np.outer(urge, direction)
+    return weights
+
+
+def sound(recording: str) -> Floats:
+    """The first 30 s, with digital silence behind the end."""
+    heard = load(files(recording)[0])[:WINDOW_SAMPLES]
+    return np.pad(heard, (0, WINDOW_SAMPLES - len(heard)))
+
+
+def window(recording: str, n_mels: int) -> Floats:
+    """Log-mel of that, shape (1, n_mels, 3000)."""
+    return log_mel(sound(recording), n_mels)[None]
