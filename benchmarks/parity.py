@@ -7,6 +7,9 @@ log-probability (margin), and how far apart the averages of the two whole hypoth
 chooses (lead). Both are positive where harken's choice is the better one.
 
     python benchmarks/parity.py --openai-model tiny.en.pt
+    python benchmarks/parity.py --model path/to/small --set german --task translate --patience 2
+
+Without a file in openai-whisper's own format, the reference gets the weights as harken has read them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import argparse
 import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +42,21 @@ if TYPE_CHECKING:
 
 GREEDY, BEAM = 1, 5
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+AS_REFERENCE = {"vad": False, "hallucination_threshold": None, "language_windows": 1}
+"""Options with which harken takes the windows that openai-whisper takes."""
 COLUMNS = ("recording", "window, s", "at token", "harken", "openai-whisper", "margin", "lead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What both engines are asked to do."""
+
+    beam_size: int
+    patience: float
+    length_penalty: float | None
+    task: str
+    language: str | None
+    temperatures: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,35 +78,43 @@ class Place:
 def main() -> None:
     args = arguments()
     require("harken", "whisper", "torch")
-    if not args.openai_model.is_file():
+    if args.openai_model and not args.openai_model.is_file():
         stop(f"{args.openai_model}: no such file")
-    recordings = read_set(args.audio, args.set, args.limit)
+    recordings = read_set(args.audio, args.set, args.limit, language=args.language)
     limit_threads(args.threads)
     print(machine())
     import harken
     from harken.audio import load
 
     recognizer = harken.load(args.model, precision="fp32", threads=args.threads)
-    reference = load_reference(args.openai_model, args.threads)
-    temperatures = LADDER if args.ladder else LADDER[:1]
+    reference = load_reference(args.openai_model, args.model, args.threads)
     for beam_size in args.beam:
+        work = Work(
+            beam_size=beam_size,
+            patience=args.patience,
+            length_penalty=args.length_penalty,
+            task=args.task,
+            language=args.language,
+            temperatures=LADDER if args.ladder else LADDER[:1],
+        )
         rows = []
         for number, recording in enumerate(recordings, start=1):
             samples = load(recording.path)
-            ours, places = transcribe(recognizer, samples, beam_size, temperatures)
-            theirs = transcribe_reference(reference, samples, beam_size, temperatures)
+            ours, places = transcribe(recognizer, samples, work)
+            theirs = transcribe_reference(reference, samples, work)
             if ours != theirs:
                 rows.append([recording.path.name, *difference(recognizer, samples, ours, theirs, places)])
             note(f"beam {beam_size}: {number} of {len(recordings)}, {len(rows)} differ")
         name = "greedy" if beam_size == GREEDY else f"beam {beam_size}"
-        print(f"\n### {args.set}, {name}: {len(recordings) - len(rows)} of {len(recordings)} equal")
+        equal = f"{len(recordings) - len(rows)} of {len(recordings)} equal"
+        print(f"\n### {args.model}, {args.set}, {args.task}, {name}: {equal}")
         if rows:
             print(f"\n{table(COLUMNS, rows)}", flush=True)
 
 
 def arguments() -> argparse.Namespace:
     its = parser(__doc__)
-    its.add_argument("--openai-model", type=Path, required=True, metavar="FILE", help="the same model as .pt")
+    its.add_argument("--openai-model", type=Path, metavar="FILE", help="the same model as .pt")
     its.add_argument("--model", default="tiny.en", help="name or path of harken's model (tiny.en)")
     its.add_argument("--set", default=DEFAULT_SET, metavar="NAME", help=f"set to run ({DEFAULT_SET})")
     its.add_argument("--limit", type=positive, metavar="N", help="only the first N recordings")
@@ -101,6 +126,14 @@ def arguments() -> argparse.Namespace:
         metavar="N",
         help="widths; 1 is greedy (1 5)",
     )
+    its.add_argument("--patience", type=float, default=1.0, metavar="X", help="of the beam search (1)")
+    its.add_argument("--length-penalty", type=float, metavar="ALPHA", help="of the beam search")
+    its.add_argument("--task", choices=["transcribe", "translate"], default="transcribe")
+    its.add_argument(
+        "--language",
+        metavar="CODE",
+        help="only recordings in it; all, and detected by both engines, if not given",
+    )
     its.add_argument(
         "--ladder", action="store_true",
         help="with the ladder of temperatures; samples cannot be equal, as random numbers differ",
@@ -108,18 +141,16 @@ def arguments() -> argparse.Namespace:
     return its.parse_args()
 
 
-def transcribe(
-    recognizer: harken.Recognizer, samples: Floats, beam_size: int, temperatures: Sequence[float]
-) -> tuple[list[Heard], list[Place]]:
+def transcribe(recognizer: harken.Recognizer, samples: Floats, work: Work) -> tuple[list[Heard], list[Place]]:
     """Windows as harken hears them, and where they are."""
     heard: list[Heard] = []
     places: list[Place] = []
     transcription = recognizer.transcribe(
         samples,
-        beam_size=beam_size,
-        temperatures=tuple(temperatures),
+        **asdict(work),
+        **AS_REFERENCE,
         window=lambda start_s, prompt: places.append(Place(start_s=start_s, prompt=prompt)),
-        decided=lambda decoded, attempts: heard.append(
+        decided=lambda start_s, decoded, attempts: heard.append(
             Heard(tokens=decoded.hypothesis.tokens, temperature=decoded.temperature)
         ),
     )
@@ -127,12 +158,12 @@ def transcribe(
     return heard, places
 
 
-def load_reference(path: Path, threads: int) -> Any:
+def load_reference(path: Path | None, name: str, threads: int) -> Any:
     """The model in openai-whisper; its attribute `decoded` collects what each of its decodes gives."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(threads)
     whisper: Any = importlib.import_module("whisper")
-    model = whisper.load_model(str(path), device="cpu")
+    model = whisper.load_model(str(path), device="cpu") if path else read_reference(torch, whisper, name)
     decode, decoded = model.decode, []
 
     def noted(mel: Any, options: Any) -> Any:
@@ -144,13 +175,33 @@ def load_reference(path: Path, threads: int) -> Any:
     return model
 
 
-def transcribe_reference(
-    model: Any, samples: Floats, beam_size: int, temperatures: Sequence[float]
-) -> list[Heard]:
+def read_reference(torch: Any, whisper: Any, name: str) -> Any:
+    """openai-whisper's model with the weights that harken reads, in float32."""
+    import numpy as np
+
+    from harken.checkpoints import open_checkpoint, resolve
+
+    checkpoint = open_checkpoint(resolve(name))
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims))).eval()
+    weights = checkpoint.weights
+    model.load_state_dict({name: torch.tensor(np.float32(weights[name])) for name in weights})
+    return model
+
+
+def transcribe_reference(model: Any, samples: Floats, work: Work) -> list[Heard]:
     """Windows as openai-whisper hears them."""
     model.decoded.clear()
-    beam = {"beam_size": beam_size} if beam_size > GREEDY else {}
-    model.transcribe(samples, language="en", temperature=tuple(temperatures), best_of=5, fp16=False, **beam)
+    beam = {"beam_size": work.beam_size, "patience": work.patience} if work.beam_size > GREEDY else {}
+    model.transcribe(
+        samples,
+        task=work.task,
+        language=work.language,
+        temperature=work.temperatures,
+        length_penalty=work.length_penalty,
+        best_of=5,
+        fp16=False,
+        **beam,
+    )
     tried = model.decoded
     # A window's ladder begins at 0, and its last rung is kept.
     after = [heard.temperature for heard in tried[1:]] + [0.0]
