@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -18,9 +19,16 @@ APPENDED = "\"'.。,，!！?？:：”)]}、"
 FIDELITIES = ("auto", "exact", "fast")
 
 
-def option(default: Any, help: str) -> Any:
-    """Declare a field with the sentence that faces show beside it."""
-    return field(default=default, metadata={"help": help})
+def option(section: str, default: Any, help: str) -> Any:
+    """Declare a field with the heading and the sentence that faces show it with."""
+    return field(default=default, metadata={"section": section, "help": help})
+
+
+_language = partial(option, "Language")
+_decoding = partial(option, "Decoding")
+_prompting = partial(option, "Prompting")
+_words = partial(option, "Words")
+_speech = partial(option, "Speech")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,63 +41,80 @@ class TranscribeOptions:
         If a value is outside what is allowed.
     """
 
-    language: str | None = option(None, "Language spoken, as a code or a name; detected if not given.")
-    task: str = option("transcribe", "transcribe, or translate into English.")
-    beam_size: int = option(1, "Hypotheses of the beam search; 1 is greedy.")
-    patience: float = option(1.0, "Beam search ends after beam size times this many finished hypotheses.")
-    length_penalty: float | None = option(None, "Alpha of the length penalty; none divides by the length.")
-    best_of: int = option(5, "Samples drawn at each temperature above 0.")
-    temperatures: tuple[float, ...] = option(
+    language: str | None = _language(None, "Language spoken, as a code or a name; detected if not given.")
+    languages: tuple[str, ...] = _language(
+        (), "The only languages that come into question where it is detected."
+    )
+    language_threshold: float = _language(
+        0.5,
+        "Probability at which the first window decides on the language; below it, later ones are asked too.",
+    )
+    language_windows: int = _language(4, "Most windows that the language is looked for in.")
+    multilingual: bool = _language(False, "The language may change: detect it for every window.")
+    task: str = _language("transcribe", "transcribe, or translate into English.")
+
+    beam_size: int = _decoding(1, "Hypotheses of the beam search; 1 is greedy.")
+    patience: float = _decoding(1.0, "Beam search ends after beam size times this many finished hypotheses.")
+    length_penalty: float | None = _decoding(None, "Alpha of the length penalty; none divides by the length.")
+    best_of: int = _decoding(5, "Samples drawn at each temperature above 0.")
+    temperatures: tuple[float, ...] = _decoding(
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         "Temperatures to try in turn until a result passes the three thresholds.",
     )
-    compression_ratio_threshold: float | None = option(
+    compression_ratio_threshold: float | None = _decoding(
         2.4, "A text that deflates further than this is repetitive."
     )
-    logprob_threshold: float | None = option(-1.0, "An average log-probability below this is a failure.")
-    no_speech_threshold: float | None = option(
+    logprob_threshold: float | None = _decoding(-1.0, "An average log-probability below this is a failure.")
+    no_speech_threshold: float | None = _decoding(
         0.6, "A window more probably silent than this is skipped, if its text fails the threshold above too."
     )
-    condition_on_previous_text: bool = option(True, "Prompt each window with the text before it.")
-    prompt_reset_temperature: float = option(0.5, "Forget the previous text after a window decoded above this.")
-    initial_prompt: str | None = option(None, "Text to prompt the first window with: names, spelling, style.")
-    timestamps: bool = option(True, "Decode timestamps; without them every segment is a window.")
-    max_initial_timestamp_s: float | None = option(1.0, "Latest start of a window's first segment, in seconds.")
-    clip_timestamps: tuple[float, ...] = option(
+    timestamps: bool = _decoding(True, "Decode timestamps; without them every segment is a window.")
+    max_initial_timestamp_s: float | None = _decoding(
+        1.0, "Latest start of a window's first segment, in seconds."
+    )
+    clip_timestamps: tuple[float, ...] = _decoding(
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
     )
-    fidelity: str = option(
+    fidelity: str = _decoding(
         "auto",
         "exact makes windows as the reference does, 30 s with zeros behind the end; fast encodes a few seconds of "
         "silence behind it instead; auto is exact in fp32.",
     )
-    suppress_tokens: tuple[int, ...] = option(
+    suppress_tokens: tuple[int, ...] = _decoding(
         (-1,), "Ids never sampled; -1 stands for symbols that are not spoken."
     )
-    suppress_blank: bool = option(True, "Never begin a window with a blank.")
-    suppress_regex: str | None = option(None, "Tokens whose text matches this regular expression are never sampled.")
-    languages: tuple[str, ...] = option((), "The only languages that come into question where it is detected.")
-    language_threshold: float = option(
-        0.5, "Probability at which the first window decides on the language; below it, later ones are asked too."
+    suppress_blank: bool = _decoding(True, "Never begin a window with a blank.")
+    suppress_regex: str | None = _decoding(
+        None, "Tokens whose text matches this regular expression are never sampled."
     )
-    language_windows: int = option(4, "Most windows that the language is looked for in.")
-    multilingual: bool = option(False, "The language may change: detect it for every window.")
-    carry_initial_prompt: bool = option(False, "Give the initial prompt to every window.")
-    prefix: str | None = option(None, "Text that the first window is made to begin with.")
-    hotwords: tuple[str, ...] = option((), "Words to expect, such as names: favoured where they are plausible.")
-    word_timestamps: bool = option(False, "Find out when each word was spoken.")
-    prepend_punctuations: str = option(PREPENDED, "Punctuation that belongs to the word behind it.")
-    append_punctuations: str = option(APPENDED, "Punctuation that belongs to the word before it.")
-    vad: bool = option(True, "Decode only what voice activity detection takes for speech.")
-    vad_onset: float = option(0.5, "Speech begins where it is at least this probable.")
-    vad_min_speech_s: float = option(0.1, "Shorter speech is passed over, in seconds.")
-    vad_min_silence_s: float = option(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    vad_padding_s: float = option(0.4, "Sound kept before and behind speech, in seconds.")
-    hallucination_threshold: float | None = option(
+    batch_size: int = _decoding(1, "Most windows to decode together, of one recording or of several.")
+    seed: int = _decoding(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
+
+    condition_on_previous_text: bool = _prompting(True, "Prompt each window with the text before it.")
+    prompt_reset_temperature: float = _prompting(
+        0.5, "Forget the previous text after a window decoded above this."
+    )
+    initial_prompt: str | None = _prompting(
+        None, "Text to prompt the first window with: names, spelling, style."
+    )
+    carry_initial_prompt: bool = _prompting(False, "Give the initial prompt to every window.")
+    prefix: str | None = _prompting(None, "Text that the first window is made to begin with.")
+    hotwords: tuple[str, ...] = _prompting(
+        (), "Words to expect, such as names: favoured where they are plausible."
+    )
+
+    word_timestamps: bool = _words(False, "Find out when each word was spoken.")
+    prepend_punctuations: str = _words(PREPENDED, "Punctuation that belongs to the word behind it.")
+    append_punctuations: str = _words(APPENDED, "Punctuation that belongs to the word before it.")
+
+    vad: bool = _speech(True, "Decode only what voice activity detection takes for speech.")
+    vad_onset: float = _speech(0.5, "Speech begins where it is at least this probable.")
+    vad_min_speech_s: float = _speech(0.1, "Shorter speech is passed over, in seconds.")
+    vad_min_silence_s: float = _speech(1.0, "Shorter silence belongs to the speech around it, in seconds.")
+    vad_padding_s: float = _speech(0.4, "Sound kept before and behind speech, in seconds.")
+    hallucination_threshold: float | None = _speech(
         0.5, "Segments with a hallucination score from here on are dropped; none drops nothing."
     )
-    batch_size: int = option(1, "Most windows to decode together, of one recording or of several.")
-    seed: int = option(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
