@@ -54,7 +54,7 @@ class Face:
     def run(self, *arguments: object) -> Outcome:
         """Run ``harken`` with these arguments; a model that recites does so over noise, which is not speech."""
         given = [str(argument) for argument in arguments]
-        if self._recites and given[:1] in (["transcribe"], ["decode"], ["eval"]):
+        if self._recites and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
             given.append("--no-vad")
         self.capsys.readouterr()
         code = main(given)

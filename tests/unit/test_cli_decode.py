@@ -175,6 +175,13 @@ def test_json_without_trace_has_no_steps(face: Face) -> None:
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
 
 
+def test_one_window_at_a_time(face: Face) -> None:
+    outcome = face.run("decode", "talk.wav", "--trace", "--batch-size", "4")
+    assert (outcome.code, outcome.out, outcome.err) == (
+        2, "", "harken: batch_size=4: allowed is 1, as windows are shown one after another\n",
+    )  # fmt: skip
+
+
 def test_what_is_missing_is_told_before_a_model_is_loaded(face: Face) -> None:
     face.recites(line(0, "x", WINDOW_STEPS))
     outcome = face.run("decode", "none.wav")

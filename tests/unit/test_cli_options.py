@@ -10,7 +10,16 @@ import click
 import pytest
 
 from harken.api import load
-from harken.cli.options import Command, chosen_options, decoding_options, load_model, model_options
+from harken.cli.options import (
+    Command,
+    chosen_layout,
+    chosen_options,
+    decoding_options,
+    layout_options,
+    load_model,
+    model_options,
+)
+from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 
@@ -19,6 +28,7 @@ def given(*arguments: str) -> dict[str, Any]:
     got: dict[str, Any] = {}
 
     @click.command(cls=Command)
+    @layout_options
     @model_options
     @decoding_options
     def command(**values: Any) -> None:
@@ -31,6 +41,7 @@ def given(*arguments: str) -> dict[str, Any]:
 def test_without_arguments_everything_has_its_default() -> None:
     values = given()
     assert chosen_options(values) == TranscribeOptions()
+    assert chosen_layout(values) == Layout()
     parameters = inspect.signature(load).parameters
     shared = {name: parameter.default for name, parameter in parameters.items() if name != "cache"}
     assert {name: values[name] for name in shared} == shared
@@ -38,11 +49,12 @@ def test_without_arguments_everything_has_its_default() -> None:
 
 def test_every_field_has_an_option_with_its_help() -> None:
     @click.command(cls=Command)
+    @layout_options
     @decoding_options
     def command() -> None: ...
 
     page = " ".join(command.get_help(click.Context(command, max_content_width=200)).split())
-    for field in fields(TranscribeOptions):
+    for field in (*fields(Layout), *fields(TranscribeOptions)):
         assert f"--{field.name.replace('_', '-')} " in page
         assert field.metadata["help"] in page
 
@@ -68,10 +80,19 @@ def test_every_field_has_an_option_with_its_help() -> None:
         ("--condition-on-previous-text", {"condition_on_previous_text": True}),
         ("--initial-prompt none", {"initial_prompt": "none"}),
         ("--seed 7", {"seed": 7}),
+        ("--languages de,en --multilingual", {"languages": ("de", "en"), "multilingual": True}),
+        ("--hotwords Ada,Babbage --hotwords Turing", {"hotwords": ("Ada", "Babbage", "Turing")}),
+        ("--no-vad --hallucination-threshold none", {"vad": False, "hallucination_threshold": None}),
+        ("--suppress-regex ^um$ --batch-size 8", {"suppress_regex": "^um$", "batch_size": 8}),
     ],
 )
 def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, Any]) -> None:
     assert chosen_options(given(*arguments.split())) == TranscribeOptions(**expected)
+
+
+def test_a_layout_is_what_is_written_of_it() -> None:
+    chosen = given("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
+    assert chosen_layout(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +135,9 @@ def test_the_help_groups_options_under_headings() -> None:
     def command() -> None: ...
 
     page = command.get_help(click.Context(command))
-    assert (
-        page.index("\nModel:\n")
-        < page.index("--model")
-        < page.index("\nDecoding:\n")
-        < page.index("--language")
-    )
-    assert page.index("\nOther:\n") < page.index("--help")
+    marks = [
+        *("\nModel:\n", "--model", "\nLanguage:\n", "--multilingual", "\nDecoding:\n", "--beam-size"),
+        *("\nPrompting:\n", "--hotwords", "\nWords:\n", "--word-timestamps", "\nSpeech:\n", "--vad-onset"),
+        *("\nOther:\n", "--help"),
+    ]
+    assert sorted(marks, key=page.index) == marks

@@ -75,6 +75,32 @@ class TestScreen:
         assert last.startswith("talk.wav: 00:01.920 in ")
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
+    def test_verbose_says_which_language_and_what_was_left_out(self, face: Face, talk: Path) -> None:
+        face.recites(line(0, "you", WINDOW_STEPS, gap=4.0, no_speech=0.5))
+        outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
+        assert outcome.out == ""
+        _, said, language, *dropped, _ = outcome.err.splitlines()
+        assert said == "talk.wav: nothing said"
+        assert language == "talk.wav: language: de, probability 1.00"
+        assert len(dropped) == len(WORDS)
+        assert dropped[0].startswith(
+            "talk.wav: left out [00:00.000 --> 00:00.480] you: average log-probability"
+        )
+        assert "what is often written for silence" in dropped[0]
+
+    def test_verbose_says_where_the_language_changes(self, face: Face, talk: Path) -> None:
+        heard = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
+        face.monkeypatch.setattr("harken.transcribe.hearing.language_probabilities", lambda *_: [next(heard)])
+        outcome = face.run("transcribe", talk, "--verbose", "--multilingual")
+        assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
+
+    def test_where_nobody_speaks_nothing_is_said(self, face: Face) -> None:
+        KINDS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
+        outcome = face.run("transcribe", "rain.wav", "--verbose", "--vad")
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
+        assert face.run("transcribe", "rain.wav", "--vad").err == ""
+
     def test_a_reader_that_goes_away(self, face: Face, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -127,6 +153,59 @@ class TestFiles:
         assert outcome.code == 0
         assert Path("talk.vtt").read_text() == "WEBVTT\n\n"
         assert json.loads(Path("talk.json").read_text())["segments"] == []
+
+
+class TestLayout:
+    """Forms that show words: they are aligned without being asked for. In Chinese every letter is a word."""
+
+    @pytest.fixture(autouse=True)
+    def sentences(self, face: Face) -> None:
+        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["-f", "json"], False),
+            (["-f", "json", "--max-line-width", "9"], True),
+            (["-f", "json", "--highlight-words"], True),
+            (["-f", "json,html"], True),
+            (["-f", "json,words.tsv"], True),
+            (["-f", "json,html", "--no-word-timestamps"], False),
+        ],
+    )
+    def test_when_words_are_aligned(self, face: Face, talk: Path, arguments: list[str], words: bool) -> None:
+        assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
+        segments = json.loads(Path("talk.json").read_text(encoding="utf-8"))["segments"]
+        assert {bool(segment["words"]) for segment in segments} == {words}
+
+    def test_lines_are_as_wide_as_was_asked_for(self, face: Face, talk: Path) -> None:
+        arguments = ("-f", "srt", "--max-line-width", "9", "--language", "zh", "--clip-timestamps", "0,0.48")
+        face.run("transcribe", talk, *arguments)
+        text = Path("talk.srt").read_text(encoding="utf-8")
+        assert [line for line in text.splitlines() if line[:1].isalpha()] == ["onetwothr", "eefour"]
+        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+        assert face.run("transcribe", talk, *arguments, "-o", "-").out == text
+
+    def test_words_that_may_not_be_aligned_cannot_be_laid_out(self, face: Face, talk: Path) -> None:
+        outcome = face.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
+        assert outcome.code == 2
+        assert "--no-word-timestamps leaves nothing" in outcome.err
+        assert not face.loaded
+
+    @pytest.mark.parametrize(
+        ("arguments", "source"),
+        [
+            (["-o", "out/here"], 'src="../../talk.wav"'),
+            (["-o", "-"], 'src="talk.wav"'),
+            (["-o", "out", "--embed-audio"], 'src="data:audio/'),
+        ],
+    )
+    def test_a_page_plays_its_recording(
+        self, face: Face, talk: Path, arguments: list[str], source: str
+    ) -> None:
+        outcome = face.run("transcribe", talk, "-f", "html", *arguments, "--language", "en")
+        pages = outcome.out + "".join(path.read_text(encoding="utf-8") for path in Path().rglob("*.html"))
+        assert source in pages
 
 
 class TestTerminal:
@@ -243,7 +322,10 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--format", "doc"], "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, all"),
+            (
+                ["--format", "doc"],
+                "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, all",
+            ),
             (["-o", "-"], "--output-dir - takes one FILE and one --format"),
             (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),
             (["--beam-size", "0"], "beam_size=0: allowed is"),

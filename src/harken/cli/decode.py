@@ -12,6 +12,7 @@ from harken.cli.options import Command, chosen_options, decoding_options, flag, 
 from harken.cli.screen import say
 from harken.cli.trace import Event, Trace, WindowDecided
 from harken.cli.views import compact, json_lines, table
+from harken.errors import OptionError
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
@@ -26,8 +27,13 @@ def command(file: str, trace: bool, as_json: bool, **given: Any) -> None:
     FILE is a recording of any kind, or - for standard input. For each window of 30 s you see its tokens, their
     text, and what was tried and rejected. With --trace you see every step as it happens: the prompt, each token
     with its kind (sot, language, task, control, timestamp, text, eot), and the sentences as they close.
+
+    Times within a window run on from its beginning. A window of several stretches of speech leaves out the silence
+    between them, which its times therefore do not count; --no-vad leaves nothing out.
     """
     options = chosen_options(given)
+    if options.batch_size > 1:
+        raise OptionError("batch_size", options.batch_size, "1, as windows are shown one after another")
     length_s(file)
     recognizer = load_model(given)
     view = json_lines if as_json else table if trace else compact

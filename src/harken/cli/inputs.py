@@ -11,6 +11,7 @@ import click
 
 from harken.audio import duration
 from harken.errors import OutputError
+from harken.formats import Recording
 
 STDIN = "-"
 
@@ -66,7 +67,12 @@ def length_s(source: str) -> float | None:
     AudioError
         If it is no recording: asked before a model is loaded, that is told at once.
     """
-    return None if source == STDIN or Path(source).is_fifo() else duration(source)
+    return None if _is_pipe(source) else duration(source)
+
+
+def recording(source: str, folder: Path) -> Recording | None:
+    """What a transcript in that folder refers to; None for a pipe, which cannot be played again."""
+    return None if _is_pipe(source) else Recording(path=Path(source), folder=folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -81,6 +87,10 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
+
+
+def _is_pipe(source: str) -> bool:
+    return source == STDIN or Path(source).is_fifo()
 
 
 def _identity(path: Path) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 
 from harken.api import Recognizer, Transcription
 from harken.atomic import open_atomic
 from harken.cli.exits import SOME_FAILED, Stop
-from harken.cli.inputs import length_s
-from harken.cli.layout import time
-from harken.cli.screen import Form, Screen
+from harken.cli.inputs import length_s, recording
+from harken.cli.layout import spoken, time
+from harken.cli.screen import Screen
 from harken.decoding import Decoded
 from harken.errors import AudioError, OutputError
-from harken.formats import render
+from harken.formats import Form, Layout, render
 from harken.results import Attempt, Segment, Transcript
 from harken.transcribe import Hooks, TranscribeOptions
 from harken.transcribe.hooks import Progress
@@ -33,15 +34,18 @@ class Job:
     load : callable
         Loads the model.
     options : TranscribeOptions
+    layout : Layout
+        Of what is written to files.
     form : callable
         How the transcript of a recording appears on standard output; None if it does not.
     verbose : bool
-        Whether to say what computes, how fast, and why results were rejected.
+        Whether to say what computes, how fast, which language, and what was rejected or left out and why.
     """
 
     screen: Screen
     load: Callable[[], Recognizer]
     options: TranscribeOptions
+    layout: Layout
     form: Callable[[str], Form | None]
     verbose: bool
 
@@ -96,22 +100,22 @@ class Job:
         return dict(zip(lengths_s, works, strict=True))
 
     def _finish(self, source: str, work: Transcription, files: Mapping[str, Path]) -> None:
-        with ExitStack() as stack:
-            # Opened first: what cannot be written shows before the work, not after it.
-            writes = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
+        # Opened first: what cannot be written shows before the work, not after it.
+        with self._opened(source, files) as write:
             began_s = perf_counter()
             shown = _Shown(self.screen, self.form(source))
             failure = _follow(work, shown)
             done = work.so_far()
             if failure and not done.segments:
                 raise failure
-            _write(done, writes)
+            write(done)
         shown.end(done)
         if isinstance(failure, Stop):
             raise _explained(failure, source, done, files)
         if failure:
             raise failure
-        self._verbosely(_account(source, work, perf_counter() - began_s))
+        for line in (*_story(done), _account(work, perf_counter() - began_s)):
+            self._verbosely(f"{source}: {line}")
 
     def _save_others(
         self, stopped: str, works: Mapping[str, Transcription], targets: Mapping[str, Mapping[str, Path]]
@@ -122,11 +126,21 @@ class Job:
             done = works[source].so_far()
             if not done.segments:
                 continue
-            with ExitStack() as stack:
-                _write(
-                    done,
-                    {form: stack.enter_context(open_atomic(path)) for form, path in targets[source].items()},
-                )
+            with self._opened(source, targets[source]) as write:
+                write(done)
+
+    @contextmanager
+    def _opened(self, source: str, files: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
+        """Open the files of a recording, by form; what is given fills them."""
+        with ExitStack() as stack:
+            writes = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
+
+            def write(transcript: Transcript) -> None:
+                for form, path in files.items():
+                    for piece in render(transcript, form, self.layout, recording(source, path.parent)):
+                        writes[form](piece)
+
+            yield write
 
     @cached_property
     def _recognizer(self) -> Recognizer:
@@ -201,12 +215,6 @@ def _length_or_error(source: str) -> float | AudioError | None:
         return error
 
 
-def _write(transcript: Transcript, writes: Mapping[str, Callable[[str], None]]) -> None:
-    for form, write in writes.items():
-        for piece in render(transcript, form):
-            write(piece)
-
-
 def _follow(work: Transcription, shown: _Shown) -> AudioError | Stop | None:
     """Show segments until there are no more; what came in between."""
     try:
@@ -222,9 +230,23 @@ def _explained(stop: Stop, source: str, done: Transcript, files: Mapping[str, Pa
     return Stop(stop.code, f"{source}: {stop} at {time(done.segments[-1].end_s)}{kept}")
 
 
-def _account(source: str, work: Transcription, took_s: float) -> str:
+def _story(done: Transcript) -> Iterator[str]:
+    """What was decided about a recording: what language it is in, and what was left out of it."""
+    if not done.segments:
+        yield "no speech found" if done.speech == () else "nothing said"
+    languages = [(code, next(its)) for code, its in groupby(done.segments, lambda its: its.language)]
+    if len(languages) > 1:
+        yield "languages: " + ", ".join(f"{code} from {time(first.start_s)}" for code, first in languages)
+    elif done.language_probability is not None:
+        yield f"language: {done.language}, probability {done.language_probability:.2f}"
+    for dropped in done.dropped:
+        segment = dropped.segment
+        yield f"left out {spoken(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
+
+
+def _account(work: Transcription, took_s: float) -> str:
     done_s, stats = work.so_far().duration_s, work.stats
     return (
-        f"{source}: {time(done_s)} in {took_s:.2f} s, {done_s / took_s:.1f} times real time, "
+        f"{time(done_s)} in {took_s:.2f} s, {done_s / took_s:.1f} times real time, "
         f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
     )

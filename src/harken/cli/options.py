@@ -1,8 +1,8 @@
-"""Options of the command line, derived from `TranscribeOptions` and `harken.load`: each is written once."""
+"""Options of the command line, derived from `TranscribeOptions`, `Layout` and `harken.load`: each is written once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
@@ -13,6 +13,7 @@ import click
 
 from harken.api import BACKENDS, Recognizer, load
 from harken.backends.onnx.plan import PRECISIONS
+from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 Decorator = Callable[[Any], Any]
@@ -110,8 +111,12 @@ def model_options(command: Any) -> Any:
 
 def decoding_options(command: Any) -> Any:
     """Add an option for every field of `TranscribeOptions`."""
-    hints = get_type_hints(TranscribeOptions)
-    return _all((_derived(field, hints[field.name]) for field in fields(TranscribeOptions)), command)
+    return _all(_derived(TranscribeOptions), command)
+
+
+def layout_options(command: Any) -> Any:
+    """Add an option for every field of `Layout`."""
+    return _all(_derived(Layout), command)
 
 
 def load_model(given: Mapping[str, Any]) -> Recognizer:
@@ -124,10 +129,21 @@ def chosen_options(given: Mapping[str, Any]) -> TranscribeOptions:
     return TranscribeOptions(**{field.name: given[field.name] for field in fields(TranscribeOptions)})
 
 
-def _derived(field: Field[Any], hint: Any) -> Decorator:
-    """One option out of one field: its name, type, default and help."""
+def chosen_layout(given: Mapping[str, Any]) -> Layout:
+    """What was chosen among `layout_options`."""
+    return Layout(**{field.name: given[field.name] for field in fields(Layout)})
+
+
+def _derived(options: type[TranscribeOptions | Layout]) -> Iterator[Decorator]:
+    """One option out of every field."""
+    hints = get_type_hints(options)
+    return (_option(field, hints[field.name]) for field in fields(options))
+
+
+def _option(field: Field[Any], hint: Any) -> Decorator:
+    """One option out of one field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
-    settings = {"section": "Decoding", "default": field.default, "help": field.metadata["help"]}
+    settings = {"section": "Output", "default": field.default, **field.metadata}
     if hint is bool:
         return flag(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:

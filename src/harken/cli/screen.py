@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -32,18 +32,8 @@ def say(text: str) -> None:
         raise Stop(PIPE_CLOSED) from None
 
 
-class Form(Protocol):
-    """How a transcript becomes text, piece by piece: a `harken.formats.Writer`, or `Lines`."""
-
-    def header(self) -> str: ...
-
-    def segment(self, segment: Segment) -> str: ...
-
-    def footer(self, transcript: Transcript) -> str: ...
-
-
 class Lines:
-    """One line a segment, for people.
+    """`harken.formats.Form` of one line a segment, for people.
 
     Parameters
     ----------

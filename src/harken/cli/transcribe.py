@@ -5,26 +5,34 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, destinations, expand, make_folder
+from harken.cli.inputs import STDIN, destinations, expand, make_folder, recording
 from harken.cli.job import Job
 from harken.cli.options import (
     Command,
+    chosen_layout,
     chosen_options,
     decoding_options,
     flag,
+    layout_options,
     listed,
     load_model,
     model_options,
 )
-from harken.cli.screen import Form, Lines, Screen
-from harken.formats import FORMATS, Writer
+from harken.cli.screen import Lines, Screen
+from harken.formats import FORMATS, Form, Layout, Writer
+from harken.transcribe import TranscribeOptions
+
+OF_WORDS = {"words.tsv", "html"}
+"""Forms that show words without being asked to."""
 
 
 def form_name(text: str) -> str:
@@ -52,8 +60,13 @@ output = partial(flag, section="Output")
     help="Folder of the files, made if need be; - is standard output. By default that of the recording.",
 )
 @output("-q", "--quiet", is_flag=True, help="Only errors, and the transcript where no file is written.")
-@output("-v", "--verbose", is_flag=True, help="Say what computes, how fast, and what was rejected and why.")
+@output(
+    *("-v", "--verbose"),
+    is_flag=True,
+    help="Say what computes, how fast, which language, and what was rejected or left out and why.",
+)
 @output("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@layout_options
 @model_options
 @decoding_options
 def command(files: Sequence[str], forms: Sequence[str], folder: str | None, **given: Any) -> int:
@@ -69,7 +82,8 @@ def command(files: Sequence[str], forms: Sequence[str], folder: str | None, **gi
     """
     sources = expand(files)
     forms = tuple(FORMATS) if "all" in forms else tuple(dict.fromkeys(forms))
-    options = chosen_options(given)
+    layout = chosen_layout(given)
+    options = _with_words(chosen_options(given), layout, forms)
     to_stdout = folder == STDIN
     if to_stdout and (len(sources), len(forms)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
@@ -83,7 +97,7 @@ def command(files: Sequence[str], forms: Sequence[str], folder: str | None, **gi
     def form(source: str) -> Form | None:
         """How the transcript appears on standard output, if at all."""
         if to_stdout:
-            return Writer(forms[0])
+            return Writer(forms[0], layout, recording(source, Path()))
         if targets[source] and (given["quiet"] or not sys.stdout.isatty()):
             return None
         return Lines(source if len(sources) > 1 else None)
@@ -92,5 +106,16 @@ def command(files: Sequence[str], forms: Sequence[str], folder: str | None, **gi
     if not bar:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with Screen(bar) as screen:
-        job = Job(screen, partial(load_model, given), options, form, verbose=given["verbose"])
+        job = Job(screen, partial(load_model, given), options, layout, form, verbose=given["verbose"])
         return job.run(targets)
+
+
+def _with_words(options: TranscribeOptions, layout: Layout, forms: Sequence[str]) -> TranscribeOptions:
+    """Find out when each word was spoken where that is to be shown, unless the person said no."""
+    if options.word_timestamps or not (layout.needs_words or OF_WORDS & {*forms}):
+        return options
+    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+        return replace(options, word_timestamps=True)
+    if layout.needs_words:
+        raise click.UsageError("--no-word-timestamps leaves nothing to lay out lines or to show words by")
+    return options
