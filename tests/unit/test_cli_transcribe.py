@@ -76,7 +76,7 @@ class TestScreen:
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
     def test_verbose_says_which_language_and_what_was_left_out(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "you", WINDOW_STEPS, gap=4.0, no_speech=0.5))
+        face.recites(line(0, "Thanks for watching!", WINDOW_STEPS, gap=4.0, no_speech=0.5))
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
         _, said, language, *dropped, _ = outcome.err.splitlines()
