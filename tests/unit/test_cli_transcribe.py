@@ -84,7 +84,7 @@ class TestScreen:
         assert language == "talk.wav: language: de, probability 1.00"
         assert len(dropped) == len(WORDS)
         assert dropped[0].startswith(
-            "talk.wav: left out [00:00.000 --> 00:00.480] you: average log-probability"
+            "talk.wav: left out [00:00.000 --> 00:00.480] Thanks"
         )
         assert "what is often written for silence" in dropped[0]
 
