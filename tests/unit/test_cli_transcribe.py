@@ -83,9 +83,7 @@ class TestScreen:
         assert said == "talk.wav: nothing said"
         assert language == "talk.wav: language: de, probability 1.00"
         assert len(dropped) == len(WORDS)
-        assert dropped[0].startswith(
-            "talk.wav: left out [00:00.000 --> 00:00.480] Thanks"
-        )
+        assert dropped[0].startswith("talk.wav: left out [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
 
     def test_verbose_says_where_the_language_changes(self, face: Face, talk: Path) -> None:
