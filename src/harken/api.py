@@ -13,9 +13,9 @@ from harken.contract import Backend
 from harken.decoding import DecodeStats
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
-from harken.results import Segment, Transcript
+from harken.results import Segment, Transcript, Word
 from harken.text import Tokenizer
-from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions
+from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, find_words
 from harken.types import Dims
 
 BACKENDS = ("onnx", "torch", "numpy")
@@ -225,6 +225,42 @@ class Recognizer:
         """
         options = self.checked(options, **{**changes, "language": None})
         return LongForm(Hearing(self.backend, self.tokenizer, options), stream(audio)).detect_language()
+
+    def align(
+        self, audio: AudioSource, text: str, options: TranscribeOptions | None = None, /, **changes: Any
+    ) -> tuple[Word, ...]:
+        """Find out when each word of a text is spoken, where it is known what is said.
+
+        Parameters
+        ----------
+        audio : path, "-", file or ndarray
+            As for `transcribe`; at most one window, which is 30 s.
+        text : str
+            What is said in it, all of it and nothing else.
+        options, **changes
+            As for `transcribe`; `language`, `languages`, `fidelity` and those of the voice activity detection count.
+
+        Returns
+        -------
+        tuple of Word
+            The words of the text in order, with the punctuation around them. The probability of a word that is not
+            said is low. With `vad`, no word lasts over silence.
+
+        Raises
+        ------
+        AudioError
+            If the recording cannot be read, or is longer than a window.
+        OptionError
+            If the text does not fit into the decoder (about 440 tokens), or as for `transcribe`.
+
+        Examples
+        --------
+        >>> import harken
+        >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
+        ...     print(f"{word.start_s:.2f} {word.text}")
+        """
+        options = self.checked(options, **changes)
+        return find_words(Hearing(self.backend, self.tokenizer, options), stream(audio), text)
 
     def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
         """Options with some changes, if this model can do what they ask for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def recites(*lines: Any) -> Recognizer:
     return Recognizer(Recital(*lines), TOKENIZER, "recital")
 
 
+# A model that recites does so over noise, which is not speech.
+AS_IT_IS = harken.TranscribeOptions(vad=False)
+
+
 class TestTranscription:
     def test_is_lazy(self) -> None:
         its = recites(ONE)
@@ -37,7 +42,7 @@ class TestTranscription:
 
     def test_iterates_again_and_decodes_nothing_twice(self) -> None:
         its = recites(ONE, TWO, THREE)
-        work = its.transcribe(NOISE, language="en")
+        work = its.transcribe(NOISE, AS_IT_IS, language="en")
         first, second = iter(work), iter(work)
         texts = [next(first).text, next(second).text, next(second).text, next(first).text, next(first).text]
         assert texts == ["one", "one", "two", "two", "three"]
@@ -46,14 +51,14 @@ class TestTranscription:
         assert len(its.backend.mels) == 3
 
     def test_so_far_is_what_has_been_decoded(self) -> None:
-        work = recites(ONE, TWO, THREE).transcribe(NOISE, language="fr")
-        assert (work.so_far().segments, work.language, work.stats.windows) == ((), None, 0)
+        work = recites(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr")
+        assert (work.so_far().segments, work.stats.windows) == ((), 0)
         next(iter(work))
         assert work.so_far().text == "one"
         assert (work.language, work.stats.windows) == ("fr", 1)
 
     def test_result_is_the_whole(self) -> None:
-        work = recites(ONE, TWO, THREE).transcribe(NOISE, language="fr", task="translate")
+        work = recites(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
         next(iter(work))
         result = work.result()
         assert result.segments == tuple(work)
@@ -77,13 +82,41 @@ class TestTranscription:
 
     def test_what_ended_it_is_raised_each_time(self) -> None:
         stop: list[bool] = []
-        work = recites(ONE, TWO).transcribe(NOISE, cancelled=lambda: bool(stop), language="en")
+        work = recites(ONE, TWO).transcribe(NOISE, AS_IT_IS, cancelled=lambda: bool(stop), language="en")
         next(iter(work))
         stop.append(True)
         for attempt in (work.result, lambda: list(work), lambda: work.text):
             with pytest.raises(Cancelled):
                 attempt()
         assert work.so_far().text == "one"
+
+
+class TestAlign:
+    def test_words_are_those_of_the_text(self) -> None:
+        samples = NOISE[: round(WINDOW_S * 16_000)]
+        words = recites(ONE).align(samples, "你好", language="zh", vad=False)
+        assert [word.text for word in words] == ["你", "好"]
+        assert 0 <= words[0].start_s <= words[0].end_s == words[1].start_s <= words[1].end_s <= WINDOW_S
+        assert recites(ONE).align(samples, " ") == ()
+
+    def test_the_language_is_looked_for_where_it_is_not_given(self) -> None:
+        its = recites(ONE)
+        its.align(NOISE[: round(WINDOW_S * 16_000)], "eins", languages=("de", "fr"))
+        detection, reading = its.backend.prompts
+        assert detection == (TOKENIZER.sot,)
+        assert {*reading} & {TOKENIZER.language_tokens["de"], TOKENIZER.language_tokens["fr"]}
+
+    def test_a_recording_longer_than_a_window_is_refused(self) -> None:
+        with pytest.raises(AudioError, match=r"too long .* allowed is 0\.48 s"):
+            recites(ONE).align(NOISE, "one")
+
+    def test_a_text_longer_than_the_context_is_refused(self) -> None:
+        with pytest.raises(OptionError, match=r"text='100 tokens': allowed is at most \d+ tokens"):
+            recites(ONE).align(NOISE[:1600], "x" * 99, language="en")
+
+    def test_options_are_checked(self) -> None:
+        with pytest.raises(OptionError, match="language='klingon'"):
+            recites(ONE).align(NOISE, "one", language="klingon")
 
 
 class TestRefusals:
@@ -124,7 +157,7 @@ class TestRefusals:
             harken.load("tiny.en", threads=threads)
 
     def test_backend(self) -> None:
-        with pytest.raises(OptionError, match="backend='tpu': allowed is onnx or numpy"):
+        with pytest.raises(OptionError, match="backend='tpu': allowed is onnx or torch or numpy"):
             harken.load("tiny.en", backend="tpu")
 
     def test_model(self) -> None:
@@ -164,9 +197,24 @@ class TestTinyEnglish:
     def test_quickstart(self, tiny: Recognizer) -> None:
         result = tiny.transcribe(EXAMPLE).result()
         assert result.text.replace(",", "").startswith(FIRST_WORDS)
-        assert (result.language, result.duration_s, result.model) == ("en", 11.0, "tiny.en")
-        assert repr(tiny).startswith("Recognizer('tiny.en', encoder ")
+        assert (result.language, result.duration_s, result.model) == ("en", 11.0, tiny.model)
+        assert repr(tiny).startswith(f"Recognizer({tiny.model!r}, encoder ")
         assert tiny.dims.n_audio_layer == 4
+
+    @pytest.mark.parametrize("shift_s", [0.0, 4.0])
+    def test_words_of_a_known_text(self, tiny: Recognizer, shift_s: float) -> None:
+        quiet = np.zeros(round(shift_s * 16_000), np.float32)
+        said = "And so, my fellow Americans: ask not what your country can do for you."
+        words = tiny.align(np.concatenate([quiet, load(EXAMPLE)[: 8 * 16_000]]), said)
+        assert "".join(word.text for word in words).split() == said.split()
+        starts_s = {word.text.strip(" ,:."): word.start_s - shift_s for word in words}
+        heard_s = {"And": 0.3, "fellow": 1.4, "Americans": 1.8, "not": 3.9, "country": 6.0, "you": 7.2}
+        assert {word: starts_s[word] for word in heard_s} == pytest.approx(heard_s, abs=0.1)
+        assert all(before.end_s <= word.start_s for before, word in pairwise(words))
+
+    def test_what_is_not_said_is_improbable(self, tiny: Recognizer) -> None:
+        words = tiny.align(EXAMPLE, "And so my fellow walruses")
+        assert words[-1].probability < 0.01 < words[-2].probability
 
     def test_precision_is_refused_by_name(self, tiny: Recognizer) -> None:
         with pytest.raises(OptionError, match="precision='int4': allowed is auto, fp32, bf16, int8"):

@@ -64,7 +64,7 @@ def settle(
         for start, end in speech or ()
         if end > max(last_speech_s, words[0].start_s - FAR_S) and start < words[-1].end_s + FAR_S
     ]
-    place = partial(_within, regions=regions) if regions else partial(_in_order, not_before_s=last_speech_s)
+    place = partial(within, regions=regions) if regions else partial(_in_order, not_before_s=last_speech_s)
     # Silence is cut out first: what then is still too long is so for another reason.
     corrected = list(_all_corrected(_with_words(segments, place(words)), usual_s, last_speech_s))
     words = place(_words(corrected))
@@ -123,7 +123,7 @@ def _in_order(words: Iterable[Word], not_before_s: float) -> list[Word]:
     return ordered
 
 
-def _within(words: Sequence[Word], regions: Sequence[Region]) -> list[Word]:
+def within(words: Sequence[Word], regions: Sequence[Region]) -> list[Word]:
     """Words, each in the one region of which it covers the most."""
     its = accumulate((_region_of(word, regions) for word in words), max)
     placed = []
