@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 
 GREEDY, BEAM = 1, 5
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-AS_REFERENCE = {"vad": False, "hallucination_threshold": None, "language_windows": 1}
+AS_REFERENCE = {
+    "vad": False,
+    "hallucination_threshold": None,
+    "language_windows": 1,
+    "condition_on_previous_text": True,
+}
 """Options with which harken takes the windows that openai-whisper takes."""
 COLUMNS = ("recording", "window, s", "at token", "harken", "openai-whisper", "margin", "lead")
 

@@ -23,6 +23,7 @@ AS_REFERENCE: dict[str, Any] = {
     "vad": False,
     "hallucination_threshold": None,
     "language_windows": 1,
+    "condition_on_previous_text": True,
 }
 """Options with which harken does what openai-whisper does at temperature 0 by default."""
 

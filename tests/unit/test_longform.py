@@ -35,7 +35,9 @@ BLANK = line(0, "\n", WINDOW_STEPS)
 
 def work(backend: Recital, windows: float = 3, hooks: Hooks | None = None, **options: Any) -> Driven:
     """A recording of so many windows, in blocks, to be transcribed in English."""
-    made = TranscribeOptions(**{"language": "en", "best_of": 1, "vad": False, **options})
+    made = TranscribeOptions(
+        **{"language": "en", "best_of": 1, "vad": False, "condition_on_previous_text": True, **options}
+    )
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
     return Driven(backend, TOKENIZER, blocks, made, hooks or Hooks())

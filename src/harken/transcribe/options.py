@@ -33,7 +33,10 @@ _speech = partial(option, "Speech")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeOptions:
-    """Options of a transcription; the defaults are those of the reference's command line, but for the greedy search.
+    """Options of a transcription; the defaults are those of the reference's command line but where its users suffer by them.
+
+    Greedy search, voice activity detection, dropped hallucinations, and windows that are not conditioned on one another:
+    docs/decisions/defaults.md says why, and how to have it as the reference does.
 
     Raises
     ------
