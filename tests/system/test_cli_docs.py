@@ -13,9 +13,11 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.exits import EXITS
+from harken.cli.options import Option
 from harken.cli.transcribe import command
 
 ROOT = Path(__file__).resolve().parents[2]
+SECTIONS = dict.fromkeys(option.section for option in command.params if isinstance(option, Option))
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = [
@@ -61,7 +63,7 @@ def test_there_are_commands() -> None:
     assert len(COMMANDS) > 8
 
 
-@pytest.mark.parametrize("section", ["Output", "Model", "Decoding"])
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_option_is_on_the_page(section: str) -> None:
     context = click.Context(command, max_content_width=1000)
     records = [
@@ -70,6 +72,7 @@ def test_every_option_is_on_the_page(section: str) -> None:
         if getattr(option, "section", "") == section
     ]
     rows = [f"| `{flags.replace('|', chr(92) + '|')}` | {' '.join(help.split())} |" for flags, help in records]
+    assert f"\n{section}:\n" in PAGE
     assert "\n".join(rows) in PAGE, "the table is out of date; it should be\n" + "\n".join(rows)
 
 

@@ -21,12 +21,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/options.md"])
 def test_python_on_the_page_prints_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "jfk.flac", tmp_path / "examples")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks

@@ -86,7 +86,7 @@ class TestTable:
 class TestEvents:
     def test_windows_follow_one_another_with_their_prompts(self, face: Face) -> None:
         face.recites(line(0, "one", WINDOW_STEPS), line(0, "two", WINDOW_STEPS))
-        told = events(face)
+        told = events(face, "--condition-on-previous-text")
         assert [event["start_s"] for event in named("window", told)] == [0.0, WINDOW_S]
         assert [event["text"] for event in named("sentence", told)] == ["one", "two"]
         assert [(event["start_s"], event["end_s"]) for event in named("sentence", told)] == [
