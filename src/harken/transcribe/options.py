@@ -93,7 +93,9 @@ class TranscribeOptions:
     batch_size: int = _decoding(1, "Most windows to decode together, of one recording or of several.")
     seed: int = _decoding(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
 
-    condition_on_previous_text: bool = _prompting(True, "Prompt each window with the text before it.")
+    condition_on_previous_text: bool = _prompting(
+        False, "Prompt each window with the text before it; windows of one recording then wait for one another."
+    )
     prompt_reset_temperature: float = _prompting(
         0.5, "Forget the previous text after a window decoded above this."
     )
