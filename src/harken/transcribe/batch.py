@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from harken.errors import Cancelled
 from harken.results import Segment
 from harken.transcribe.hearing import Hearing, Job
 from harken.transcribe.lane import Lane
@@ -60,15 +61,31 @@ class Batch:
         # The first window goes alone, so that its words are there sooner.
         size = 1 if self._first else self._size
         jobs = [(lane, job) for lane in self._lanes if (job := lane.job())]
-        self._collect()
+        ended = self._collect()
         self._fill(jobs, self._begun, size)
-        if not self._collect():
+        ended |= self._collect()
+        if not ended:
             self._fill(jobs, self._begin(), size)
-            self._first = False
-            for (lane, _), outcome in zip(jobs, self._hearing.decode([job for _, job in jobs]), strict=True):
-                lane.take(outcome)
-            self._collect()
+        # Before anything is decoded: what a hook raises must not lose them.
         self._lanes = [lane for lane, _ in jobs]
+        if not ended:
+            self._first = False
+            self._decode(jobs)
+            self._collect()
+
+    def _decode(self, jobs: list[tuple[Lane, Job]]) -> None:
+        """Decode one window of each lane; one recording that is cancelled does not end the others."""
+        try:
+            outcomes = self._hearing.decode([job for _, job in jobs])
+        except Cancelled as cancelled:
+            stopped = [recording for recording in self._begun if recording.hooks.cancelled()]
+            if not stopped:
+                raise
+            for recording in stopped:
+                recording.stop(cancelled)
+            return
+        for (lane, _), outcome in zip(jobs, outcomes, strict=True):
+            lane.take(outcome)
 
     def _fill(self, jobs: list[tuple[Lane, Job]], recordings: Iterable[LongForm], size: int) -> None:
         """Add the first windows of new lanes as long as there is room."""

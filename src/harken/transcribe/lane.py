@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from harken.decoding import DecodeStats
-from harken.errors import AudioError
+from harken.errors import AudioError, HarkenError
 from harken.results import Segment, Word
 from harken.transcribe.alignment import Alignment, align_decoded, align_text, text_tokens
 from harken.transcribe.guard import Facts, Verdict, assess, concentration
@@ -31,7 +31,7 @@ class Recording(Protocol):
     options: TranscribeOptions
     hooks: Hooks
     finished: bool
-    failure: AudioError | None
+    failure: HarkenError | None
     parallel: bool
 
     def heard_frames(self, frames: int) -> int: ...

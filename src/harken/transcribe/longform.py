@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from harken.contract import Floats
 from harken.decoding import DecodeStats, make_prompt
-from harken.errors import AudioError
+from harken.errors import AudioError, Cancelled, HarkenError
 from harken.results import Dropped, Segment
 from harken.text import resolve
 from harken.transcribe.guard import speech_under
@@ -48,8 +48,8 @@ class LongForm:
         What has been decoded and not been taken yet.
     finished : bool
         Whether nothing more will come.
-    failure : AudioError or None
-        Why the recording broke off.
+    failure : HarkenError or None
+        Why the recording broke off, or that it was cancelled.
     dropped : list of Dropped
         What was taken for invented.
     language : str or None
@@ -67,7 +67,7 @@ class LongForm:
         self.ready: deque[Segment] = deque()
         self.dropped: list[Dropped] = []
         self.finished = False
-        self.failure: AudioError | None = None
+        self.failure: HarkenError | None = None
         self.language = resolve(self.options.language) if self.options.language is not None else None
         self.language_probability: float | None = None
         self.stats = DecodeStats()
@@ -117,7 +117,7 @@ class LongForm:
 
     def new_lane(self) -> Lane | None:
         """The next chain of windows; None if there is none, or if it has to wait for one that is in work."""
-        if self._lanes and not (self.parallel and self._language_is_settled):
+        if self.finished or (self._lanes and not (self.parallel and self._language_is_settled)):
             return None
         try:
             view = next(self._views, None)
@@ -131,8 +131,9 @@ class LongForm:
         self._opened += 1
         return self._lanes[-1]
 
-    def stop(self) -> None:
-        """Decode no more of it."""
+    def stop(self, cancelled: Cancelled | None = None) -> None:
+        """Decode no more of it; its caller is told if it was cancelled."""
+        self.failure = cancelled or self.failure
         self._lanes.clear()
         self._exhausted = self.finished = True
 
