@@ -234,11 +234,12 @@ class Recognizer:
         Parameters
         ----------
         audio : path, "-", file or ndarray
-            As for `transcribe`; at most one window, which is 30 s.
+            As for `transcribe`. One that is longer than a window is kept in memory and transcribed first.
         text : str
             What is said in it, all of it and nothing else.
         options, **changes
-            As for `transcribe`; `language`, `languages`, `fidelity` and those of the voice activity detection count.
+            As for `transcribe`. Up to 30 s only `language`, `languages`, `fidelity` and those of the voice activity
+            detection count.
 
         Returns
         -------
@@ -249,9 +250,9 @@ class Recognizer:
         Raises
         ------
         AudioError
-            If the recording cannot be read, or is longer than a window.
+            If the recording cannot be read; or is longer than a window, and for as long no word of the text is heard.
         OptionError
-            If the text does not fit into the decoder (about 440 tokens), or as for `transcribe`.
+            If more text falls on a window than fits into the decoder (about 440 tokens), or as for `transcribe`.
 
         Examples
         --------
@@ -260,7 +261,7 @@ class Recognizer:
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
         options = self.checked(options, **changes)
-        return find_words(Hearing(self.backend, self.tokenizer, options), stream(audio), text)
+        return tuple(find_words(Hearing(self.backend, self.tokenizer, options), stream(audio), text))
 
     def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
         """Options with some changes, if this model can do what they ask for.
