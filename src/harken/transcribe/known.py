@@ -58,8 +58,8 @@ def find_words(hearing: Hearing, blocks: Iterator[Floats], text: str) -> Iterato
     for piece in pieces(text, heard, *seconds, language=language):
         start, end = round(piece.start_s * SAMPLE_RATE), round(piece.end_s * SAMPLE_RATE)
         for word in _in_window(hearing, samples[start:end], piece.text, language):
-            moved = {"start_s": word.start_s + piece.start_s, "end_s": word.end_s + piece.start_s}
-            yield replace(word, **{name: round(time_s, 3) for name, time_s in moved.items()})
+            start_s, end_s = round(word.start_s + piece.start_s, 3), round(word.end_s + piece.start_s, 3)
+            yield replace(word, start_s=start_s, end_s=end_s)
 
 
 def _hear(hearing: Hearing, samples: Floats) -> tuple[list[Word], str]:
