@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from harken.cli.inputs import destinations, expand, length_s, make_folder
+from harken.cli.inputs import destinations, expand, length_s, make_folder, recording
 from harken.errors import AudioNotFound, OutputError
 
 
@@ -92,3 +92,16 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
     assert Path("new/one").is_dir()
     with pytest.raises(OutputError, match=r"a\.mp3.*cannot be made a folder"):
         make_folder(Path("a.mp3"))
+
+
+def test_a_pipe_cannot_be_played_again(tmp_path: Path) -> None:
+    assert recording("-", tmp_path) is None
+    played = recording("talks/a b.mp3", Path("out"))
+    assert played is not None
+    assert played.link == "../talks/a%20b.mp3"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert recording(str(tmp_path / "pipe"), tmp_path) is None
