@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,15 @@ class Listener:
     def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
         self._blocks = blocks
         self._detector, self._regions = SpeechDetector(), Regions(options)
-        self._between_words = Regions(BETWEEN_WORDS)
+        # Of the same speech: a word that only a lower threshold finds has its region here too.
+        self._between_words = Regions(
+            replace(
+                BETWEEN_WORDS,
+                onset=options.onset,
+                offset=options.offset,
+                min_speech_s=options.min_speech_s,
+            )
+        )
         self._close: list[Region] = []
         self._heard = np.empty(1024, np.float32)
         self._chunks = 0
@@ -76,7 +85,8 @@ class Listener:
                         yield from packer.add(clipped)
                 settled = self._regions.settled_frames
                 yield from packer.settle(settled)
-                windows.forget(settled if packer.begin is None else packer.begin)
+                needed = settled if packer.begin is None else packer.begin
+                windows.forget(needed if end is None else min(needed, end))  # the next clip may begin there
             yield from packer.flush()
 
     @property

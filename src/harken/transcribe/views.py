@@ -70,6 +70,7 @@ class Pack:
 
     def __init__(self, windows: MelWindows, spans: Spans) -> None:
         self._windows = windows
+        windows.forget(spans[0][0])
         self._frames, self._ceiling = windows.gather(spans)
         self._timeline = Timeline(spans)
 
