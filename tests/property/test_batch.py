@@ -7,33 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.api import Recognizer
-from harken.audio.silero import CHUNK_SAMPLES
 from harken.contract import Backend, Floats
 from harken.errors import AudioError
 from harken.results import Transcript
 from harken.transcribe import listener
+from loudness import Loudness
 from models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
-
-
-class Loudness:
-    """In place of `SpeechDetector`: whatever is loud is speech."""
-
-    def __init__(self) -> None:
-        self._rest = np.empty(0, np.float32)
-
-    def feed(self, samples: Floats) -> Floats:
-        waiting = np.concatenate([self._rest, samples])
-        chunks, self._rest = np.split(waiting, [len(waiting) // CHUNK_SAMPLES * CHUNK_SAMPLES])
-        return (np.abs(chunks.reshape(-1, CHUNK_SAMPLES)).max(axis=1, initial=0) > 0.01).astype(np.float32)
-
-    def flush(self) -> Floats:
-        return np.empty(0, np.float32)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -84,7 +69,7 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(samples=recordings, options=options, size=st.integers(2, 6))
 def test_of_one_recording(recognizer: Recognizer, samples: Floats, options: dict[str, Any], size: int) -> None:
     assert text(recognizer.transcribe(samples, **options, batch_size=size).result()) == text(
@@ -92,7 +77,7 @@ def test_of_one_recording(recognizer: Recognizer, samples: Floats, options: dict
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(many=st.lists(recordings, min_size=2, max_size=4), options=options, size=st.integers(2, 6))
 def test_of_several(recognizer: Recognizer, many: list[Floats], options: dict[str, Any], size: int) -> None:
     alone = [text(recognizer.transcribe(samples, **options).result()) for samples in many]
