@@ -122,12 +122,14 @@ class Lane:
             # A window without timestamps is one segment, whatever a model puts into it.
             tokenizer, tokens = form.hearing.tokenizer, decoded.hypothesis.tokens
             begin = tokenizer.timestamp_begin if form.options.timestamps else tokenizer.n_vocab
-            cuts, advance = cut(tokens, begin, advance, whole=self._view.whole)
+            # A text that ran out of tokens is not all that is said, even where that ends in the window.
+            complete = len(decoded.hypothesis.logprobs) > len(tokens)
+            cuts, advance = cut(tokens, begin, advance, whole=self._view.whole and complete)
             last_word_s = self._keep(cuts, outcome)
             # Source: openai/whisper, transcribe.py: with words, the next window begins behind the last of them.
             if last_word_s is not None and not (self._view.whole or ends_alone(tokens, begin)):
                 behind = last_word_s * FRAMES_PER_SECOND - self._seek
-                advance = behind / FRAMES_PER_STEP if behind > 0 else advance
+                advance = behind / FRAMES_PER_STEP if round(behind) > 0 else advance  # else it would stay
         self._at += min(round(advance * FRAMES_PER_STEP), self._frames)  # not into the padding
         self.done_s = self._view.end_s(self._at)
         if not form.parallel:  # else other lanes may have gone on, and what is known of the language with them

@@ -1,0 +1,182 @@
+"""Chains of windows over clips and packs: what they pass on, where they go on, what they make of times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from driven import Driven
+from harken.contract import Floats
+from harken.results import Segment
+from harken.transcribe import Hooks, TranscribeOptions, lane, listener
+from harken.transcribe.guard import Facts, Verdict
+from loudness import Loudness, loud
+from models import DIMS, TOKENIZER
+from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
+
+START = TOKENIZER.sot_sequence("en")
+HELLO, WORLD, AGAIN = (line(0, text, WINDOW_STEPS) for text in ("hello", "world", "again"))
+LIMIT = DIMS.n_text_ctx // 2
+SHORT_PAUSES = {"vad_min_silence_s": 0.1, "vad_padding_s": 0.0, "vad_min_speech_s": 0.0}
+THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
+"""Three words far from one another: a pack each."""
+
+
+@pytest.fixture(autouse=True)
+def loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+
+
+def work(backend: Recital, samples: Floats, hooks: Hooks | None = None, **options: Any) -> Driven:
+    made = TranscribeOptions(
+        **{"language": "en", "best_of": 1, "hallucination_threshold": None, **SHORT_PAUSES, **options}
+    )
+    return Driven(backend, TOKENIZER, iter([samples]), made, hooks or Hooks())
+
+
+def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
+    return [(segment.start_s, segment.end_s, segment.text) for segment in segments]
+
+
+def previous(prompts: Sequence[tuple[int, ...]]) -> list[str]:
+    """Text before each window."""
+    assert all(prompt[-len(START) :] == START for prompt in prompts)
+    return [TOKENIZER.decode(prompt[: -len(START)]) for prompt in prompts]
+
+
+class TestPacks:
+    def test_times_lead_back_over_the_silence_that_was_left_out(self) -> None:
+        samples = loud(0, 1.024, 0.128, 5.12, 0.256, 1)  # in whole chunks
+        form = work(Recital(line(0, "one", 6, 6, "two", 12)), samples)
+        regions = [(1.02, 1.15), (6.27, 6.52)]
+        found = spans(form.segments())
+        assert form.speech == tuple(regions)
+        assert found == [(1.02, 1.14, "one"), (1.14, 6.38, "two")]
+
+    def test_what_is_unfinished_at_the_end_is_kept(self) -> None:
+        form = work(Recital(line(0, "one", 6, 7, "two")), loud(0.4, 1))
+        assert [segment.text for segment in form.segments()] == ["one", "two"]
+
+    def test_a_text_that_ran_out_of_tokens_goes_on_in_another_window(self) -> None:
+        endless = line(0, "one", 6, 7, "x" * 2 * LIMIT)
+        backend = Recital(endless, line(0, "two", 14))
+        form = work(backend, loud(0.4, 1))
+        assert spans(form.segments()) == [(0, 0.12, "one"), (0.12, 0.4, "two")]
+        assert len(backend.mels) == 2
+
+    def test_a_window_of_it_may_be_silent(self) -> None:
+        silent = Line(tokens=HELLO.tokens, gap=1.0, no_speech=0.9)
+        form = work(Recital(HELLO, silent, silent, WORLD), THREE, fidelity="exact", temperatures=(0.0,))
+        assert [segment.text for segment in form.segments()] == ["hello"]
+
+
+class TestWhatIsPassedOn:
+    def prompts(self, **options: Any) -> list[str]:
+        backend = Recital(HELLO, WORLD, AGAIN)
+        list(work(backend, THREE, **options).segments())
+        assert len(backend.prompts) == 3
+        return previous(backend.prompts)
+
+    def test_text_from_pack_to_pack(self) -> None:
+        assert self.prompts(condition_on_previous_text=True) == ["", "hello", "helloworld"]
+
+    def test_nothing_where_packs_are_independent(self) -> None:
+        assert self.prompts(condition_on_previous_text=False) == ["", "", ""]
+
+    @pytest.mark.parametrize(
+        ("conditioned", "carried", "told"),
+        [
+            (True, False, [" Ann", " Annhello", " Annhelloworld"]),
+            (False, False, [" Ann", "", ""]),
+            (True, True, [" Ann", " Annhello", " Annhelloworld"]),
+            (False, True, [" Ann", " Ann", " Ann"]),
+        ],
+    )
+    def test_the_initial_prompt(self, conditioned: bool, carried: bool, told: list[str]) -> None:
+        options = {"condition_on_previous_text": conditioned, "carry_initial_prompt": carried}
+        assert self.prompts(initial_prompt="Ann", **options) == told
+
+    def test_the_prefix_is_for_the_first_window_alone(self) -> None:
+        backend = Recital(HELLO, WORLD, AGAIN)
+        form = work(backend, THREE, prefix="So", condition_on_previous_text=False, logprob_threshold=None)
+        texts = [segment.text for segment in form.segments()]
+        assert texts[0].startswith(" So")
+        assert texts[1:] == ["world", "again"]
+
+    def test_not_what_was_taken_for_invented(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def assess(facts: Facts) -> Verdict:
+            return Verdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
+
+        monkeypatch.setattr(lane, "assess", assess)
+        backend = Recital(HELLO, WORLD, AGAIN)
+        form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
+        kept = list(form.segments())
+        assert [(its.index, its.text, its.hallucination_score) for its in kept] == [
+            (0, "hello", 0.1),
+            (1, "again", 0.1),
+        ]
+        assert [(its.segment.index, its.segment.text, its.reason) for its in form.dropped] == [
+            (1, "world", "score 0.90")
+        ]
+        assert previous(backend.prompts) == ["", "hello", "hello"]
+
+
+class TestWords:
+    def test_they_are_the_text(self) -> None:
+        backend = Recital(line(0, " one two", 9, 9, " three", 20))
+        for options in ({"vad": False}, {"vad": True}):
+            for fidelity in ("exact", "fast"):
+                form = work(backend, loud(0.4, 1), word_timestamps=True, fidelity=fidelity, **options)
+                for segment in form.segments():
+                    assert "".join(word.text for word in segment.words) == segment.text
+                    assert segment.start_s == segment.words[0].start_s
+                    assert segment.end_s == segment.words[-1].end_s
+
+    @pytest.mark.parametrize(
+        ("last_s", "advance_s"),
+        [(0.3, 0.3), (0.304, 0.3), (0.006, 0.01), (0.004, WINDOW_S), (0.0, WINDOW_S)],
+    )
+    def test_the_next_window_begins_behind_the_last_one_and_never_where_this_one_does(
+        self, monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float
+    ) -> None:
+        def settle(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
+            its = segments[0]
+            (word,) = its.words
+            end_s = its.seek_s + last_s
+            return [replace(its, words=(replace(word, start_s=its.seek_s, end_s=end_s),))], end_s
+
+        monkeypatch.setattr(lane, "settle", settle)
+        seeks: list[float] = []
+
+        def window(start_s: float, _: Any) -> None:
+            assert len(seeks) < 300, "it does not get on"
+            seeks.append(start_s)
+
+        unfinished = line(0, " one")
+        form = work(
+            Recital(unfinished), loud(2 * WINDOW_S), Hooks(window=window), vad=False, word_timestamps=True
+        )
+        list(form.segments())
+        assert seeks[1] == pytest.approx(advance_s)
+
+    def test_a_window_that_ends_with_one_timestamp_is_done(self) -> None:
+        seeks: list[float] = []
+        form = work(
+            Recital(line(0, " one", 9)),
+            loud(2 * WINDOW_S),
+            Hooks(window=lambda start_s, _: seeks.append(start_s)),
+            vad=False,
+            word_timestamps=True,
+        )
+        list(form.segments())
+        assert seeks == [0, WINDOW_S]
+
+
+def test_windows_of_a_pack_have_one_language_where_packs_are_decoded_together() -> None:
+    backend = Recital(line(0, " one", 6, 6), line(0, " two", 9), HELLO)
+    form = work(backend, loud(0.4, 31, 0.4, 1), multilingual=True, condition_on_previous_text=False)
+    first, second, _ = (segment.language for segment in form.segments())
+    assert first == second
