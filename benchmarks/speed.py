@@ -109,7 +109,8 @@ def choose_engines(args: argparse.Namespace) -> list[Engine]:
         label = f"{kind} {precision}"
         return Engine(label=label, kind=kind, model=model, precision=precision, threads=args.threads)
 
-    engines = [engine("harken", args.model, precision) for precision in args.precision]
+    kinds = ["harken", "harken batched"] if args.long else ["harken"]
+    engines = [engine(kind, args.model, precision) for precision in args.precision for kind in kinds]
     if not args.peers:
         return engines
     from harken.checkpoints import resolve
