@@ -109,7 +109,7 @@ class MelWindows:
             gone, kept = np.split(self._join(), [before - self._first], axis=1)
             self._forgotten_peak = max(self._forgotten_peak, _peak(gone))
             self._first += gone.shape[1]
-            self._pieces = [kept]
+            self._pieces = [kept.copy()]  # a view would keep what is gone
             if self._first < before and not self.read():
                 break
 
