@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from harken.api import Recognizer, Transcription
 from harken.backends.host import HostLogits
 from harken.contract import Floats
 from harken.errors import AudioError, Cancelled
-from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, listener
+from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, listener, windows
 from loudness import Loudness, loud
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, RecitalSession, Window, line
@@ -150,3 +151,20 @@ def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.Monke
         assert texts(works[1]) == texts(works[4]) == whole
         heard = [segment.text for segment in works[3].so_far().segments]
         assert heard[: len(whole)] == whole
+
+
+@pytest.mark.parametrize("vad", [False, True])
+def test_recordings_that_are_done_or_stopped_keep_no_sound(monkeypatch: pytest.MonkeyPatch, vad: bool) -> None:
+    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
+    works = its.transcribe_many([loud(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
+    tracemalloc.start()
+    try:
+        works[0].result()
+        works[1].result()
+        next(iter(works[2]))
+        works[2].stop()
+        sound = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, windows.__file__)])
+        assert sum(trace.size for trace in sound.traces) < 10_000
+    finally:
+        tracemalloc.stop()

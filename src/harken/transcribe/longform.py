@@ -134,8 +134,7 @@ class LongForm:
     def stop(self, cancelled: Cancelled | None = None) -> None:
         """Decode no more of it; its caller is told if it was cancelled."""
         self.failure = cancelled or self.failure
-        self._lanes.clear()
-        self._exhausted = self.finished = True
+        self._end()
 
     def collect(self) -> None:
         """Take what lanes have to give, in the order of the recording."""
@@ -153,7 +152,7 @@ class LongForm:
                 return
             self._lanes.popleft()
         if self._exhausted and not self.finished:
-            self.finished = True
+            self._end()
             self.failure = self.failure or self._windows.failure
 
     def report(self) -> None:
@@ -204,6 +203,13 @@ class LongForm:
             return {}
         (probabilities,) = self.hearing.languages(job.mel[:, :, : job.heard])
         return dict(self._elect(job.seek, probabilities).probabilities)
+
+    def _end(self) -> None:
+        """Let go of all sound: a caller may keep many recordings for what was said in them."""
+        self.finished = True
+        self._lanes.clear()
+        self._views = iter(())
+        self._windows.forget(self._windows.frames_read)
 
     def account(self, stats: DecodeStats) -> None:
         """Add what decoding has cost."""
