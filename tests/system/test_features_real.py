@@ -1,0 +1,203 @@
+"""What people rely on, shown on recordings: batches, silence, words, languages, translation, hotwords."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harken.audio import load, stream
+from harken.audio.vad import Regions, SpeechDetector
+from harken.contract import Floats
+from harken.decoding import Decoded
+from harken.results import Attempt, Transcript
+from harken.transcribe import Hooks
+from harken.transcribe.settle import BETWEEN_WORDS
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
+from real import EXAMPLE, SHARED, larger_recognizer, recognizer
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+PARALLEL: dict[str, Any] = {"condition_on_previous_text": False}
+NEAR_TIE = {"fp32": 1e-3, "int8": 0.02}
+"""How far the log-probabilities of two tokens may be apart where another batch decides for the other one."""
+
+
+def recordings(folder: str) -> list[Path]:
+    """Files of a set; skip where it is missing."""
+    manifest = SHARED / "audio" / folder / "manifest.jsonl"
+    if not manifest.is_file():
+        pytest.skip(f"{manifest} is missing")
+    entries = manifest.read_text(encoding="utf-8").splitlines()
+    return [manifest.parent / json.loads(entry)["audio"] for entry in entries]
+
+
+def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
+    """Recordings one behind the other, with silence between them."""
+    silence = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
+    return np.concatenate([part for path in paths for part in (load(path), silence)])
+
+
+def words(transcript: Transcript) -> list[str]:
+    letters = (letter if letter.isalnum() or letter == "'" else " " for letter in transcript.text.lower())
+    return "".join(letters).split()
+
+
+class Heard:
+    """What was decoded of every window of a recording."""
+
+    def __init__(self) -> None:
+        self.windows: dict[float, Decoded] = {}
+        self.hooks = Hooks(decided=self._decided)
+
+    def _decided(self, start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+        self.windows[start_s] = decoded
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
+    samples = joined(recordings("librispeech-train-clean")[:10])
+    heard = {1: Heard(), 8: Heard()}
+    texts = {
+        size: recognizer(precision)
+        .transcribe_many([samples], **PARALLEL, batch_size=size, hooks={0: its.hooks})[0]
+        .result()
+        for size, its in heard.items()
+    }
+    assert len(heard[1].windows) > 3
+    assert heard[1].windows.keys() == heard[8].windows.keys()
+    near = 0
+    for start_s, alone in heard[1].windows.items():
+        together = heard[8].windows[start_s]
+        assert together.temperature == alone.temperature
+        pairs = zip(alone.hypothesis.tokens, together.hypothesis.tokens, strict=False)
+        parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if parted is not None:
+            margin = abs(alone.hypothesis.logprobs[parted] - together.hypothesis.logprobs[parted])
+            assert margin < NEAR_TIE[precision], f"window at {start_s} s, token {parted}"
+            near += 1
+    assert near <= 1
+    if not near:
+        assert texts[1].text == texts[8].text
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_many_recordings_together_say_what_each_says_alone(precision: str) -> None:
+    files = [*recordings("arctic")[:3], *recordings("telephone")[:3], EXAMPLE]
+    its = recognizer(precision)
+    together = its.transcribe_many(files, batch_size=4)
+    assert [work.text for work in together] == [its.transcribe(file).text for file in files]
+
+
+def test_nothing_is_said_where_nobody_speaks() -> None:
+    its = recognizer("int8")
+    works = {path.name: its.transcribe(path) for path in recordings("non-speech")}
+    assert {name: work.text for name, work in works.items() if work.text} == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["long-form/kennedy_moon_21s.mp3", "long-form/two_cities_44s.wav", "ljspeech/LJ001-0003.wav"]
+)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) -> None:
+    folder, file = name.split("/")
+    path = next(path for path in recordings(folder) if path.name == file)
+    spoken = speech_s(path)
+    found = recognizer(precision).transcribe(path, word_timestamps=True).result()
+    timed = [word for segment in found.segments for word in segment.words]
+    assert "".join(word.text for word in timed).split() == found.text.split()
+    assert all(a.end_s <= b.start_s for a, b in pairwise(timed))
+    for word in timed:
+        within = [
+            (start, end) for start, end in spoken if start - 1e-3 <= word.start_s <= word.end_s <= end + 1e-3
+        ]
+        assert within, f"{word} is outside of all speech"
+
+
+def speech_s(path: Path) -> list[tuple[float, float]]:
+    """Where there is speech in a recording, the pauses between words left out."""
+    detector, regions, found, samples = SpeechDetector(), Regions(BETWEEN_WORDS), [], 0
+    for block in stream(path):
+        found += regions.feed(detector.feed(block))
+        samples += len(block)
+    found += regions.feed(detector.flush()) + regions.flush(samples // HOP_SAMPLES)
+    return [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in found]
+
+
+@pytest.mark.parametrize("folder", ["long-form", "noisy", "telephone"])
+def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
+    jiwer = pytest.importorskip("jiwer")
+    its = recognizer("int8")
+    spoken = missing = 0
+    for path in recordings(folder)[:4]:
+        plain = words(its.transcribe(path, vad=False, hallucination_threshold=None).result())
+        kept = words(its.transcribe(path).result())
+        lost = jiwer.process_words(" ".join(plain), " ".join(kept) or "-")
+        for chunk in lost.alignments[0]:
+            # Runs of words that are not there: what is heard otherwise is no loss.
+            run = chunk.ref_end_idx - chunk.ref_start_idx if chunk.type == "delete" else 0
+            assert run < 4, f"{path.name}: {plain[chunk.ref_start_idx : chunk.ref_end_idx]}"
+        spoken, missing = spoken + len(plain), missing + lost.deletions
+    assert missing <= 0.02 * spoken
+
+
+SPOKEN = [("german", "de"), ("librispeech-train-clean", "en"), ("french", "fr")]
+
+
+def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
+    pause = np.zeros(35 * SAMPLE_RATE, np.float32)
+    weak = load(next(path for path in recordings("non-speech") if "laugh1" in path.name))
+    parts: list[Floats] = []
+    bounds: list[tuple[float, str]] = []
+    laughs_s: list[float] = []
+    for folder, code in SPOKEN:
+        part = joined(recordings(folder)[:8])[: 25 * SAMPLE_RATE]
+        bounds.append((sum(map(len, parts)) / SAMPLE_RATE, code))
+        # A laugh far from everything is a window of its own, and says little of any language.
+        laughs_s.append(sum(map(len, [*parts, part, pause])) / SAMPLE_RATE)
+        parts += [part, pause, weak, pause]
+    its = larger_recognizer("base")
+    heard: list[str] = []
+    starts_s: list[float] = []
+    found = its.transcribe(
+        np.concatenate(parts),
+        multilingual=True,
+        hallucination_threshold=None,
+        window=lambda start_s, prompt: starts_s.append(start_s),
+    ).result()
+    for laugh_s in laughs_s:
+        assert any(laugh_s - 1 < start_s < laugh_s + len(weak) / SAMPLE_RATE for start_s in starts_s)
+    for segment in found.segments:
+        middle_s = (segment.start_s + segment.end_s) / 2
+        expected = [code for start_s, code in bounds if start_s <= middle_s][-1]
+        assert segment.language == expected, segment
+        heard.append(expected)
+    assert [code for code, _ in groupby(heard)] == ["de", "en", "fr"]
+
+
+def test_translation_is_in_english() -> None:
+    its = larger_recognizer("base")
+    german = joined(recordings("german")[:3])
+    found = its.transcribe(german, task="translate").result()
+    assert (found.language, found.task) == ("de", "translate")
+    assert {"the", "is", "of", "and", "a", "to", "in"} & set(words(found))
+    assert not {"der", "die", "das", "und", "ist", "nicht"} & set(words(found))
+    spoken = its.transcribe(german).result()
+    assert {"der", "die", "das", "und", "ist", "nicht"} & set(words(spoken))
+
+
+@pytest.mark.parametrize("options", [{}, {"vad": False, "hallucination_threshold": None}])
+def test_hotwords_never_appear_where_nobody_speaks(options: dict[str, Any]) -> None:
+    its = recognizer("int8")
+    silent = [np.zeros(5 * SAMPLE_RATE, np.float32)]
+    silent += [
+        load(path) for path in recordings("non-speech") if "silence" in path.name or "empty" in path.name
+    ]
+    for samples in silent:
+        text = its.transcribe(samples, hotwords=("Zebulon", "Kubernetes"), **options).text.lower()
+        assert "zebulon" not in text
+        assert "kubernetes" not in text
