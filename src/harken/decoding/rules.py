@@ -18,7 +18,6 @@ from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.types import TIMESTAMP_STEP_S
 
-TIMESTAMP_STEP_S = 0.02
 _EVERYTHING = 1 << 31
 
 

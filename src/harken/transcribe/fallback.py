@@ -74,9 +74,9 @@ def _keep(tried: list[tuple[Decoded, str | None]], options: TranscribeOptions) -
 
 
 def _merit(decoded: Decoded, options: TranscribeOptions) -> tuple[bool, float]:
-    """By which failures are ranked."""
+    """By which failures are ranked; those with the same text are equal, however a batch has rounded them."""
     limit = options.compression_ratio_threshold
-    return limit is None or decoded.compression_ratio <= limit, decoded.hypothesis.avg_logprob
+    return limit is None or decoded.compression_ratio <= limit, round(decoded.hypothesis.avg_logprob, 4)
 
 
 def _attempt(decoded: Decoded, reason: str | None) -> Attempt:

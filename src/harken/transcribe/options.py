@@ -12,10 +12,9 @@ from typing import Any
 from harken.audio.vad import VadOptions
 from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
 from harken.errors import OptionError
+from harken.transcribe.words import APPENDED, PREPENDED
 
 TASKS = ("transcribe", "translate")
-PREPENDED = "\"'“¿([{-"
-APPENDED = "\"'.。,，!！?？:：”)]}、"
 FIDELITIES = ("auto", "exact", "fast")
 
 
@@ -33,10 +32,10 @@ _speech = partial(option, "Speech")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeOptions:
-    """Options of a transcription; the defaults are those of the reference's command line but where its users suffer by them.
+    """Options of a transcription; the defaults are those of the reference's command line but where its users suffer.
 
-    Greedy search, voice activity detection, dropped hallucinations, and windows that are not conditioned on one another:
-    docs/decisions/defaults.md says why, and how to have it as the reference does.
+    Greedy search, voice activity detection, dropped hallucinations, and windows that are not conditioned on one
+    another: docs/decisions/defaults.md says why, and how to have it as the reference does.
 
     Raises
     ------
