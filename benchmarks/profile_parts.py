@@ -124,8 +124,10 @@ class TimedBackend:
         self._account.needs(ENCODER, len(mel) * encoder_operations(heard) / peak)
         return features
 
-    def open(self, features: Features, rows: Sequence[int], capacity: int) -> Session:
-        session = self._backend.open(features, rows, capacity)
+    def open(
+        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> Session:
+        session = self._backend.open(features, rows, capacity, attention=attention)
         graph, extend = session._graph, session.extend
 
         def timed_graph(inputs: Any) -> Any:
