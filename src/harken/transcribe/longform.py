@@ -29,6 +29,8 @@ QUIET_FRAMES = 4 * FRAMES_PER_SECOND
 """How much silence behind the end is encoded with it; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
 ROUND_FRAMES = 2 * FRAMES_PER_SECOND
 """To which the length of what is encoded is rounded up, so that there are few shapes to compile for."""
+MOST_OF_A_WINDOW = 2 / 3
+"""Above this share a window is encoded whole: windows of one length can be decoded together."""
 
 
 class LongForm:
@@ -167,7 +169,8 @@ class LongForm:
         """How much of a window to encode first where so many of its frames hold sound; the rest is quiet."""
         if self.hearing.exact:
             return self._window_frames
-        return min(-(-(frames + QUIET_FRAMES) // ROUND_FRAMES) * ROUND_FRAMES, self._window_frames)
+        heard = -(-(frames + QUIET_FRAMES) // ROUND_FRAMES) * ROUND_FRAMES
+        return heard if heard <= self._window_frames * MOST_OF_A_WINDOW else self._window_frames
 
     def settle_language(self, seek: int, frames: int, probabilities: Callable[[], Probabilities]) -> str:
         """Language of a window: the one asked for, that of the recording, or its own where they may be mixed."""
