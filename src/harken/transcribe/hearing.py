@@ -116,8 +116,12 @@ class Hearing:
             hotwords=options.hotwords,
         )
         self._rules = make()
-        prefix = self.tokenizer.encode(" " + options.prefix.strip()) if options.prefix else ()
+        prefix = self.encode(options.prefix)
         self._opening_rules = make(prefix=prefix) if prefix else self._rules
+
+    def encode(self, text: str | None) -> list[int]:
+        """Tokens of a text as it stands behind other text; none of no text."""
+        return self.tokenizer.encode(" " + text.strip()) if text else []
 
     def languages(self, mel: Floats) -> list[Probabilities]:
         """Probability of each allowed language in each window."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
-
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, HarkenError
 from harken.results import Segment, Word
@@ -268,7 +266,7 @@ class Lane:
                 speech_prob=self._form.speech_under(spans),
                 attention=None
                 if attention is None
-                else concentration(np.asarray(attention[:, rows]), self._frames // FRAMES_PER_STEP),
+                else concentration(attention[:, rows], self._frames // FRAMES_PER_STEP),
             )
             verdicts.append(assess(facts))
         return verdicts

@@ -89,7 +89,7 @@ class LongForm:
         self._lanes: deque[Lane] = deque()
         self._opened = 0
         self._exhausted = False
-        self._prompted = self._encode(self.options.initial_prompt)
+        self._prompted = hearing.encode(self.options.initial_prompt)
         self._context = Context([] if self.options.carry_initial_prompt else list(self._prompted))
         self._count = 0
         self._done_s = self._told_s = 0.0
@@ -242,9 +242,6 @@ class LongForm:
             (more,) = self.hearing.languages(self._windows.padded(frames, ceiling))
             vote = vote.hear(more)
         return vote
-
-    def _encode(self, text: str | None) -> list[int]:
-        return self.hearing.tokenizer.encode(" " + text.strip()) if text else []
 
 
 def _seconds(region: tuple[int, int]) -> tuple[float, float]:
