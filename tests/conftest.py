@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small only lose by threads
@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
+from harken.transcribe import listener
+from loudness import Loudness
 from models import make_backend
 
 # The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
@@ -21,6 +23,14 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("repeat"), derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture(scope="module")
+def loud_is_speech() -> Iterator[None]:
+    """Put loudness in place of the voice activity detection, for sounds that a test makes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listener, "SpeechDetector", Loudness)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,12 @@ from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import AudioError
 from harken.results import Transcript
-from harken.transcribe import listener
-from loudness import Loudness
 from models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 
 
-@pytest.fixture(autouse=True, scope="module")
-def loud_is_speech() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "SpeechDetector", Loudness)
-        yield
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from driven import Driven
 from harken.contract import Backend, Floats
 from harken.results import Segment
-from harken.transcribe import Hearing, Hooks, TranscribeOptions, listener, longform, windows
+from harken.transcribe import Hearing, Hooks, TranscribeOptions, longform, windows
 from harken.transcribe.hearing import Job
-from loudness import Loudness, blocks, loud
+from loudness import blocks, loud
 from models import DIMS, TOKENIZER, make_mel
 from recital import WINDOW_STEPS, Recital, line
 
@@ -24,11 +24,7 @@ WINDOW_FRAMES = 2 * DIMS.n_audio_ctx
 PROMPT = TOKENIZER.sot_sequence("en")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def loud_is_speech() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "SpeechDetector", Loudness)
-        yield
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 @pytest.fixture(scope="module")

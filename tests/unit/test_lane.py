@@ -11,9 +11,9 @@ import pytest
 from driven import Driven
 from harken.contract import Floats
 from harken.results import Segment
-from harken.transcribe import Hooks, TranscribeOptions, lane, listener
+from harken.transcribe import Hooks, TranscribeOptions, lane
 from harken.transcribe.guard import Facts, Verdict
-from loudness import Loudness, loud
+from loudness import loud
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
 
@@ -25,9 +25,7 @@ THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
 """Three words far from one another: a pack each."""
 
 
-@pytest.fixture(autouse=True)
-def loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 def work(backend: Recital, samples: Floats, hooks: Hooks | None = None, **options: Any) -> Driven:

@@ -27,11 +27,7 @@ WHOLE: list[Clip] = [(0, None)]
 WINDOW_FRAMES = 3000
 
 
-@pytest.fixture(autouse=True, scope="module")
-def loud_is_speech() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "SpeechDetector", Loudness)
-        yield
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 def read(
