@@ -169,6 +169,14 @@ class Backend(Protocol):
         """
         ...
 
+    def adopt(self, features: Features) -> Features:
+        """Features for this backend's decoder, from those of another whose encoder has the same weights.
+
+        Both are of the same kind, on the same device. Only the keys and values of the cross-attention are computed,
+        so a decoder without an encoder of its own needs no more than this.
+        """
+        ...
+
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
