@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harken.errors import OptionError
 
@@ -19,7 +19,11 @@ TIMESTAMP_STEP_S = FRAMES_PER_STEP / FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dims:
-    """Dimensions of one Whisper model (the reference's `ModelDimensions`)."""
+    """Dimensions of one Whisper model (the reference's `ModelDimensions`).
+
+    With ``n_audio_layer=0`` they are those of a decoder alone, which listens to what the encoder of another model
+    hears; `n_audio_ctx`, `n_audio_state` and `n_mels` are that model's.
+    """
 
     n_mels: int
     n_audio_ctx: int
@@ -35,12 +39,21 @@ class Dims:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if not 0 < value < 1 << 20:
+            if not (0 if name == "n_audio_layer" else 1) <= value < 1 << 20:
                 raise OptionError(name, value, "a positive integer below 1048576")
         for side in ("audio", "text"):
             state, heads = getattr(self, f"n_{side}_state"), getattr(self, f"n_{side}_head")
             if state % heads:
                 raise OptionError(f"n_{side}_head", heads, f"a divisor of n_{side}_state={state}")
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the model has an encoder of its own."""
+        return self.n_audio_layer > 0
+
+    def without_encoder(self) -> Dims:
+        """Dimensions of the decoder alone, for a model that is to use the encoder of another."""
+        return replace(self, n_audio_layer=0)
 
     @property
     def multilingual(self) -> bool:

@@ -7,12 +7,23 @@ from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, openai
 from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
+from harken.checkpoints.encoder import encoder_digest, shares_encoder
 from harken.checkpoints.hub import SHORT_NAMES, resolve
 from harken.checkpoints.storage import unreadable
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
-__all__ = ["SHORT_NAMES", "Checkpoint", "Format", "Vocabulary", "Weights", "open_checkpoint", "resolve"]
+__all__ = [
+    "SHORT_NAMES",
+    "Checkpoint",
+    "Format",
+    "Vocabulary",
+    "Weights",
+    "encoder_digest",
+    "open_checkpoint",
+    "resolve",
+    "shares_encoder",
+]
 
 _READERS = {
     "ctranslate2": ctranslate2.read,
@@ -38,7 +49,7 @@ _UNSUPPORTED = {
 }
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) -> Checkpoint:
     """Open a Whisper model without loading it.
 
     The format is told by what is in the file, not by its name. Weights are read when they are asked for, so
@@ -48,16 +59,23 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ----------
     path : str or path-like
         A file, or the directory of a model.
+    assistant : bool
+        Whether it may be a decoder without an encoder, which is of use only beside a whole model.
 
     Raises
     ------
     CheckpointNotFound
         There is nothing at `path`.
     CheckpointError
-        It is damaged, truncated, hostile or not a Whisper model.
+        It is damaged, truncated, hostile or not a Whisper model, or has no encoder.
     """
     file = _weight_file(Path(path))
-    return _READERS[_format(file)](file)
+    checkpoint = _READERS[_format(file)](file)
+    if not (checkpoint.has_encoder or assistant):
+        raise CheckpointError(
+            f"{file}: has no encoder: give it as assistant of the model that it was made from"
+        )
+    return checkpoint
 
 
 def _weight_file(path: Path) -> Path:

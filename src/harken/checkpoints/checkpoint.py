@@ -9,6 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from harken.checkpoints.alignment import Heads, declared_heads, known_heads
 from harken.checkpoints.layout import check_shapes, infer_dims
 from harken.checkpoints.storage import Array, Tensor, file_sha256
@@ -100,6 +103,10 @@ class Checkpoint:
         ``"ctranslate2"``, ``"huggingface"``, ``"openai"`` or ``"ggml"``.
     precision : str
         How the file stores its matrices: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
+    encoder_sha256 : str, optional
+        `encoder_digest` of the model that a decoder alone was made from, where its file says it.
+    frequent : ndarray of int64, optional
+        Ascending ids of the tokens that a draft of this model needs to score, where its file names them.
     """
 
     dims: Dims
@@ -109,6 +116,13 @@ class Checkpoint:
     path: Path
     format: Format
     precision: str
+    encoder_sha256: str | None = None
+    frequent: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether this is a whole model, not the decoder of one alone."""
+        return self.dims.has_encoder
 
 
 def assemble(

@@ -1,12 +1,24 @@
 """Hugging Face transformers: a directory with ``config.json`` and safetensors or ``pytorch_model.bin``.
 
-Names are those of ``WhisperForConditionalGeneration`` (transformers/models/whisper/modeling_whisper.py).
+Names are those of ``WhisperForConditionalGeneration``, or of ``WhisperForCausalLM``, which is a decoder without an
+encoder (transformers/models/whisper/modeling_whisper.py).
+
+Into the configuration of a decoder that harken has made, it writes two things more, both optional::
+
+    "harken": {"encoder_sha256": "...", "frequent": [0, 1, 2, ...]}
+
+the digest of the encoder that the decoder was made to listen to (`harken.checkpoints.encoder_digest`), and ascending
+ids of the tokens that it needs to score when it drafts.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, vocabulary_in
 from harken.checkpoints.json_file import read_object
@@ -59,6 +71,7 @@ _POSITIONS = {
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
 _BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read(path: Path) -> Checkpoint:
@@ -78,7 +91,7 @@ def read(path: Path) -> Checkpoint:
     shards = _shards(path) if path.suffix == ".json" else (path,)
     tensors = {_rename(name): tensor for shard in shards for name, tensor in _read_shard(shard).items()}
     tensors.pop("proj_out.weight", None)  # tied to the token embedding
-    return assemble(
+    checkpoint = assemble(
         path,
         "huggingface",
         tensors,
@@ -87,6 +100,24 @@ def read(path: Path) -> Checkpoint:
         alignment_heads=generation.get("alignment_heads"),
         files=(config_path, *shards),
     )
+    return replace(checkpoint, **_entry(config_path, config, checkpoint.dims.n_vocab))
+
+
+def _entry(path: Path, config: dict[str, object], n_vocab: int) -> dict[str, Any]:
+    """Check harken's own entry of a configuration; fields of `Checkpoint`."""
+    entry = config.get("harken", {})
+    if not isinstance(entry, dict):
+        raise CheckpointError(f"{path}: harken is a {type(entry).__name__}, allowed is an object")
+    digest, frequent = entry.get("encoder_sha256"), entry.get("frequent")
+    if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
+        raise CheckpointError(f"{path}: encoder_sha256 is not 64 digits in lower-case hex")
+    if frequent is None:
+        return {"encoder_sha256": digest}
+    if not isinstance(frequent, list) or not frequent or not all(type(token) is int for token in frequent):
+        raise CheckpointError(f"{path}: frequent is not a list of token ids")
+    if frequent != sorted(set(frequent)) or frequent[0] < 0 or frequent[-1] >= n_vocab:
+        raise CheckpointError(f"{path}: frequent is not ascending, or not within 0 to {n_vocab - 1}")
+    return {"encoder_sha256": digest, "frequent": np.array(frequent, np.int64)}
 
 
 def _shards(index: Path) -> tuple[Path, ...]:

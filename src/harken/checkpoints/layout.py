@@ -17,24 +17,35 @@ _KNOWN = f"known are {', '.join(_FIELDS)}"
 
 def expected_shapes(dims: Dims) -> dict[str, Shape]:
     """Name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
-    audio, text = dims.n_audio_state, dims.n_text_state
+    return (_encoder(dims) if dims.has_encoder else {}) | _decoder(dims)
+
+
+def _encoder(dims: Dims) -> dict[str, Shape]:
+    state = dims.n_audio_state
     shapes: dict[str, Shape] = {
-        "encoder.conv1.weight": (audio, dims.n_mels, 3),
-        "encoder.conv1.bias": (audio,),
-        "encoder.conv2.weight": (audio, audio, 3),
-        "encoder.conv2.bias": (audio,),
-        "encoder.positional_embedding": (dims.n_audio_ctx, audio),
-        "encoder.ln_post.weight": (audio,),
-        "encoder.ln_post.bias": (audio,),
-        "decoder.token_embedding.weight": (dims.n_vocab, text),
-        "decoder.positional_embedding": (dims.n_text_ctx, text),
-        "decoder.ln.weight": (text,),
-        "decoder.ln.bias": (text,),
+        "encoder.conv1.weight": (state, dims.n_mels, 3),
+        "encoder.conv1.bias": (state,),
+        "encoder.conv2.weight": (state, state, 3),
+        "encoder.conv2.bias": (state,),
+        "encoder.positional_embedding": (dims.n_audio_ctx, state),
+        "encoder.ln_post.weight": (state,),
+        "encoder.ln_post.bias": (state,),
     }
     for layer in range(dims.n_audio_layer):
-        shapes.update(_block(f"encoder.blocks.{layer}", audio, ("attn",)))
+        shapes.update(_block(f"encoder.blocks.{layer}", state, ("attn",)))
+    return shapes
+
+
+def _decoder(dims: Dims) -> dict[str, Shape]:
+    state = dims.n_text_state
+    shapes: dict[str, Shape] = {
+        "decoder.token_embedding.weight": (dims.n_vocab, state),
+        "decoder.positional_embedding": (dims.n_text_ctx, state),
+        "decoder.ln.weight": (state,),
+        "decoder.ln.bias": (state,),
+    }
     for layer in range(dims.n_text_layer):
-        shapes.update(_block(f"decoder.blocks.{layer}", text, ("attn", "cross_attn")))
+        shapes.update(_block(f"decoder.blocks.{layer}", state, ("attn", "cross_attn")))
     return shapes
 
 
@@ -57,6 +68,9 @@ def _affine(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
 def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Dims:
     """Read the dimensions off the weights.
 
+    Weights of which none is an encoder's are those of a decoder alone. What its file says about the encoder is taken
+    as it stands but for the number of layers, which is none.
+
     Parameters
     ----------
     path : Path
@@ -72,20 +86,9 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     CheckpointError
         A weight is missing or has too many axes, or the file contradicts itself.
     """
-    n_audio_state, n_mels, _ = _shape(path, shapes, "encoder.conv1.weight", 3)
-    n_audio_ctx, _ = _shape(path, shapes, "encoder.positional_embedding", 2)
-    n_vocab, n_text_state = _shape(path, shapes, "decoder.token_embedding.weight", 2)
-    n_text_ctx, _ = _shape(path, shapes, "decoder.positional_embedding", 2)
-    found: dict[str, int] = {
-        "n_mels": n_mels,
-        "n_audio_ctx": n_audio_ctx,
-        "n_audio_state": n_audio_state,
-        "n_audio_layer": _layers(shapes, "encoder"),
-        "n_vocab": n_vocab,
-        "n_text_ctx": n_text_ctx,
-        "n_text_state": n_text_state,
-        "n_text_layer": _layers(shapes, "decoder"),
-    }
+    found = _encoder_dims(path, shapes) | _decoder_dims(path, shapes)
+    if not found["n_audio_layer"]:
+        declared = {field: value for field, value in declared.items() if field != "n_audio_layer"}
     for field, value in declared.items():
         if field not in _FIELDS or type(value) is not int:
             raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN}")
@@ -93,14 +96,40 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
             raise CheckpointError(f"{path}: says {field}={value}, its weights have {field}={found[field]}")
     if missing := [field for field in _FIELDS if field not in found]:
         raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
-    if n_audio_state != n_text_state:
+    audio, text = found["n_audio_state"], found["n_text_state"]
+    if audio != text:
         raise CheckpointError(
-            f"{path}: n_text_state={n_text_state}, allowed is n_audio_state={n_audio_state}, the same for both"
+            f"{path}: n_text_state={text}, allowed is n_audio_state={audio}, the same for both"
         )
     try:
         return Dims(**found)
     except OptionError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
+    """Read the encoder's dimensions off its weights; of a decoder alone only that it has no layers."""
+    if "decoder.token_embedding.weight" in shapes and not any(name.startswith("encoder.") for name in shapes):
+        return {"n_audio_layer": 0}
+    n_audio_state, n_mels, _ = _shape(path, shapes, "encoder.conv1.weight", 3)
+    n_audio_ctx, _ = _shape(path, shapes, "encoder.positional_embedding", 2)
+    return {
+        "n_mels": n_mels,
+        "n_audio_ctx": n_audio_ctx,
+        "n_audio_state": n_audio_state,
+        "n_audio_layer": _layers(shapes, "encoder"),
+    }
+
+
+def _decoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
+    n_vocab, n_text_state = _shape(path, shapes, "decoder.token_embedding.weight", 2)
+    n_text_ctx, _ = _shape(path, shapes, "decoder.positional_embedding", 2)
+    return {
+        "n_vocab": n_vocab,
+        "n_text_ctx": n_text_ctx,
+        "n_text_state": n_text_state,
+        "n_text_layer": _layers(shapes, "decoder"),
+    }
 
 
 def _shape(path: Path, shapes: Shapes, name: str, axes: int) -> Shape:
