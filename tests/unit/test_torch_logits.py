@@ -15,7 +15,7 @@ from harken.contract import Logits
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
-from harken.backends.torch.logits import TorchLogits  # noqa: E402
+from harken.backends.torch.logits import TorchLogits, Vocabulary  # noqa: E402
 
 INF = np.inf
 
@@ -31,7 +31,7 @@ def tables(draw: st.DrawFn, most_rows: int = 3) -> np.ndarray:
 
 
 def on_device(table: np.ndarray) -> TorchLogits:
-    return TorchLogits(torch.tensor(table))
+    return TorchLogits(torch.tensor(table), Vocabulary(np.arange(table.shape[1]), torch.device("cpu")))
 
 
 def check_change(table: np.ndarray, change: Callable[[Logits], None]) -> None:

@@ -46,7 +46,7 @@ def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions
 
 def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
     backend = make_backend(recorder=Tape)
-    assert recordings(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, padded to 4; and 1
+    assert recordings(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
     assert recordings(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
     assert recordings(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
     assert recordings(lambda: decode(backend, [0, 0], PROMPT, [4])) == 2
@@ -161,7 +161,7 @@ def test_recordings_that_are_used_least_go_first() -> None:
     replays = Replays(record)
 
     def ask(key: int) -> None:
-        result = replays(key, lambda given: given + 0.5, torch.tensor([float(key)]), torch.device("cpu"))
+        result = replays(key, lambda given: given + 0.5, torch.tensor([float(key)]))
         assert result.item() == key + 0.5
 
     for key in range(MOST_RECORDINGS):

@@ -52,7 +52,7 @@ class Arena:
 
         Parameters
         ----------
-        grid : Tensor of shape (seats, 1 + n), int64, on the host
+        grid : Tensor of shape (seats, 1 + n), int64
         longest : int
             How many positions the longest row has in use.
         span : int
@@ -61,8 +61,8 @@ class Arena:
         n, keys = grid.shape[1] - 1, _bucket(longest, self.model.dims.n_text_ctx)
         step = partial(self.model.decode, memory=self.memory, keys=keys, span=span)
         if self._replays is None or n > STEPS[-1]:
-            return step(grid.to(self.model.device))
-        return self._replays((n, keys, span), step, grid, self.model.device)
+            return step(grid)
+        return self._replays((n, keys, span), step, grid)
 
 
 class Pool:

@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harken.backends.torch.arena import Pool
 from harken.backends.torch.device import DTYPES, choose, describe
 from harken.backends.torch.graphs import CudaRecorder, Recorder
+from harken.backends.torch.logits import Vocabulary
 from harken.backends.torch.model import Model
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats
+from harken.contract import Capabilities, Features, Floats, Ints
 from harken.types import Dims
 
 IDLE_ARENAS = {"cuda": 8, "mps": 2, "cpu": 2}
@@ -36,6 +39,11 @@ class TorchBackend:
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first there is of cuda, mps, cpu.
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
+    shares_encoder : bool
+        Whether this is to be a decoder alone, as it is anyway where `dims` are: its encoder's weights are not read,
+        features are adopted from a backend with the same encoder, and `encode` must not be called.
+    vocabulary : ndarray of int64, or None
+        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     alignment_heads : tuple of (layer, head), or None
         Heads of `TorchSession.attention`, in order; None is all of the upper half of the decoder's layers.
     threads : int, optional
@@ -57,6 +65,8 @@ class TorchBackend:
         *,
         device: str = "auto",
         precision: str = "auto",
+        shares_encoder: bool = False,
+        vocabulary: Ints | None = None,
         alignment_heads: Heads | None = None,
         threads: int | None = None,
         recorder: Callable[[], Recorder] | Literal["auto"] | None = "auto",
@@ -66,9 +76,17 @@ class TorchBackend:
             torch.set_num_threads(threads)
         if recorder == "auto":
             recorder = partial(CudaRecorder, place) if place.type == "cuda" else None
-        self.dims = dims
+        self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
-        self._model = Model(dims, weights, self.alignment_heads, place, DTYPES[precision])
+        self._model = Model(
+            self.dims,
+            weights,
+            vocabulary=vocabulary,
+            heads=self.alignment_heads,
+            device=place,
+            dtype=DTYPES[precision],
+        )
+        self._vocabulary = Vocabulary(np.arange(dims.n_vocab) if vocabulary is None else vocabulary, place)
         self._pool = Pool(self._model, recorder, IDLE_ARENAS[place.type])
         self.capabilities = Capabilities(
             name="torch",
@@ -78,10 +96,18 @@ class TorchBackend:
         )
 
     def encode(self, mel: Floats) -> TorchFeatures:
-        return TorchFeatures(self._model.encode(torch.tensor(mel)))
+        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
+        return self._features(self._model.encode(torch.tensor(mel)))
+
+    def adopt(self, features: Features) -> TorchFeatures:
+        assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
+        return self._features(features.encoded)
 
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TorchSession:
-        assert isinstance(features, TorchFeatures), "features come from this backend's own encode"
-        return TorchSession(self._pool, features, rows, capacity, attention)
+        assert isinstance(features, TorchFeatures), "features come from this backend's own encode or adopt"
+        return TorchSession(self._pool, self._vocabulary, features, rows, capacity, attention)
+
+    def _features(self, encoded: Tensor) -> TorchFeatures:
+        return TorchFeatures(encoded=encoded, cross=self._model.listen(encoded))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from harken.errors import OptionError
 
@@ -50,6 +55,17 @@ def describe(device: torch.device) -> str:
             return "Apple GPU"
         case _:
             return f"CPU, {torch.get_num_threads()} threads"
+
+
+def upload(
+    values: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Copy numbers to the device without waiting for it: what was asked of it before may still be under way.
+
+    CUDA does that from pinned memory only, and PyTorch keeps such memory until the copy is done.
+    """
+    cuda = device.type == "cuda"
+    return torch.tensor(values, dtype=dtype, pin_memory=cuda).to(device, non_blocking=cuda)
 
 
 def _usable() -> list[str]:

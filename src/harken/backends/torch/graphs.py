@@ -14,8 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-STEPS = (1, 2, 4, 8)
-"""How many new tokens a row can bring to a recorded step; fewer are padded, with more nothing is recorded."""
+STEPS = (1, 2, 3, 5, 9, 17)
+"""How many new tokens a row can bring to a recorded step: one, and behind it a draft of 1, 2, 4, 8 or 16 to verify.
+
+Fewer are padded, so that drafts of any length need no other recordings; with more, nothing is recorded.
+"""
 FIRST_KEYS = 64
 MOST_RECORDINGS = 32
 WARM_UPS = 2
@@ -79,7 +82,7 @@ class Replays:
         self._record = record
         self._recorded: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
 
-    def __call__(self, key: Hashable, step: Step, given: Tensor, device: torch.device) -> Tensor:
+    def __call__(self, key: Hashable, step: Step, given: Tensor) -> Tensor:
         """Compute a step.
 
         Parameters
@@ -89,8 +92,7 @@ class Replays:
         step : callable
             Recorded where the key is new.
         given : Tensor
-            On the host.
-        device : torch.device
+            Copied.
 
         Returns
         -------
@@ -99,13 +101,13 @@ class Replays:
         """
         recording = self._recorded.pop(key, None)
         if recording is None:
-            given_there = given.to(device, copy=True)
-            recording = given_there, *self._record(step, given_there)
+            own = given.clone()
+            recording = own, *self._record(step, own)
         self._recorded[key] = recording
         if len(self._recorded) > MOST_RECORDINGS:
             # Only after recording, which waits for the device: nothing is being replayed that goes away here.
             del self._recorded[next(iter(self._recorded))]
-        given_there, replay, output = recording
-        given_there.copy_(given)
+        own, replay, output = recording
+        own.copy_(given)
         replay()
         return output

@@ -7,33 +7,65 @@ from itertools import zip_longest
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from harken.backends.torch.device import upload
 from harken.contract import Floats, Ints, Span
 
 MOST_IDS = 1 << 20
-"""More than any vocabulary has (see `harken.types.Dims`)."""
+"""More than any vocabulary has (see `harken.types.Dims`), and all exact in float32."""
+
+
+class Vocabulary:
+    """Which token each column of logits stands for: all of them, or those that a draft may choose.
+
+    Parameters
+    ----------
+    tokens : ndarray of shape (columns,), int64
+        Ascending ids.
+    device : torch.device
+    """
+
+    def __init__(self, tokens: Ints, device: torch.device) -> None:
+        self.tokens, self.on_device = tokens, upload(tokens, device)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def find(self, tokens: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """The column of each token, and whether it has one."""
+        columns = np.searchsorted(self.tokens, tokens).clip(max=len(self) - 1)
+        return columns, self.tokens[columns] == tokens
 
 
 class TorchLogits:
     """`harken.contract.Logits` over a tensor that this object owns and changes.
 
+    A token without a column counts as one with the logit -inf.
+
     Parameters
     ----------
-    values : Tensor of shape (P, n_vocab), float32
+    values : Tensor of shape (P, columns), float32
+    vocabulary : Vocabulary
+        Tokens of the columns.
     """
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    def __init__(self, values: Tensor, vocabulary: Vocabulary) -> None:
+        self.values, self.vocabulary = values, vocabulary
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, positions: Sequence[int]) -> TorchLogits:
-        return TorchLogits(self.values[list(positions)])
+        chosen = self._on_device(np.array(positions, np.int64))
+        return TorchLogits(self.values.index_select(0, chosen), self.vocabulary)
 
     def probability(self, token: int) -> Floats:
-        probability: Floats = (self.values[:, token] - self._log_sum()).exp().cpu().numpy()
+        column, covered = self.vocabulary.find(np.array([token]))
+        if not covered:
+            return np.zeros(len(self), np.float32)
+        probability: Floats = (self.values[:, column[0]] - self._log_sum()).exp().cpu().numpy()
         return probability
 
     def ban(self, spans: Sequence[Sequence[Span]]) -> None:
@@ -42,59 +74,64 @@ class TorchLogits:
         # The first range of every position at once, then the second: as many kernels as one position has ranges.
         rounds = list(zip_longest(*spans, fillvalue=(0, 0)))
         edges = self._on_device(np.array(rounds, np.int64).reshape(len(rounds), len(self), 2))
-        ids = torch.arange(self.values.shape[1], device=self.values.device)
+        ids = self.vocabulary.on_device
         for its in edges:
             start, stop = its[:, :1], its[:, 1:]
             self.values.masked_fill_((start <= ids) & (ids < stop), -torch.inf)
 
     def suppress(self, tokens: Ints) -> None:
-        self.values.index_fill_(1, self._on_device(tokens), -torch.inf)
+        columns, covered = self.vocabulary.find(tokens)
+        self.values.index_fill_(1, self._on_device(columns[covered]), -torch.inf)
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         if len(bonuses) != len(self):
             raise ValueError(f"{len(bonuses)} bonuses for {len(self)} positions")
-        where = [(position, token) for position, its in enumerate(bonuses) for token in its]
-        if not where:
-            return
-        rows, ids = self._on_device(np.array(where, np.int64).T)
-        self.values[rows, ids] += self._on_device(
-            np.array([bonus for its in bonuses for bonus in its.values()], np.float32)
-        )
+        rows = np.repeat(np.arange(len(self)), [len(its) for its in bonuses])
+        columns, covered = self.vocabulary.find(np.array([token for its in bonuses for token in its], np.int64))
+        if covered.any():
+            amounts = np.array([amount for its in bonuses for amount in its.values()], np.float32)
+            where = self._on_device(rows[covered]), self._on_device(columns[covered])
+            self.values[where] += self._on_device(amounts[covered])
 
     def prefer_timestamps(self, begin: int) -> None:
-        text, timestamps = self.values[:, :begin], self.values[:, begin:]
+        column = np.searchsorted(self.vocabulary.tokens, begin)
+        text, timestamps = self.values[:, :column], self.values[:, column:]
         if text.numel():
             text.masked_fill_((timestamps.logsumexp(1) > text.amax(1))[:, None], -torch.inf)
 
     def top(self, k: int) -> tuple[Ints, Floats]:
-        ids = self.values.argmax(1, keepdim=True) if k == 1 else _top_ids(self.values, k)
-        logprobs = self.values.gather(1, ids) - self._log_sum()[:, None]
-        return ids.cpu().numpy(), logprobs.cpu().numpy()
+        columns = self.values.argmax(1, keepdim=True) if k == 1 else _top_columns(self.values, k)
+        return self._chosen(columns)
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
         wide = torch.float32 if self.values.device.type == "mps" else torch.float64
         peak = self.values.amax(1, keepdim=True)
         mass = ((self.values - peak) / temperature).to(wide).exp().cumsum(1)
-        uniform = torch.tensor(uniforms, dtype=wide).clamp(max=1 - torch.finfo(wide).eps)
-        drawn = uniform[:, None].to(self.values.device) * mass[:, -1:]
-        ids = torch.searchsorted(mass, drawn, right=True)
-        logprobs = self.values.gather(1, ids)[:, 0] - self._log_sum()
-        return ids[:, 0].cpu().numpy(), logprobs.cpu().numpy()
+        uniform = upload(uniforms, self.values.device, wide).clamp(max=1 - torch.finfo(wide).eps)
+        columns = torch.searchsorted(mass, uniform[:, None] * mass[:, -1:], right=True)
+        ids, logprobs = self._chosen(columns)
+        return ids[:, 0], logprobs[:, 0]
+
+    def _chosen(self, columns: Tensor) -> tuple[Ints, Floats]:
+        """Ids and log-probabilities of some columns a position, in one transfer: float32 holds every id exactly."""
+        logprobs = self.values.gather(1, columns) - self._log_sum()[:, None]
+        both = torch.stack([columns.float(), logprobs]).cpu().numpy()
+        return self.vocabulary.tokens[both[0].astype(np.int64)], both[1]
 
     def _log_sum(self) -> Tensor:
         return self.values.logsumexp(1)
 
     def _on_device(self, array: Ints | Floats) -> Tensor:
-        return torch.tensor(array, device=self.values.device)
+        return upload(array, self.values.device)
 
 
-def _top_ids(values: Tensor, k: int) -> Tensor:
-    """Ids of the k largest values of each row, largest first, the lower id first among equals.
+def _top_columns(values: Tensor, k: int) -> Tensor:
+    """Columns of the k largest values of each row, largest first, the left one first among equals.
 
     PyTorch's topk leaves open which of two equals it takes, and in half precision equals are common. So it sorts
-    integers that are all different: the bits of the value, in an order that ascends with it, and behind them the id.
+    integers that are all different: the value's bits, in an order that ascends with it, and behind them the column.
     """
     bits = (values + 0.0).view(torch.int32).long()  # + 0.0: one zero, not two
     ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ids = torch.arange(values.shape[1], device=values.device)
-    return (ascending * MOST_IDS - ids).topk(min(k, values.shape[1]), 1).values.neg() % MOST_IDS
+    columns = torch.arange(values.shape[1], device=values.device)
+    return (ascending * MOST_IDS - columns).topk(min(k, values.shape[1]), 1).values.neg() % MOST_IDS

@@ -18,7 +18,9 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harken.backends.torch.device import upload
 from harken.checkpoints.alignment import Heads
+from harken.contract import Ints
 from harken.types import Dims
 
 
@@ -47,8 +49,11 @@ class Model:
     Parameters
     ----------
     dims : Dims
+        Those of a decoder alone have it leave the encoder's weights unread.
     weights : mapping of str to ndarray
         By the names of the original state dict; read once, one at a time.
+    vocabulary : ndarray of shape (columns,), int64, or None
+        Ids that `logits` covers; None is all.
     heads : tuple of (layer, head)
         Heads whose cross-attention can be asked for.
     device : torch.device
@@ -59,6 +64,8 @@ class Model:
         self,
         dims: Dims,
         weights: Mapping[str, NDArray[Any]],
+        *,
+        vocabulary: Ints | None,
         heads: Heads,
         device: torch.device,
         dtype: torch.dtype,
@@ -66,6 +73,8 @@ class Model:
         self.dims, self.device, self.dtype = dims, device, dtype
         self.heads, self.kept = heads, tuple(sorted({layer for layer, _ in heads}))
         self._weights = _load(weights, dims, device, dtype)
+        embedding = self._weights["decoder.token_embedding.weight"]
+        self._projection = embedding if vocabulary is None else embedding[upload(vocabulary, device)]
 
     def memory(self, lanes: int, width: int, attention: bool) -> Memory:
         """Allocate memory for so many windows with so many seats each."""
@@ -82,13 +91,7 @@ class Model:
         )
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Encode log-mel of shape (audios, n_mels, 2 n), for the decoder.
-
-        Returns
-        -------
-        Tensor of shape (layers, 2, audios, n, n_text_state)
-            Cross-attention keys and values.
-        """
+        """Encode log-mel of shape (audios, n_mels, 2 n): shape (audios, n, n_audio_state)."""
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
         x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
@@ -99,7 +102,16 @@ class Model:
             query, key, value = self._projected(x, block)
             x = x + self._linear(_attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
             x = x + self._mlp(x, block)
-        x = self._norm(x, "encoder.ln_post")
+        return self._norm(x, "encoder.ln_post")
+
+    def listen(self, encoded: Tensor) -> Tensor:
+        """Cross-attention keys and values of what was encoded by this model, or by another with the same encoder.
+
+        Returns
+        -------
+        Tensor of shape (layers, 2, audios, n, n_text_state)
+        """
+        dims, x = self.dims, encoded.to(self.device, self.dtype)
         cross = x.new_empty((dims.n_text_layer, 2, *x.shape[:2], dims.n_text_state))
         for layer, into in enumerate(cross):
             into[0], into[1] = self._linear(x, f"decoder.blocks.{layer}.cross_attn.kv").chunk(2, -1)
@@ -156,8 +168,8 @@ class Model:
         return self._norm(x, "decoder.ln")
 
     def logits(self, x: Tensor) -> Tensor:
-        """Project onto the vocabulary: shape (P, n_text_state) to (P, n_vocab), float32."""
-        return F.linear(x, self._weights["decoder.token_embedding.weight"]).float()
+        """Project onto the vocabulary, or its chosen part: shape (P, n_text_state) to (P, columns), float32."""
+        return F.linear(x, self._projection).float()
 
     def alignment(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Cross-attention of the alignment heads.
@@ -216,16 +228,18 @@ def _load(
     weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Bring the weights to the device, those that read the same input joined into one matrix."""
-    loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in weights}
-    for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
-        loaded[name] = loaded[name].flatten(1)
+    names = [name for name in weights if dims.has_encoder or not name.startswith("encoder.")]
+    loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in names}
     # One more position: that of the slot where what is written is lost.
     loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
-    for layer in range(dims.n_audio_layer):
-        _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
     for layer in range(dims.n_text_layer):
         _join(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
         _join(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
+    if dims.has_encoder:
+        for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
+            loaded[name] = loaded[name].flatten(1)
+        for layer in range(dims.n_audio_layer):
+            _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
     return loaded
 
 

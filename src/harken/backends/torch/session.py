@@ -13,14 +13,23 @@ import torch
 from torch import Tensor
 
 from harken.backends.torch.arena import Arena, Pool, Shape
-from harken.backends.torch.logits import TorchLogits
+from harken.backends.torch.device import upload
+from harken.backends.torch.logits import TorchLogits, Vocabulary
 from harken.contract import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class TorchFeatures:
-    """Cross-attention keys and values of some windows, shape (layers, 2, audios, positions, n_text_state)."""
+    """What a decoder needs of some windows, and what another one of the same encoder would start from.
 
+    Parameters
+    ----------
+    encoded : Tensor of shape (audios, positions, n_audio_state)
+    cross : Tensor of shape (layers, 2, audios, positions, n_text_state)
+        Cross-attention keys and values.
+    """
+
+    encoded: Tensor
     cross: Tensor
 
     @property
@@ -48,9 +57,15 @@ class TorchSession:
     """
 
     def __init__(
-        self, pool: Pool, features: TorchFeatures, rows: Sequence[int], capacity: int, attention: bool
+        self,
+        pool: Pool,
+        vocabulary: Vocabulary,
+        features: TorchFeatures,
+        rows: Sequence[int],
+        capacity: int,
+        attention: bool,
     ) -> None:
-        self._pool, self._capacity, self._span = pool, capacity, features.span
+        self._pool, self._vocabulary, self._capacity, self._span = pool, vocabulary, capacity, features.span
         audios = list(dict.fromkeys(rows))
         width = max(Counter(rows).values(), default=1)
         self._sit(pool.borrow(Shape(len(audios), width, attention)))
@@ -64,11 +79,12 @@ class TorchSession:
 
     def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> TorchLogits:
         arena, before, most = self._arena, self._rows, max(map(len, tokens), default=0)
+        device = arena.model.device
         after = [replace(row, length=row.length + len(new)) for row, new in zip(before, tokens, strict=True)]
         longest = max((row.length for row in after), default=0)
         assert longest <= self._capacity, "a row has outgrown the session"
         if not most:
-            return TorchLogits(torch.empty((0, arena.model.dims.n_vocab), device=arena.model.device))
+            return TorchLogits(torch.empty((0, len(self._vocabulary)), device=device), self._vocabulary)
         n = arena.padded(most)
         grid = np.zeros((arena.seats, 1 + n), np.int64)
         wanted: list[int] = []
@@ -77,9 +93,10 @@ class TorchSession:
             grid[row.seat, 1 : 1 + len(new)] = new
             first = row.seat * n
             wanted += range(first + max(0, len(new) - tail), first + len(new))
-        x = arena.step(torch.from_numpy(grid), longest, self._span)
+        x = arena.step(upload(grid, device), longest, self._span).flatten(0, 1)
         self._rows = after
-        return TorchLogits(arena.model.logits(x.flatten(0, 1)[wanted]))
+        chosen = x.index_select(0, upload(wanted, device))
+        return TorchLogits(arena.model.logits(chosen), self._vocabulary)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [
