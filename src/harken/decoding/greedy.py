@@ -1,40 +1,120 @@
-"""Rows that each follow one token at a time: greedy decoding and sampling."""
+"""Rows that each follow one token at a time, or as many as a draft got right: greedy decoding and sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from harken.contract import Floats, Ints, Logits, Session
 from harken.decoding.hypothesis import Hypothesis, Listen, Observer, Step, deaf
 from harken.decoding.rules import Rules
-
-Pick = Callable[[Logits, Sequence[int]], tuple[Ints, Floats]]
-"""Choose one token at each position, given which row each belongs to: ids and log-probabilities, shapes (P,)."""
+from harken.decoding.speculation import Speculation
 
 
-def pick_best(logits: Logits, rows: Sequence[int]) -> tuple[Ints, Floats]:
+class Picked(NamedTuple):
+    """Tokens chosen at some positions.
+
+    Parameters
+    ----------
+    ids : ndarray of shape (P,), int64
+    logprobs : ndarray of shape (P,), float32
+    margins : ndarray of shape (P,), float32
+        By how much each is more probable than the next best; infinite where nobody asks.
+    """
+
+    ids: Ints
+    logprobs: Floats
+    margins: Floats
+
+
+Place = tuple[int, int]
+"""A row, and the index in it of the token to choose."""
+Pick = Callable[[Logits, Sequence[Place]], Picked]
+"""Choose one token at each position, given the place of each."""
+
+
+def pick_best(logits: Logits, places: Sequence[Place]) -> Picked:
     """Choose the most probable token."""
     ids, logprobs = logits.top(1)
-    return ids[:, 0], logprobs[:, 0]
+    return Picked(ids[:, 0], logprobs[:, 0], np.full(len(ids), np.inf, np.float32))
+
+
+def pick_best_and_compare(logits: Logits, places: Sequence[Place]) -> Picked:
+    """Choose the most probable token, and see how close the next one is."""
+    ids, logprobs = logits.top(2)
+    return Picked(ids[:, 0], logprobs[:, 0], logprobs[:, 0] - logprobs[:, 1])
 
 
 def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -> Pick:
-    """Draw at a temperature, with one generator a row, so that no row depends on its neighbours."""
+    """Draw at a temperature, with one generator a row, so that no row depends on its neighbours.
 
-    def pick(logits: Logits, rows: Sequence[int]) -> tuple[Ints, Floats]:
-        return logits.sample(temperature, [generators[row].random() for row in rows])
+    Every place has its own random number, however often a token is drawn for it. So a drafted token is accepted where
+    plain decoding would have drawn it: with the probability that the model gives it, and where it is not, what is drawn
+    instead has the distribution of all the others. That is the rejection rule of Leviathan et al. 2023 (section 2.3)
+    for a draft that puts all its probability on one token.
+    """
+    drawn: list[list[float]] = [[] for _ in generators]
+
+    def uniform(row: int, index: int) -> float:
+        while len(drawn[row]) <= index:
+            drawn[row].append(generators[row].random())
+        return drawn[row][index]
+
+    def pick(logits: Logits, places: Sequence[Place]) -> Picked:
+        ids, logprobs = logits.sample(temperature, [uniform(*place) for place in places])
+        return Picked(ids, logprobs, np.full(len(ids), np.inf, np.float32))
 
     return pick
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    token: int
+    logprob: float
+    margin: float
+
+
 @dataclass(slots=True)
 class _Row:
+    """A row in work; ``draft`` are the guesses that the model has read behind its tokens."""
+
+    limit: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    draft: tuple[int, ...] = ()
+    ended: bool = False
     attention: Floats | None = None
+
+    @property
+    def room(self) -> int:
+        """How many tokens may be guessed: behind them there is always one more to choose."""
+        return self.limit - len(self.tokens) - 1
+
+    def places(self) -> range:
+        """Indices of the tokens to choose: one for each guess, and the one behind them."""
+        return range(len(self.tokens), len(self.tokens) + len(self.draft) + 1)
+
+    def prefixes(self) -> list[list[int]]:
+        """What stands before each of these places if all guesses are right."""
+        text = [*self.tokens, *self.draft]
+        return [text[:index] for index in self.places()]
+
+    def take(self, choices: Sequence[_Choice], eot: int) -> list[_Choice]:
+        """Take the choices up to the first that differs from its guess; those behind it followed a wrong prefix."""
+        for n, choice in enumerate(choices, start=1):
+            self.tokens.append(choice.token)
+            self.logprobs.append(choice.logprob)
+            self.ended = choice.token == eot or len(self.tokens) == self.limit
+            if self.ended or n > len(self.draft) or choice.token != self.draft[n - 1]:
+                break
+        return list(choices[:n])
+
+    def hypothesis(self, eot: int) -> Hypothesis:
+        tokens = self.tokens[:-1] if self.tokens[-1] == eot else self.tokens
+        return Hypothesis(tokens=tuple(tokens), logprobs=tuple(self.logprobs), attention=self.attention)
 
 
 def follow(
@@ -45,8 +125,9 @@ def follow(
     limits: Sequence[int],
     observe: Observer,
     listen: Listen = deaf,
+    speculation: Speculation | None = None,
 ) -> list[Hypothesis]:
-    """Extend every row token by token until its end of text or its limit.
+    """Extend every row until its end of text or its limit.
 
     Parameters
     ----------
@@ -61,37 +142,48 @@ def follow(
     observe : Observer
     listen : Listen
         Asked for the attention of every row that has ended.
+    speculation : Speculation or None
+        Guesses what comes next before each forward pass, which then verifies all guesses at once. Each row takes as
+        many as are right in it. The tokens are those of plain decoding.
 
     Returns
     -------
     list of Hypothesis
         One a row.
     """
-    rows = [_Row() for _ in limits]
+    prompts = session.lengths
+    rows = [_Row(limit) for limit in limits]
     active = list(range(len(rows)))
     while True:
-        rules.apply(logits, [rows[row].tokens for row in active])
-        ids, logprobs = pick(logits, active)
-        for row, token, logprob in zip(active, ids.tolist(), logprobs.tolist(), strict=True):
-            observe(Step(row=row, index=len(rows[row].tokens), token=token, logprob=logprob))
-            rows[row].tokens.append(token)
-            rows[row].logprobs.append(logprob)
-        keep: list[int] = []
+        places = [(row, index) for row in active for index in rows[row].places()]
+        rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
+        picked = pick(logits, places)
+        choices: dict[int, list[_Choice]] = {row: [] for row in active}
+        for (row, _), *choice in zip(places, *(part.tolist() for part in picked), strict=True):
+            choices[row].append(_Choice(*choice))
+        taken = {row: rows[row].take(choices[row], rules.eot) for row in active}
+        for row, its in taken.items():
+            for index, one in enumerate(its, start=len(rows[row].tokens) - len(its)):
+                observe(Step(row=row, index=index, token=one.token, logprob=one.logprob))
+        if speculation:
+            margins = [choice.margin for row, its in taken.items() if rows[row].draft for choice in its]
+            speculation.learn({row: [choice.token for choice in its] for row, its in taken.items()}, margins)
+            # The last token of each row is still to be read, and guesses that were wrong are to be forgotten.
+            session.rewind([prompts[row] + len(rows[row].tokens) - 1 for row in active])
         for i, row in enumerate(active):
-            its = rows[row]
-            if its.tokens[-1] != rules.eot and len(its.tokens) < limits[row]:
-                keep.append(i)
-            else:
-                its.attention = listen(i, len(its.tokens))
+            if rows[row].ended:
+                rows[row].attention = listen(i, len(rows[row].tokens))
+        keep = [i for i, row in enumerate(active) if not rows[row].ended]
         if not keep:
             break
         if len(keep) < len(active):
             session.select(keep)
             active = [active[i] for i in keep]
-        logits = session.extend([rows[row].tokens[-1:] for row in active])
-    return [_hypothesis(row, rules.eot) for row in rows]
-
-
-def _hypothesis(row: _Row, eot: int) -> Hypothesis:
-    tokens = row.tokens[:-1] if row.tokens[-1] == eot else row.tokens
-    return Hypothesis(tokens=tuple(tokens), logprobs=tuple(row.logprobs), attention=row.attention)
+        if speculation:
+            prefixes = {row: rows[row].tokens for row in active}
+            drafts = speculation.propose(prefixes, {row: rows[row].room for row in active})
+            for row in active:
+                rows[row].draft = drafts.get(row, ())
+        new = [(*rows[row].tokens[-1:], *rows[row].draft) for row in active]
+        logits = session.extend(new, max(map(len, new)))
+    return [row.hypothesis(rules.eot) for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from harken.contract import Floats, Session
 
@@ -99,17 +99,48 @@ class DecodeStats:
         Tokens read before sampling began.
     sampled_tokens : int
         Tokens chosen, in all rows.
+    drafted : int
+        Tokens that were proposed to the model.
+    accepted : int
+        How many of them were right.
+    draft_forwards : int
+        Forward passes of the assistant.
+    rested : int
+        Steps without a draft because drafting did not pay.
+    unspeculated : int
+        Windows decoded without drafts because the strategy does not allow for them: beam search.
+    near_ties : tuple of float
+        Margins, in log-probability, of tokens that were verified together with others and chosen by less than
+        `harken.decoding.speculation.NEAR_TIE`: there plain decoding in another order of additions may differ.
+    encode_s, decode_s, draft_s : float
+        Seconds for encoding, for decoding, and how many of the latter went to drafting, the assistant's own encoder
+        included.
     """
 
     windows: int = 0
     forwards: int = 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_forwards: int = 0
+    rested: int = 0
+    unspeculated: int = 0
+    near_ties: tuple[float, ...] = ()
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
 
     def __add__(self, other: DecodeStats) -> DecodeStats:
-        return DecodeStats(
-            windows=self.windows + other.windows,
-            forwards=self.forwards + other.forwards,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            sampled_tokens=self.sampled_tokens + other.sampled_tokens,
-        )
+        sums = {its.name: getattr(self, its.name) + getattr(other, its.name) for its in fields(self)}
+        return DecodeStats(**sums)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Share of the drafted tokens that were right; None without any."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_forward(self) -> float | None:
+        """Tokens chosen in each forward pass, those over prompts included; None without any."""
+        return self.sampled_tokens / self.forwards if self.forwards else None

@@ -10,9 +10,10 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
 from harken.decoding.beam import search
-from harken.decoding.greedy import follow, pick_best, pick_sample
+from harken.decoding.greedy import follow, pick_best, pick_best_and_compare, pick_sample
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, deaf, listen_to
 from harken.decoding.rules import Rules
+from harken.decoding.speculation import Drafter, Speculation
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
 from harken.text import Tokenizer
 
@@ -29,11 +30,14 @@ class Window:
         From `harken.decoding.prompt.make_prompt`.
     seed : tuple of int
         Where the random numbers of sampling start; equal seeds give equal samples, whatever else is in the batch.
+    previous : tuple of int
+        What an earlier attempt at the same audio has sampled; drafts are made of it.
     """
 
     audio: int
     prompt: tuple[int, ...]
     seed: tuple[int, ...] = (0,)
+    previous: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,7 @@ def decode(
     strategy: Strategy,
     observe: Observer = lambda step: None,
     attention: bool = False,
+    drafter: Drafter | None = None,
 ) -> tuple[list[Decoded], DecodeStats]:
     """Decode one window or a batch of them.
 
@@ -84,6 +89,9 @@ def decode(
         Called with every `Step`; decoding stops at once with whatever it raises.
     attention : bool
         Whether hypotheses tell what the decoder listened to.
+    drafter : Drafter or None
+        Drafts for these windows, which changes what decoding costs and not what is said. Beam search goes without: its
+        hypotheses part at every step, and a draft follows only one of them (docs/decisions/speculation.md).
 
     Returns
     -------
@@ -111,16 +119,34 @@ def decode(
         chosen += 1
         observe(step)
 
+    speculation: Speculation | None = None
+
+    def speculate(rows: Sequence[int]) -> Speculation | None:
+        its = [windows[row] for row in rows]
+        return (
+            None
+            if drafter is None
+            else drafter.open(
+                [window.audio for window in its],
+                [window.prompt for window in its],
+                [window.previous for window in its],
+                rules,
+            )
+        )
+
     match strategy:
         case Greedy():
-            best = follow(session, logits, rules, pick_best, limits, count, listen)
+            speculation = speculate(range(len(windows)))
+            best_pick = pick_best_and_compare if speculation else pick_best
+            best = follow(session, logits, rules, best_pick, limits, count, listen, speculation)
         case Sample(temperature=temperature, best_of=n):
             fan_out = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
             session.select(fan_out)
             pick = pick_sample(temperature, generators)
             each_limit = [limits[row] for row in fan_out]
-            samples = follow(session, logits.take(fan_out), rules, pick, each_limit, count, listen)
+            speculation = speculate(fan_out)
+            samples = follow(session, logits.take(fan_out), rules, pick, each_limit, count, listen, speculation)
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
             found = search(session, logits, rules, strategy, limits, count, listen)
@@ -130,7 +156,10 @@ def decode(
         forwards=session.forwards,
         prompt_tokens=sum(map(len, prompts)),
         sampled_tokens=chosen,
+        unspeculated=len(windows) if drafter and not speculation else 0,
     )
+    if speculation:
+        stats += speculation.stats
     decoded = [
         _decoded(hypothesis, tokenizer, probability, strategy.temperature)
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harken.contract import Backend, Features
-from harken.decoding import Decoded, DecodeStats, Observer, Rules, Window, decode
+from harken.decoding import Decoded, DecodeStats, Drafter, Observer, Rules, Window, decode
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.options import TranscribeOptions
@@ -25,10 +25,12 @@ def decode_with_fallback(
     options: TranscribeOptions,
     observe: Observer,
     attention: bool = False,
+    drafter: Drafter | None = None,
 ) -> tuple[list[Kept], DecodeStats]:
     """Go down the ladder of strategies; where every rung fails, keep the most probable of the least repetitive.
 
-    Each window goes down by itself: those that pass a rung wait for no other. Each rung has random numbers of its own,
+    Each window goes down by itself: those that pass a rung wait for no other. What one rung has said is a draft for the
+    next. Each rung has random numbers of its own,
     so that a result depends neither on the rungs before it nor on what else is decoded.
 
     Returns
@@ -48,12 +50,13 @@ def decode_with_fallback(
         results, stats = decode(
             backend,
             features,
-            [replace(windows[i], seed=(*windows[i].seed, rung)) for i in failing],
+            [_attempted(windows[i], rung, tried[i]) for i in failing],
             tokenizer=tokenizer,
             rules=rules,
             strategy=strategy,
             observe=observe,
             attention=attention,
+            drafter=drafter,
         )
         total += stats
         for i, decoded in zip(failing, results, strict=True):
@@ -62,6 +65,12 @@ def decode_with_fallback(
         if not failing:
             break
     return [_keep(its, options) for its in tried], total
+
+
+def _attempted(window: Window, rung: int, tried: list[tuple[Decoded, str | None]]) -> Window:
+    """A window as it goes into a rung: with random numbers of its own, and what was said last as a draft."""
+    previous = tried[-1][0].hypothesis.tokens if tried else window.previous
+    return replace(window, seed=(*window.seed, rung), previous=previous)
 
 
 def _keep(tried: list[tuple[Decoded, str | None]], options: TranscribeOptions) -> Kept:

@@ -13,6 +13,7 @@ from harken.decoding import (
     Decoded,
     DecodeStats,
     Rules,
+    Speculator,
     Step,
     Window,
     language_probabilities,
@@ -51,6 +52,8 @@ class Job:
     account : callable
         Told what decoding has cost.
     hooks : Hooks
+    previous : tuple of int
+        What has been sampled of it before, as a draft.
     """
 
     mel: Floats
@@ -61,6 +64,7 @@ class Job:
     prompt: Callable[[str], tuple[int, ...]]
     account: Callable[[DecodeStats], None]
     hooks: Hooks
+    previous: tuple[int, ...] = ()
 
     @property
     def start_s(self) -> float:
@@ -88,6 +92,10 @@ class Hearing:
     backend : Backend
     tokenizer : Tokenizer
     options : TranscribeOptions
+    speculator : Speculator or None
+        Drafts what is decoded.
+    clock : callable
+        Seconds, for the account of what encoding and decoding take.
 
     Attributes
     ----------
@@ -98,6 +106,8 @@ class Hearing:
     backend: Backend
     tokenizer: Tokenizer
     options: TranscribeOptions
+    speculator: Speculator | None = None
+    clock: Callable[[], float] = float
     exact: bool = field(init=False)
     _rules: Rules = field(init=False)
     _opening_rules: Rules = field(init=False)
@@ -135,7 +145,7 @@ class Hearing:
             for i, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True))
             if job.heard < job.mel.shape[-1] and (reason := self._doubt(outcome.decoded))
         }
-        whole = [jobs[i] for i in doubts]
+        whole = [replace(jobs[i], previous=outcomes[i].decoded.hypothesis.tokens) for i in doubts]
         for i, outcome in zip(doubts, self._hear(whole, [job.mel.shape[-1] for job in whole]), strict=True):
             reason = f"{doubts[i]}, in the part of the window that was heard"
             rejected = replace(outcomes[i].attempts[0], reason=reason)
@@ -159,13 +169,12 @@ class Hearing:
         ]
         outcomes: dict[int, Outcome] = {}
         for kind, its in members.items():
-            features = groups[kind].features
-            heard = self._decode_group(features, [jobs[i] for i in its], [languages[i] for i in its], *kind)
+            heard = self._decode_group(groups[kind], [jobs[i] for i in its], [languages[i] for i in its], *kind)
             outcomes.update(zip(its, heard, strict=True))
         return [outcomes[i] for i in range(len(jobs))]
 
     def _decode_group(
-        self, features: Features, jobs: Sequence[Job], languages: Sequence[str], size: int, opens: bool
+        self, group: _Group, jobs: Sequence[Job], languages: Sequence[str], size: int, opens: bool
     ) -> list[Outcome]:
         options = self.options
         if any(size < job.mel.shape[-1] for job in jobs):
@@ -174,27 +183,31 @@ class Hearing:
         for audio, (job, language) in enumerate(zip(jobs, languages, strict=True)):
             prompt = job.prompt(language)
             job.hooks.window(job.start_s, prompt)
-            windows.append(Window(audio=audio, prompt=prompt, seed=(options.seed, job.seek)))
+            seed = (options.seed, job.seek)
+            windows.append(Window(audio=audio, prompt=prompt, seed=seed, previous=job.previous))
         callers = list(dict.fromkeys(job.hooks for job in jobs))
 
         def observe(step: Step) -> None:
             for hooks in callers:
                 hooks.on_step(step)
 
+        began = self.clock()
         kept, stats = decode_with_fallback(
             self.backend,
-            features,
+            group.features,
             windows,
             tokenizer=self.tokenizer,
             rules=self._opening_rules if opens else self._rules,
             options=options,
             observe=observe,
             attention=options.word_timestamps or options.hallucination_threshold is not None,
+            drafter=group.drafter,
         )
+        stats += DecodeStats(encode_s=group.encode_s, decode_s=self.clock() - began)
         for account in dict.fromkeys(job.account for job in jobs):
             account(stats)
         return [
-            Outcome(decoded=decoded, attempts=attempts, language=language, features=features, audio=audio)
+            Outcome(decoded=decoded, attempts=attempts, language=language, features=group.features, audio=audio)
             for audio, ((decoded, attempts), language) in enumerate(zip(kept, languages, strict=True))
         ]
 
@@ -211,7 +224,10 @@ class _Group:
 
     def __init__(self, hearing: Hearing, mel: Floats) -> None:
         self._hearing = hearing
+        began = hearing.clock()
         self.features = hearing.backend.encode(mel)
+        self.encode_s = hearing.clock() - began
+        self.drafter = hearing.speculator.listen(mel, self.features) if hearing.speculator else None
         self._found: list[Probabilities] = []
 
     def language(self, audio: int) -> Probabilities:

@@ -1,0 +1,149 @@
+"""When drafting pays, and how far: measured costs, measured acceptance, and an account that may not be overdrawn.
+
+A token that is accepted saves its row's share of a forward pass; one that is proposed costs a step of the draft and
+makes verification a little dearer. So a token is worth proposing while its chance of being accepted is above the ratio
+of the two. Whether drafting as a whole pays is not predicted but booked: every step pays in what plain decoding would
+have taken for the tokens that came out of it, and pays out what it did take. When the account is empty there is plain
+decoding until a hundredth of it has filled the account again.
+
+The expected gain is that of Leviathan et al. 2023 ("Fast Inference from Transformers via Speculative Decoding",
+section 3.3) for chances that differ from token to token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+MEASURED_STEPS = 3
+CREDIT_STEPS = 30
+REFILL = 0.01
+MEMORY = 0.98
+PRIOR_SLOPE = 0.1
+PATIENCE = 8.0
+"""Weight, in tokens, of what all rows have shown against what one row shows."""
+
+
+@dataclass(slots=True)
+class Line:
+    """Seconds as a straight line over tokens, fitted to what was measured; older measurements fade."""
+
+    _n: float = 0.0
+    _x: float = 0.0
+    _y: float = 0.0
+    _xx: float = 0.0
+    _xy: float = 0.0
+    measured: int = 0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Add a measurement; one that is far off, as when the machine was busy elsewhere, counts as less."""
+        if self.measured >= MEASURED_STEPS:
+            seconds = min(seconds, 2 * self.at(tokens))
+        self._n = MEMORY * self._n + 1
+        self._x = MEMORY * self._x + tokens
+        self._y = MEMORY * self._y + seconds
+        self._xx = MEMORY * self._xx + tokens * tokens
+        self._xy = MEMORY * self._xy + tokens * seconds
+        self.measured += 1
+
+    @property
+    def slope(self) -> float:
+        """Seconds that one more token takes."""
+        x, y = self._x / self._n, self._y / self._n
+        spread = self._xx / self._n - x * x
+        prior = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
+        if spread < 0.25:
+            return prior
+        return max((self._xy / self._n - x * y) / spread, 0.0)
+
+    def at(self, tokens: float) -> float:
+        """Seconds that so many tokens take."""
+        return max(self._y / self._n + self.slope * (tokens - self._x / self._n), 1e-9)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many proposed tokens were expected to be accepted, and how many were."""
+
+    expected: float = 0.0
+    accepted: float = 0.0
+
+    def add(self, expected: float, accepted: float) -> None:
+        self.fade()
+        self.expected += expected
+        self.accepted += accepted
+
+    def fade(self) -> None:
+        """Forget a little: a draft that is no longer trusted is to be tried again some time."""
+        self.expected *= MEMORY
+        self.accepted *= MEMORY
+
+    def trust(self, prior: float = 1.0) -> float:
+        """Ratio of the two, with some weight on what is known from elsewhere."""
+        return (self.accepted + PATIENCE * prior) / (self.expected + PATIENCE)
+
+
+@dataclass(slots=True)
+class Pace:
+    """What drafting has cost and brought so far, for one pair of a model and a draft.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds, from wherever.
+    """
+
+    clock: Callable[[], float]
+    verify: Line = field(default_factory=Line)
+    step_s: float = 0.0
+    setup_s: float = 0.0
+    balance_s: float | None = None
+
+    def may_draft(self, *, set_up: bool) -> bool:
+        """Whether the account covers a try, the encoder of an assistant included if it has not heard this window."""
+        if self.verify.measured < MEASURED_STEPS:
+            return False
+        if self.balance_s is None:
+            self.balance_s = self._most
+        return self.balance_s > (0.0 if set_up else self.setup_s)
+
+    def floor(self, rows: int) -> float:
+        """Chance of being accepted above which proposing one more token in each of some rows pays."""
+        return (self.step_s + self.verify.slope * rows) / self.verify.at(rows)
+
+    def book(self, *, rows: int, width: int, produced: int, verify_s: float, draft_s: float) -> None:
+        """Book one step.
+
+        Parameters
+        ----------
+        rows : int
+            Rows that took part.
+        width : int
+            Most new tokens that the model read in a row.
+        produced : int
+            Tokens that came out, in all rows.
+        verify_s, draft_s : float
+            Seconds that the model and the draft took.
+        """
+        self.verify.add(rows * width, verify_s)
+        if self.balance_s is None:
+            return
+        plain_s = self.verify.at(rows) * produced / rows
+        drafted = width > 1 or draft_s > 0
+        gain = plain_s - verify_s - draft_s if drafted else REFILL * plain_s
+        self.balance_s = min(self.balance_s + gain, self._most)
+
+    def drafted(self, forwards: int, seconds: float) -> None:
+        """Note what one proposal took, in forward passes of the draft and seconds."""
+        step_s = seconds / forwards
+        self.step_s = (
+            step_s if not self.step_s else MEMORY * self.step_s + (1 - MEMORY) * min(step_s, 2 * self.step_s)
+        )
+
+    def prepared(self, seconds: float) -> None:
+        """Note what it took until an assistant had heard a window and read its prompt."""
+        self.setup_s = seconds if not self.setup_s else 0.5 * (self.setup_s + min(seconds, 4 * self.setup_s))
+
+    @property
+    def _most(self) -> float:
+        return max(CREDIT_STEPS * self.verify.at(1), 2 * self.setup_s)
