@@ -16,69 +16,94 @@ class HostLogits:
 
     Parameters
     ----------
-    values : ndarray of shape (P, n_vocab), float32
+    values : ndarray of shape (P, columns), float32
+    ids : ndarray of shape (columns,), int64, or None
+        Ascending ids of the tokens that the columns stand for; None means that all of the vocabulary is there. A token
+        that is not has a logit of -inf: it can be named in every call, and is never chosen.
     """
 
-    def __init__(self, values: Floats) -> None:
-        self.values = values
+    def __init__(self, values: Floats, ids: Ints | None = None) -> None:
+        self.values, self._ids = values, ids
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, positions: Sequence[int]) -> HostLogits:
-        return HostLogits(self.values[list(positions)])
+        return HostLogits(self.values[list(positions)], self._ids)
 
     def probability(self, token: int) -> Floats:
-        probability: Floats = np.exp(self.values[:, token] - self._log_sum())
+        its = self.values[:, self._columns(token, token + 1)]
+        probability: Floats = np.exp(its - self._log_sum()[:, None]).sum(axis=1)
         return probability
 
     def ban(self, spans: Sequence[Sequence[Span]]) -> None:
         for row, ranges in zip(self.values, spans, strict=True):
             for start, stop in ranges:
-                row[start:stop] = -np.inf
+                row[self._columns(start, stop)] = -np.inf
 
     def suppress(self, tokens: Ints) -> None:
-        self.values[:, tokens] = -np.inf
+        columns = tokens
+        if self._ids is not None:
+            columns = self._ids.searchsorted(tokens)
+            columns = columns[self._ids.take(columns, mode="clip") == tokens]
+        self.values[:, columns] = -np.inf
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
-        for row, bonus in zip(self.values, bonuses, strict=True):
-            row[list(bonus)] += np.fromiter(bonus.values(), np.float32, len(bonus))
+        for row, its in zip(self.values, bonuses, strict=True):
+            for token, bonus in its.items():
+                row[self._columns(token, token + 1)] += np.float32(bonus)
 
     def prefer_timestamps(self, begin: int) -> None:
-        text, timestamps = self.values[:, :begin], self.values[:, begin:]
+        first = self._columns(begin, begin).start
+        text, timestamps = self.values[:, :first], self.values[:, first:]
         if not text.size:
             return
         text[_log_sum_exp(timestamps) > text.max(axis=1)] = -np.inf
 
     def top(self, k: int) -> tuple[Ints, Floats]:
-        ids = self.values.argmax(axis=1)[:, None] if k == 1 else _top_ids(self.values, k)
-        best = np.take_along_axis(self.values, ids, axis=1)
-        return ids, best - self._log_sum()[:, None]
+        columns = self.values.argmax(axis=1)[:, None] if k == 1 else _top_columns(self.values, k)
+        best = np.take_along_axis(self.values, columns, axis=1)
+        return self._tokens(columns), best - self._log_sum()[:, None]
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
-        peak = self.values.max(axis=1, keepdims=True)
-        mass = np.cumsum(np.exp((self.values - peak) / temperature, dtype=np.float64), axis=1)
-        ids = np.array(
-            [np.searchsorted(m, u * m[-1], side="right") for m, u in zip(mass, uniforms, strict=True)]
-        )
-        picked = np.take_along_axis(self.values, ids[:, None], axis=1)[:, 0]
-        return ids, picked - self._log_sum()
+        drawn = [_draw(row, temperature, u) for row, u in zip(self.values, uniforms, strict=True)]
+        columns = np.array(drawn, np.int64)
+        picked = np.take_along_axis(self.values, columns[:, None], axis=1)[:, 0]
+        return self._tokens(columns), picked - self._log_sum()
 
     def _log_sum(self) -> Floats:
         return _log_sum_exp(self.values)
+
+    def _columns(self, start: int, stop: int) -> slice:
+        """Columns of the tokens from `start` to before `stop`."""
+        return (
+            slice(start, stop) if self._ids is None else slice(*self._ids.searchsorted((start, stop)).tolist())
+        )
+
+    def _tokens(self, columns: Ints) -> Ints:
+        return columns if self._ids is None else self._ids[columns]
+
+
+def _draw(row: Floats, temperature: float, uniform: float) -> int:
+    """Column where the distribution at a temperature first exceeds a number in [0, 1)."""
+    mass = ((row - row.max()) / temperature).astype(np.float64)
+    np.cumsum(np.exp(mass, out=mass), out=mass)
+    return int(mass.searchsorted(uniform * mass[-1], side="right"))
 
 
 def _log_sum_exp(values: Floats) -> Floats:
     """Log of the sum of exponentials a row; -inf for a row that is -inf throughout."""
     peak = values.max(axis=1, initial=-np.inf)
     finite = np.where(np.isfinite(peak), peak, np.float32(0))
+    total, shifted = np.empty_like(finite), np.empty(values.shape[1], np.float32)
+    for row, its in enumerate(values):  # so that what is in between stays in the processor's cache
+        total[row] = np.exp(np.subtract(its, finite[row], out=shifted), out=shifted).sum()
     with np.errstate(divide="ignore"):
-        total: Floats = finite + np.log(np.exp(values - finite[:, None]).sum(axis=1))
-    return total
+        return finite + np.log(total)
 
 
-def _top_ids(values: Floats, k: int) -> Ints:
-    """Ids of the k largest values of each row, largest first, the lower id first among equals.
+def _top_columns(values: Floats, k: int) -> Ints:
+    """Columns of the k largest values of each row, largest first, the lower column first among equals.
 
     The k largest lie in the k blocks with the largest maxima, so only those are sorted.
     """
@@ -89,7 +114,7 @@ def _top_ids(values: Floats, k: int) -> Ints:
     best = np.empty((rows, k), np.int64)
     for row in range(rows):
         blocks = np.sort(np.argsort(-maxima[row], kind="stable")[:k])
-        ids = (starts[blocks, None] + np.arange(BLOCK)).ravel()
-        ids = ids[ids < width]
-        best[row] = ids[np.argsort(-values[row, ids], kind="stable")[:k]]
+        columns = (starts[blocks, None] + np.arange(BLOCK)).ravel()
+        columns = columns[columns < width]
+        best[row] = columns[np.argsort(-values[row, columns], kind="stable")[:k]]
     return best

@@ -10,7 +10,7 @@ import numpy as np
 from harken.backends.host import HostLogits
 from harken.backends.numpy import model
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats
+from harken.contract import Capabilities, Features, Floats, Ints
 from harken.types import Dims
 
 
@@ -35,25 +35,43 @@ class NumpyBackend:
         By the names of the original state dict, any float dtype.
     alignment_heads : tuple of (layer, head), or None
         Whose cross-attention sessions keep; None stands for all of the upper half of the decoder.
+    shares_encoder : bool
+        Whether this is to be a decoder alone, as it is anyway where `dims` are: its encoder's weights are not read,
+        features are adopted from a backend with the same encoder, and `encode` must not be called.
+    vocabulary : ndarray of int64, or None
+        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     """
 
     def __init__(
-        self, dims: Dims, weights: Mapping[str, Floats], *, alignment_heads: Heads | None = None
+        self,
+        dims: Dims,
+        weights: Mapping[str, Floats],
+        *,
+        alignment_heads: Heads | None = None,
+        shares_encoder: bool = False,
+        vocabulary: Ints | None = None,
     ) -> None:
-        self.dims = dims
+        self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
-        self.weights = {name: np.asarray(value, np.float32) for name, value in weights.items()}
+        self.vocabulary = vocabulary
+        names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
+        self.weights = {name: np.asarray(weights[name], np.float32) for name in names}
         self.capabilities = Capabilities(
             name="numpy", precision="fp32", device="cpu", detail=f"numpy {np.__version__}"
         )
 
     def encode(self, mel: Floats) -> NumpyFeatures:
+        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
         return NumpyFeatures(np.stack([model.encode(m, self.weights, self.dims) for m in mel]))
+
+    def adopt(self, features: Features) -> NumpyFeatures:
+        assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
+        return features
 
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NumpySession:
-        assert isinstance(features, NumpyFeatures), "features come from this backend's own encode"
+        assert isinstance(features, NumpyFeatures), "features come from this backend's own encode or adopt"
         return NumpySession(self, features, rows, capacity, attention=attention)
 
 
@@ -83,8 +101,9 @@ class NumpySession:
         ]
         assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
         wanted = [self._decode(row)[0][-min(tail, len(new)) :] for row, new in enumerate(tokens) if len(new)]
-        nothing = np.empty((0, self._backend.dims.n_vocab), np.float32)
-        return HostLogits(np.concatenate([nothing, *wanted]))
+        logits = np.concatenate([np.empty((0, self._backend.dims.n_vocab), np.float32), *wanted])
+        part = self._backend.vocabulary
+        return HostLogits(logits if part is None else logits.take(part, axis=1), part)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [(audio, seen[:n]) for (audio, seen), n in zip(self._rows, lengths, strict=True)]

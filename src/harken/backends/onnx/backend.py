@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,13 @@ from harken.backends.onnx.runtimes import Graph, InPlaceGraph, OnnxRuntimeGraph,
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats
+from harken.contract import Capabilities, Features, Floats, Ints
 from harken.types import Dims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 7
+FORMAT = 8
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -47,6 +47,11 @@ class OnnxBackend:
     alignment_heads : tuple of (layer, head), or None
         Whose cross-attention sessions keep if they are asked to; None stands for all of the upper half of the
         decoder.
+    shares_encoder : bool
+        Whether this is to be a decoder alone, as it is anyway where `dims` are: nothing of its encoder is read, built
+        or loaded, features are adopted from a backend with the same encoder, and `encode` must not be called.
+    vocabulary : ndarray of int64, or None
+        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
 
     Raises
     ------
@@ -66,17 +71,22 @@ class OnnxBackend:
         threads: int | None = None,
         cache: Path | None = None,
         alignment_heads: Heads | None = None,
+        shares_encoder: bool = False,
+        vocabulary: Ints | None = None,
     ) -> None:
-        self.dims = dims
+        self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.vocabulary = vocabulary
         self.threads = threads or usable_processors()
         self.plan = make_plan(precision)
-        store = GraphStore(cache or default_root())
-        # Each loads mostly outside of Python, so together they take the time of the slower one.
-        with ThreadPoolExecutor(2) as pool:
-            encoder = pool.submit(self._load_encoder, partial(self._path, store, digest, weights))
-            decoder = pool.submit(self._load_decoder, partial(self._path, store, digest, weights))
-            self._encoder, self._decoder = encoder.result(), decoder.result()
+        path = partial(self._path, GraphStore(cache or default_root()), digest, weights)
+        # They load mostly outside of Python, so together they take the time of the slowest one.
+        with ThreadPoolExecutor(3) as pool:
+            encoder = pool.submit(self._load_before, path, "encoder") if self.dims.has_encoder else None
+            bridge = pool.submit(self._load_before, path, "bridge")
+            decoder = pool.submit(self._load_decoder, path)
+        self._encoder = encoder and encoder.result()
+        self._bridge, self._decoder = bridge.result(), decoder.result()
         self.capabilities = Capabilities(
             name="onnx",
             precision=self.plan.precision,
@@ -85,40 +95,68 @@ class OnnxBackend:
         )
 
     def encode(self, mel: Floats) -> OnnxFeatures:
-        dims, (audios, _, frames) = self.dims, mel.shape
-        shape = (audios, dims.n_text_head, frames // 2, dims.n_text_state // dims.n_text_head)
-        cross = {
-            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
-        }
-        for audio in range(audios):
-            one = slice(audio, audio + 1)
-            self._encoder({"mel": np.ascontiguousarray(mel[one])}, {name: cross[name][one] for name in cross})
-        return OnnxFeatures(cross)
+        assert self._encoder, "this backend has no encoder of its own: it adopts features"
+        heard = np.empty((len(mel), mel.shape[2] // 2, self.dims.n_audio_state), np.float32)
+        for one in _windows(len(mel)):
+            self._encoder({"mel": np.ascontiguousarray(mel[one])}, {"heard": heard[one]})
+        return self._listen(heard)
+
+    def adopt(self, features: Features) -> OnnxFeatures:
+        assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
+        return self._listen(features.heard)
 
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> OnnxSession:
-        assert isinstance(features, OnnxFeatures), "features come from this backend's own encode"
-        heads = len(self.alignment_heads) if attention else 0
-        return OnnxSession(self._decoder, self.dims, features, rows, capacity, alignment_heads=heads)
+        assert isinstance(features, OnnxFeatures), "features come from this backend's own encode or adopt"
+        return OnnxSession(
+            self._decoder,
+            self.dims,
+            features,
+            rows,
+            capacity,
+            alignment_heads=len(self.alignment_heads) if attention else 0,
+            vocabulary=self.vocabulary,
+        )
 
-    def _load_encoder(self, path: Callable[[str, str], Path]) -> InPlaceGraph:
+    def _listen(self, heard: Floats) -> OnnxFeatures:
+        dims, (audios, positions, _) = self.dims, heard.shape
+        shape = (audios, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
+        cross = {
+            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+        for one in _windows(audios):
+            self._bridge({"heard": heard[one]}, {name: array[one] for name, array in cross.items()})
+        return OnnxFeatures(heard, cross)
+
+    def _load_before(self, path: Callable[[str, str], Path], part: str) -> InPlaceGraph:
+        """Load what comes before the decoder and runs once a window."""
         runtime, precision = self.plan.encoder
         if runtime == "openvino":
-            return OpenVinoGraph(path("encoder", precision), self.threads, precision)
-        return OnnxRuntimeGraph(path("encoder", precision), self.threads)
+            return OpenVinoGraph(path(part, precision), self.threads, precision)
+        return OnnxRuntimeGraph(path(part, precision), self.threads)
 
     def _load_decoder(self, path: Callable[[str, str], Path]) -> Graph:
         _, precision = self.plan.decoder
         return OnnxRuntimeGraph(path("decoder", precision), self.threads)
 
     def _path(
-        self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], half: str, precision: str
+        self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], part: str, precision: str
     ) -> Path:
         kind = "int8" if precision == "int8" else "float"
-        build = partial(_build, half, kind, weights, self.dims, self.alignment_heads)
-        heads = f"-{zlib.crc32(repr(self.alignment_heads).encode()):08x}" if half == "decoder" else ""
-        return store.get(f"{digest[:32]}-{half}-{kind}{heads}-v{FORMAT}", build)
+        build = partial(_build, part, kind, weights, self.dims, self.alignment_heads, self.vocabulary)
+        choice = f"-{self._choice():08x}" if part == "decoder" else ""
+        return store.get(f"{digest[:32]}-{part}-{kind}{choice}-v{FORMAT}", build)
+
+    def _choice(self) -> int:
+        """Checksum of what was chosen for the decoder's graph beside weights and precision."""
+        heads = zlib.crc32(repr(self.alignment_heads).encode())
+        return heads if self.vocabulary is None else zlib.crc32(self.vocabulary.tobytes(), heads)
+
+
+def _windows(audios: int) -> Iterator[slice]:
+    """Slices of one window each, which is what the graphs before the decoder take."""
+    return (slice(audio, audio + 1) for audio in range(audios))
 
 
 def usable_processors() -> int:
@@ -129,13 +167,20 @@ def usable_processors() -> int:
 
 
 def _build(
-    half: str, kind: str, weights: Mapping[str, NDArray[Any]], dims: Dims, alignment_heads: Heads
+    part: str,
+    kind: str,
+    weights: Mapping[str, NDArray[Any]],
+    dims: Dims,
+    alignment_heads: Heads,
+    vocabulary: Ints | None,
 ) -> ModelProto:
-    """Build the graph of one half; only this needs the onnx package, so a warm start does not wait for it."""
+    """Build one graph; only this needs the onnx package, so a warm start does not wait for it."""
     from harken.backends.onnx import graphs
     from harken.backends.onnx.linear import float_linear, int8_linear
 
-    if half == "encoder":
+    if part == "encoder":
         return graphs.encoder(weights, dims)
+    if part == "bridge":
+        return graphs.bridge(weights, dims)
     linear = int8_linear if kind == "int8" else float_linear
-    return graphs.decoder(weights, dims, linear, alignment_heads)
+    return graphs.decoder(weights, dims, linear, alignment_heads, vocabulary)

@@ -18,20 +18,19 @@ import onnx
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.linear import Linear, float_linear
 from harken.checkpoints.alignment import Heads
-from harken.contract import Floats
+from harken.contract import Floats, Ints
 from harken.types import Dims
 
 Weights = Mapping[str, Floats]
 
 
 def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
-    """Encoder of one window of T positions, with the cross-attention's keys and values of every decoder layer.
+    """Encoder of one window of T positions.
 
     Inputs
         mel (1, n_mels, 2 T) float32, T up to n_audio_ctx
     Outputs
-        for each decoder layer i
-        cross_k.i and cross_v.i (1, heads, T, head size)
+        heard (1, T, n_audio_state)
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
@@ -54,27 +53,44 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
         y = layer.merge(graph.op("MatMul", weight, value), state)
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
-    features = graph.layer_norm(x, weights, "encoder.ln_post")
+    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "heard", (1, "T", state))
+    return graph.model()
+
+
+def bridge(weights: Weights, dims: Dims) -> onnx.ModelProto:
+    """What a decoder makes of one window of T positions that an encoder has heard, its own or that of another model.
+
+    Inputs
+        heard (1, T, n_audio_state) as from the encoder
+    Outputs
+        for each decoder layer i, keys and values of the cross-attention
+        cross_k.i and cross_v.i (1, heads, T, head size)
+    """
     heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    graph = GraphBuilder("bridge")
+    layer = _Layers(graph, weights, float_linear)
+    heard = graph.input("heard", (1, "T", dims.n_audio_state))
     for i in range(dims.n_text_layer):
-        name = f"decoder.blocks.{i}.cross_attn"
         for part in ("key", "value"):
-            cross = layer.split(layer.linear(features, f"{name}.{part}"), heads)
+            cross = layer.split(layer.linear(heard, f"decoder.blocks.{i}.cross_attn.{part}"), heads)
             graph.output(cross, f"cross_{part[0]}.{i}", (1, heads, "T", head))
     return graph.model()
 
 
-def decoder(weights: Weights, dims: Dims, linear: Linear, alignment_heads: Heads) -> onnx.ModelProto:
+def decoder(
+    weights: Weights, dims: Dims, linear: Linear, alignment_heads: Heads, vocabulary: Ints | None = None
+) -> onnx.ModelProto:
     """Decoder of A windows of T positions with Q queries each over S slots of the past, and logits at P positions.
 
     Inputs
         tokens, positions (A, Q) int64; past_mask (A, 1, Q, S) and fresh_mask (A, 1, Q, Q) float32, added to
         the scores; wanted (P,) int64, which of the A * Q queries get logits; aligned (1,) int64, how many
         queries of each window, N, tell what they listen to; for each layer i cross_k.i and cross_v.i as from
-        the encoder; past_k.i and past_v.i (A, heads, S, head size)
+        the bridge; past_k.i and past_v.i (A, heads, S, head size)
     Outputs
-        logits (P, n_vocab); for each layer i fresh_k.i and fresh_v.i (A, heads, Q, head size); fresh_attention
-        (A, alignment heads, N, T), softmax weights of these heads in the order of layers
+        logits (P, n_vocab), or of the tokens in `vocabulary` alone; for each layer i fresh_k.i and fresh_v.i
+        (A, heads, Q, head size); fresh_attention (A, alignment heads, N, T), softmax weights of these heads in
+        the order of layers
     """
     state, heads = dims.n_text_state, dims.n_text_head
     head = state // heads
@@ -127,8 +143,9 @@ def decoder(weights: Weights, dims: Dims, linear: Linear, alignment_heads: Heads
         x = layer.mlp(x, block)
     x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)
     x = graph.layer_norm(x, weights, "decoder.ln")
-    logits = linear(graph, x, np.asarray(weights["decoder.token_embedding.weight"], np.float32))
-    graph.output(logits, "logits", ("P", dims.n_vocab))
+    embedding = weights["decoder.token_embedding.weight"]
+    rows = np.asarray(embedding if vocabulary is None else embedding[vocabulary], np.float32)
+    graph.output(linear(graph, x, rows), "logits", ("P", len(rows)))
     told = graph.op("Concat", *attention, axis=1)
     graph.output(told, "fresh_attention", ("A", len(alignment_heads), "N", "T"))
     return graph.model()

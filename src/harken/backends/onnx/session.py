@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from harken.backends.host import HostLogits
 from harken.backends.onnx.runtimes import Arrays, Graph
-from harken.contract import Floats
+from harken.contract import Floats, Ints
 from harken.types import Dims
 
 HIDDEN = np.float32(-1e9)
@@ -30,18 +30,26 @@ ATTENTION = "past_attention"
 
 
 class OnnxFeatures:
-    """Cross-attention keys and values of some windows, one array a graph input with the windows along axis 0."""
+    """What the encoder heard in some windows, and the cross-attention's keys and values that a decoder makes of it.
 
-    def __init__(self, cross: dict[str, Floats]) -> None:
-        self.cross = cross
+    Parameters
+    ----------
+    heard : ndarray of shape (audios, positions, n_audio_state), float32
+        The encoder's output, kept for decoders that adopt it.
+    cross : dict of str to ndarray
+        One array a graph input, with the windows along axis 0.
+    """
+
+    def __init__(self, heard: Floats, cross: dict[str, Floats]) -> None:
+        self.heard, self.cross = heard, cross
 
     @property
     def audios(self) -> int:
-        return len(next(iter(self.cross.values())))
+        return len(self.heard)
 
     @property
     def positions(self) -> int:
-        return int(next(iter(self.cross.values())).shape[2])
+        return int(self.heard.shape[1])
 
     def take(self, audios: Sequence[int]) -> dict[str, Floats]:
         """The arrays of the given windows; no copy when these are all of them in order."""
@@ -64,6 +72,8 @@ class OnnxSession:
         Most tokens of a row.
     alignment_heads : int
         How many of them the graph has, if their cross-attention is to be kept in slots too; else 0.
+    vocabulary : ndarray of int64, or None
+        Ids of the tokens that the graph gives logits of; None is all.
     """
 
     def __init__(
@@ -75,9 +85,10 @@ class OnnxSession:
         capacity: int,
         *,
         alignment_heads: int = 0,
+        vocabulary: Ints | None = None,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
-        self._alignment_heads = alignment_heads
+        self._alignment_heads, self._vocabulary = alignment_heads, vocabulary
         self._audios = list(dict.fromkeys(rows))
         self._cross = features.take(self._audios)
         self._lane = [self._audios.index(audio) for audio in rows]
@@ -95,12 +106,13 @@ class OnnxSession:
             for lane in range(len(self._audios))
         ]
         if not any(lanes):
-            return HostLogits(np.empty((0, self._dims.n_vocab), np.float32))
+            columns = self._dims.n_vocab if self._vocabulary is None else len(self._vocabulary)
+            return HostLogits(np.empty((0, columns), np.float32), self._vocabulary)
         free = self._reserve(lanes, tokens)
         past = {name: array for name, array in self._store.items() if name != ATTENTION}
         out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **past})
         self._write(out, lanes, tokens, free)
-        return HostLogits(out["logits"])
+        return HostLogits(out["logits"], self._vocabulary)
 
     def _queries(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int) -> dict[str, Any]:
         """New tokens of all rows side by side in their lanes, and what each of them may look at."""
