@@ -4,10 +4,11 @@
 >>> harken.load("tiny.en").transcribe("talk.mp3").text
 """
 
-from harken.api import Recognizer, Transcription, load
+from harken.api import Recognizer, load
 from harken.errors import HarkenError
 from harken.results import Segment, Transcript, Word
 from harken.transcribe import TranscribeOptions
+from harken.transcription import Transcription
 
 __version__ = "0.1.0"
 

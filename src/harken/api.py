@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from harken.audio import AudioSource, stream
+from harken.checkpoints import open_checkpoint, resolve
 from harken.contract import Backend
-from harken.decoding import DecodeStats
+from harken.decoding import Speculator
 from harken.decoding.language import allowed_languages
+from harken.engines import Engines
 from harken.errors import OptionError
-from harken.results import Segment, Transcript, Word
+from harken.results import Word
 from harken.text import Tokenizer
 from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, find_words
+from harken.transcription import Transcription
 from harken.types import Dims
-
-BACKENDS = ("onnx", "torch", "numpy")
 
 
 def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
+    assistant: str | os.PathLike[str] | None = None,
     backend: str = "onnx",
     device: str = "auto",
     precision: str = "auto",
@@ -40,6 +43,10 @@ def load(
         ``"tiny.en"``, which comes with harken; a path to a checkpoint (CTranslate2 or Hugging Face directory, original
         ``.pt``, ggml file); a name such as ``"small"``; or a Hugging Face repository such as
         ``"openai/whisper-small"``.
+    assistant : str or path, optional
+        What drafts for the model, which makes it faster and changes no word: a model, named like `model`, of the same
+        vocabulary, or a decoder that was made for it (see docs/training.md); ``"ngram"``, which looks up what was said
+        before; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
     backend : {"onnx", "torch", "numpy"}
         The CPU engine, the GPU engine (which takes the extra ``harken[torch]``), or the slow oracle.
     device : str
@@ -64,52 +71,30 @@ def load(
     Raises
     ------
     CheckpointNotFound
-        If there is no such model.
+        If there is no such model or assistant.
     CheckpointError
         If it is damaged or not Whisper.
     OptionError
-        If `backend`, `device` or `precision` is not one of those above, or this machine cannot compute there or in it.
+        If `backend`, `device` or `precision` is not one of those above, or this machine cannot compute there or in it;
+        or if the assistant has another vocabulary.
     BackendUnavailable
         If the runtime is not installed.
     """
-    from harken.checkpoints import open_checkpoint, resolve
-
-    if backend not in BACKENDS:
-        raise OptionError("backend", backend, " or ".join(BACKENDS))
-    if backend != "torch" and device not in ("auto", "cpu"):
-        raise OptionError("device", device, f"auto or cpu with backend={backend!r}")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise OptionError("threads", threads, "an integer from 1 to 1024")
+    engines = Engines(
+        backend=backend,
+        device=device,
+        precision=precision,
+        threads=threads,
+        cache=Path(cache) if cache is not None else None,
+    )
     checkpoint = open_checkpoint(resolve(model, revision=revision, download=download))
-    engine: Backend
-    if backend == "numpy":
-        from harken.backends.numpy import NumpyBackend
-
-        engine = NumpyBackend(checkpoint.dims, checkpoint.weights, alignment_heads=checkpoint.alignment_heads)
-    elif backend == "torch":
-        from harken.backends.torch import TorchBackend
-
-        engine = TorchBackend(
-            checkpoint.dims,
-            checkpoint.weights,
-            device=device,
-            precision=precision,
-            threads=threads,
-            alignment_heads=checkpoint.alignment_heads,
+    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    speculator = None
+    if assistant is not None:
+        speculator = engines.make_speculator(
+            assistant, checkpoint, tokenizer, name=str(model), clock=perf_counter, download=download
         )
-    else:
-        from harken.backends.onnx import OnnxBackend
-
-        engine = OnnxBackend(
-            checkpoint.dims,
-            checkpoint.weights,
-            checkpoint.weights.digest,
-            precision=precision,
-            threads=threads,
-            cache=Path(cache) if cache is not None else None,
-            alignment_heads=checkpoint.alignment_heads,
-        )
-    return Recognizer(engine, Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab), str(model))
+    return Recognizer(engines.make(checkpoint), tokenizer, str(model), speculator)
 
 
 class Recognizer:
@@ -121,12 +106,17 @@ class Recognizer:
     tokenizer : Tokenizer
     model : str
         How results name the model.
+    speculator : Speculator or None
+        What drafts for it.
     """
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, model: str) -> None:
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, model: str, speculator: Speculator | None = None
+    ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.model = model
+        self.speculator = speculator
 
     def __repr__(self) -> str:
         return f"Recognizer({self.model!r}, {self.backend.capabilities.detail})"
@@ -199,7 +189,7 @@ class Recognizer:
             **{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes}
         )
         options = self.checked(options, **changes)
-        hearing = Hearing(self.backend, self.tokenizer, options)
+        hearing = self._hearing(options)
         works = [
             LongForm(hearing, stream(audio), each.get(position, hooks)) for position, audio in enumerate(audios)
         ]
@@ -224,7 +214,7 @@ class Recognizer:
             decided, or else the mean of all that were asked. Empty for a recording without speech.
         """
         options = self.checked(options, **{**changes, "language": None})
-        return LongForm(Hearing(self.backend, self.tokenizer, options), stream(audio)).detect_language()
+        return LongForm(self._hearing(options), stream(audio)).detect_language()
 
     def align(
         self, audio: AudioSource, text: str, options: TranscribeOptions | None = None, /, **changes: Any
@@ -261,7 +251,7 @@ class Recognizer:
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
         options = self.checked(options, **changes)
-        return tuple(find_words(Hearing(self.backend, self.tokenizer, options), stream(audio), text))
+        return tuple(find_words(self._hearing(options), stream(audio), text))
 
     def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
         """Options with some changes, if this model can do what they ask for.
@@ -282,73 +272,5 @@ class Recognizer:
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
         return options
 
-
-class Transcription:
-    """A transcription in progress: iterate for segments as they are decoded.
-
-    Iterating again starts from the first segment and decodes nothing twice; what ended the work early is raised
-    again behind the last segment.
-    """
-
-    def __init__(self, work: LongForm, batch: Batch, model: str) -> None:
-        self._work, self._model = work, model
-        self._segments = batch.segments(work)
-        self._done: list[Segment] = []
-        self._failure: BaseException | None = None
-
-    def __iter__(self) -> Iterator[Segment]:
-        index = 0
-        while index < len(self._done) or self._decode_one():
-            yield self._done[index]
-            index += 1
-
-    def _decode_one(self) -> bool:
-        """Decode one more segment; False where there is none."""
-        if self._failure:
-            raise self._failure
-        try:
-            self._done.append(next(self._segments))
-        except StopIteration:
-            return False
-        except BaseException as failure:
-            self._failure = failure
-            raise
-        return True
-
-    @property
-    def language(self) -> str | None:
-        """Code of the language; None until the first window has been decoded."""
-        return self._work.language
-
-    @property
-    def stats(self) -> DecodeStats:
-        """What decoding has cost so far."""
-        return self._work.stats
-
-    @property
-    def text(self) -> str:
-        """The whole text; decodes what has not been decoded."""
-        return self.result().text
-
-    def stop(self) -> None:
-        """Decode no more than has been decoded."""
-        self._work.stop()
-
-    def so_far(self) -> Transcript:
-        """What has been decoded up to now."""
-        return Transcript(
-            segments=(*self._done, *self._work.ready),
-            language=self._work.language or "en",
-            language_probability=self._work.language_probability,
-            duration_s=self._work.duration_s,
-            model=self._model,
-            task=self._work.options.task,
-            dropped=tuple(self._work.dropped),
-            speech=self._work.speech,
-        )
-
-    def result(self) -> Transcript:
-        """Decode what has not been decoded and return the whole."""
-        for _ in self:
-            pass
-        return self.so_far()
+    def _hearing(self, options: TranscribeOptions) -> Hearing:
+        return Hearing(self.backend, self.tokenizer, options, self.speculator, perf_counter)

@@ -27,6 +27,7 @@ LAYERS = (
     ("evaluation", "plot"),
     ("__init__",),
     ("api",),
+    ("engines", "transcription"),
     ("transcribe",),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
@@ -58,7 +59,7 @@ CLOCKS_AND_THREADS = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors"),
     *("signal", "socket", "threading", "time"),
 }
-MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation")
+MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation", "harken.api")
 
 NOT_AT_START = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),

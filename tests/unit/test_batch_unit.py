@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harken.api import Recognizer, Transcription
+from harken.api import Recognizer
 from harken.backends.host import HostLogits
 from harken.contract import Floats
 from harken.errors import AudioError, Cancelled
 from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, listener, windows
+from harken.transcription import Transcription
 from loudness import Loudness, loud
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, RecitalSession, Window, line

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 
-from harken.api import Recognizer, Transcription
+from harken.api import Recognizer
 from harken.atomic import open_atomic
 from harken.cli.exits import SOME_FAILED, Stop
 from harken.cli.inputs import length_s, recording
@@ -22,6 +22,7 @@ from harken.formats import Form, Layout, render
 from harken.results import Attempt, Segment, Transcript
 from harken.transcribe import Hooks, TranscribeOptions
 from harken.transcribe.hooks import Progress
+from harken.transcription import Transcription
 
 
 @dataclass

@@ -11,8 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from harken.api import BACKENDS, Recognizer, load
+from harken.api import Recognizer, load
 from harken.backends.onnx.plan import PRECISIONS
+from harken.engines import BACKENDS
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
@@ -68,6 +69,10 @@ _MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "model": (
         ("-m", "--model"),
         {"default": "tiny.en", "help": "Name (see 'harken models'), path, or owner/name on Hugging Face."},
+    ),
+    "assistant": (
+        ("--assistant",),
+        {"metavar": "MODEL|ngram|auto", "help": "What drafts for the model: the same text in less time."},
     ),
     "precision": (
         ("--precision",),

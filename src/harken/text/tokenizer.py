@@ -111,6 +111,10 @@ class Tokenizer:
         self.no_timestamps = self.translate + 5
         self.timestamp_begin = self.translate + 6
 
+    def same_vocabulary(self, other: Tokenizer) -> bool:
+        """Whether every id stands for the same in both."""
+        return (self.n_vocab, *self._tokens) == (other.n_vocab, *other._tokens)
+
     @classmethod
     def open(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
         """Build from whatever a checkpoint has: its tokens, its file, or else the built-in vocabulary."""

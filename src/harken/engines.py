@@ -1,0 +1,204 @@
+"""From checkpoints to engines: the backend of a model, and what drafts for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harken.checkpoints import Checkpoint, open_checkpoint, resolve, shares_encoder
+from harken.contract import Backend, Ints
+from harken.decoding import Assistant, Speculator
+from harken.errors import CheckpointNotFound, OptionError
+from harken.text import Tokenizer, frequent_ids
+from harken.types import Dims
+
+BACKENDS = ("onnx", "torch", "numpy")
+AUTO, NGRAM = "auto", "ngram"
+SMALL = ("tiny.en", "tiny")
+"""Models that draft for larger ones of the same vocabulary if nothing is said about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Makes backends of one kind.
+
+    Parameters
+    ----------
+    backend : {"onnx", "torch", "numpy"}
+    device, precision : str
+        As `harken.load` takes them.
+    threads : int or None
+    cache : Path or None
+        Where compiled graphs are kept.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed.
+    """
+
+    backend: str = "onnx"
+    device: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise OptionError("backend", self.backend, " or ".join(BACKENDS))
+        if self.backend != "torch" and self.device not in ("auto", "cpu"):
+            raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise OptionError("threads", self.threads, "an integer from 1 to 1024")
+
+    def make(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        precision: str | None = None,
+        shares_encoder: bool = False,
+        vocabulary: Ints | None = None,
+    ) -> Backend:
+        """Make the backend of a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint : Checkpoint
+        precision : str or None
+            Instead of the usual one.
+        shares_encoder : bool
+            Whether to leave its encoder out.
+        vocabulary : ndarray of int64, or None
+            Ids that logits cover; None is all.
+
+        Raises
+        ------
+        OptionError
+            If this machine cannot compute there or in that precision.
+        BackendUnavailable
+            If the runtime is not installed.
+        """
+        dims, weights, heads = checkpoint.dims, checkpoint.weights, checkpoint.alignment_heads
+        if self.backend == "numpy":
+            from harken.backends.numpy import NumpyBackend
+
+            return NumpyBackend(
+                dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocabulary=vocabulary
+            )
+        if self.backend == "torch":
+            from harken.backends.torch import TorchBackend
+
+            return TorchBackend(
+                dims,
+                weights,
+                device=self.device,
+                precision=precision or self.precision,
+                threads=self.threads,
+                alignment_heads=heads,
+                shares_encoder=shares_encoder,
+                vocabulary=vocabulary,
+            )
+        from harken.backends.onnx import OnnxBackend
+
+        return OnnxBackend(
+            dims,
+            weights,
+            weights.digest,
+            precision=precision or self.precision,
+            threads=self.threads,
+            cache=self.cache,
+            alignment_heads=heads,
+            shares_encoder=shares_encoder,
+            vocabulary=vocabulary,
+        )
+
+    def make_speculator(
+        self,
+        assistant: str | os.PathLike[str],
+        model: Checkpoint,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        clock: Callable[[], float],
+        download: bool = True,
+    ) -> Speculator:
+        """Make what drafts for a model.
+
+        Parameters
+        ----------
+        assistant : str or path
+            A model, ``"ngram"``, or ``"auto"``: the smallest model of the same vocabulary that is on this machine, if
+            that is much smaller than `model`, else ``"ngram"``.
+        model : Checkpoint
+        tokenizer : Tokenizer
+            Of the model.
+        name : str
+            How errors name the model.
+        clock : callable
+            Seconds.
+        download : bool
+            Whether the assistant may be downloaded.
+
+        Raises
+        ------
+        CheckpointNotFound
+            If there is no such assistant.
+        CheckpointError
+            If it is damaged, not Whisper, or a decoder made for another model.
+        OptionError
+            If it does not speak the model's vocabulary, or hears in another way.
+        """
+        checkpoint: Checkpoint | None = None
+        if assistant == AUTO:
+            checkpoint = _smaller(model)
+        elif assistant != NGRAM:
+            checkpoint = open_checkpoint(resolve(assistant, download=download), assistant=True)
+        if checkpoint is None:
+            return Speculator(clock, ngram=True)
+        _check_match(str(assistant), checkpoint, name, model, tokenizer)
+        shared = shares_encoder(checkpoint, model)
+        frequent = checkpoint.frequent if checkpoint.frequent is not None else frequent_ids(tokenizer)
+        # On the CPU a draft is never worse for being int8: what it proposes is verified anyway.
+        precision = "int8" if self.backend == "onnx" else None
+        backend = self.make(checkpoint, precision=precision, shares_encoder=shared, vocabulary=frequent)
+        return Speculator(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
+
+
+def _smaller(model: Checkpoint) -> Checkpoint | None:
+    """A model on this machine that is much smaller and has the same vocabulary."""
+    for name in SMALL:
+        try:
+            checkpoint = open_checkpoint(resolve(name, download=False))
+        except CheckpointNotFound:
+            continue
+        if checkpoint.dims.n_vocab == model.dims.n_vocab and 2 * _step(checkpoint.dims) <= _step(model.dims):
+            return checkpoint
+    return None
+
+
+def _step(dims: Dims) -> int:
+    """Weights that the layers of a decoder read in a step, but for a constant."""
+    return dims.n_text_layer * dims.n_text_state**2
+
+
+def _check_match(assistant: str, its: Checkpoint, name: str, model: Checkpoint, tokenizer: Tokenizer) -> None:
+    """Refuse an assistant that cannot draft for a model.
+
+    Raises
+    ------
+    OptionError
+        If its vocabulary is another, or it takes another log-mel or context.
+    """
+    has, needs = its.dims.n_vocab, model.dims.n_vocab
+    if not tokenizer.same_vocabulary(Tokenizer.open(its.vocabulary, has)):
+        others = ", but not the same" if has == needs else ""
+        allowed = f"a model with the {needs} tokens of {name}; {assistant} has {has}{others}"
+        raise OptionError("assistant", assistant, allowed)
+    hears = ("n_mels", "n_audio_ctx") if its.has_encoder else ("n_audio_ctx",)
+    for field in (*hears, "n_text_ctx"):
+        has, needs = getattr(its.dims, field), getattr(model.dims, field)
+        if has != needs:
+            allowed = f"a model with {field}={needs}, as {name}; {assistant} has {has}"
+            raise OptionError("assistant", assistant, allowed)
