@@ -15,7 +15,7 @@ from harken.transcribe.hearing import Hearing, Job, Outcome, Probabilities
 from harken.transcribe.hooks import Hooks
 from harken.transcribe.options import TranscribeOptions
 from harken.transcribe.packing import Spans, length
-from harken.transcribe.segments import Cut, cut, ends_alone
+from harken.transcribe.segments import Cut, cut, earlier, ends_alone
 from harken.transcribe.settle import settle
 from harken.transcribe.views import View
 from harken.transcribe.words import window_words
@@ -86,6 +86,7 @@ class Lane:
         self._at, self._frames = 0, 0
         self._language: str | None = None
         self._segments: list[tuple[Segment, str | None]] = []
+        self._unfinished: tuple[int, ...] = ()
         self.ended = False
         self.done_s = 0.0
 
@@ -110,12 +111,14 @@ class Lane:
             prompt=lambda language: form.prompt(language, self._context.previous),
             account=form.account,
             hooks=form.hooks,
+            previous=self._unfinished,
         )
 
     def take(self, outcome: Outcome) -> None:
         """Cut what was said into segments and go on behind it."""
         form, decoded = self._form, outcome.decoded
         advance = self._frames / FRAMES_PER_STEP
+        self._unfinished = ()
         if not form.options.is_silence(decoded):
             # A window without timestamps is one segment, whatever a model puts into it.
             tokenizer, tokens = form.hearing.tokenizer, decoded.hypothesis.tokens
@@ -128,6 +131,7 @@ class Lane:
             if last_word_s is not None and not (self._view.whole or ends_alone(tokens, begin)):
                 behind = last_word_s * FRAMES_PER_SECOND - self._seek
                 advance = behind / FRAMES_PER_STEP if round(behind) > 0 else advance  # else it would stay
+            self._unfinished = earlier(tokens[sum(len(its.tokens) for its in cuts) :], begin, round(advance))
         self._at += min(round(advance * FRAMES_PER_STEP), self._frames)  # not into the padding
         self.done_s = self._view.end_s(self._at)
         if not form.parallel:  # else other lanes may have gone on, and what is known of the language with them

@@ -72,3 +72,8 @@ def cut(
 def ends_alone(tokens: Sequence[int], timestamp_begin: int) -> bool:
     """Whether the last token is a timestamp behind text."""
     return [token >= timestamp_begin for token in tokens[-2:]] == [False, True]
+
+
+def earlier(tokens: Sequence[int], timestamp_begin: int, steps: int) -> tuple[int, ...]:
+    """Tokens as they would be in a window that begins so many steps later."""
+    return tuple(max(token - steps, timestamp_begin) if token >= timestamp_begin else token for token in tokens)
