@@ -35,8 +35,8 @@ class Lookup:
 
     texts: Sequence[Sequence[int]]
     same_audio: bool = False
-    shortest_match: int = 2
-    claim: float = 0.8
+    shortest_match: int = 3
+    claim: float = 0.5
     forwards: int = 0
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:

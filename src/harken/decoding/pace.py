@@ -35,8 +35,8 @@ class Line:
     _xy: float = 0.0
     measured: int = 0
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """Add a measurement; one that is far off, as when the machine was busy elsewhere, counts as less."""
+    def add(self, tokens: int, seconds: float) -> float:
+        """Add a measurement and return it; one that is far off, as when the machine was busy elsewhere, as less."""
         if self.measured >= MEASURED_STEPS:
             seconds = min(seconds, 2 * self.at(tokens))
         self._n = MEMORY * self._n + 1
@@ -45,6 +45,7 @@ class Line:
         self._xx = MEMORY * self._xx + tokens * tokens
         self._xy = MEMORY * self._xy + tokens * seconds
         self.measured += 1
+        return seconds
 
     @property
     def slope(self) -> float:
@@ -125,13 +126,12 @@ class Pace:
         verify_s, draft_s : float
             Seconds that the model and the draft took.
         """
-        self.verify.add(rows * width, verify_s)
+        verify_s = self.verify.add(rows * width, verify_s)
         if self.balance_s is None:
             return
         plain_s = self.verify.at(rows) * produced / rows
-        drafted = width > 1 or draft_s > 0
-        gain = plain_s - verify_s - draft_s if drafted else REFILL * plain_s
-        self.balance_s = min(self.balance_s + gain, self._most)
+        gain = plain_s - verify_s if width > 1 else REFILL * plain_s
+        self.balance_s = min(self.balance_s + gain - draft_s, self._most)
 
     def drafted(self, forwards: int, seconds: float) -> None:
         """Note what one proposal took, in forward passes of the draft and seconds."""
