@@ -34,6 +34,11 @@ def on_device(table: np.ndarray) -> TorchLogits:
     return TorchLogits(torch.tensor(table), Vocabulary(np.arange(table.shape[1]), torch.device("cpu")))
 
 
+def part_on_device(table: np.ndarray, tokens: np.ndarray) -> TorchLogits:
+    """Logits that cover some tokens only."""
+    return TorchLogits(torch.tensor(table[:, tokens]), Vocabulary(tokens, torch.device("cpu")))
+
+
 def check_change(table: np.ndarray, change: Callable[[Logits], None]) -> None:
     """Change logits in both places and compare."""
     host, device = HostLogits(table.copy()), on_device(table)
@@ -149,3 +154,53 @@ def test_no_positions() -> None:
     assert len(logits.take([])) == 0
     assert logits.top(2)[0].shape == (0, 2)
     assert logits.probability(3).shape == (0,)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """A table of 300 columns, and ascending ids of some of them, with one left to choose in each row."""
+    levels = st.sampled_from([-INF, -3.0, -0.0, 0.0, 1.5, 9.0])
+    table = draw(hnp.arrays(np.float32, (draw(st.integers(1, 3)), 300), elements=levels, fill=levels))
+    table[:, -1] = -2.0
+    chosen = draw(hnp.arrays(np.bool_, 300, fill=st.booleans()))
+    chosen[-1] = True
+    return table, np.flatnonzero(chosen)
+
+
+CHANGES: dict[str, Callable[[Logits], None]] = {
+    "ban": lambda logits: logits.ban([[(0, 1), (3, 40)]] * len(logits)),
+    "suppress": lambda logits: logits.suppress(np.array([0, 1, 4])),
+    "bias": lambda logits: logits.bias([{0: 2.0, 5: 7.0, 298: -1.0}] * len(logits)),
+    "bias of nothing it covers": lambda logits: logits.bias([{}] * len(logits)),
+    "prefer_timestamps": lambda logits: logits.prefer_timestamps(200),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@given(parts=parts())
+def test_a_part_of_the_vocabulary_is_all_of_it_with_the_rest_suppressed(
+    change: str, parts: tuple[np.ndarray, np.ndarray]
+) -> None:
+    table, tokens = parts
+    part, whole = part_on_device(table, tokens), on_device(table)
+    whole.suppress(np.setdiff1d(np.arange(300), tokens))
+    CHANGES[change](part)
+    CHANGES[change](whole)
+    np.testing.assert_array_equal(part.values, whole.values[:, tokens])
+    for k in (1, min(5, len(tokens))):
+        ids, logprobs = part.top(k)
+        expected, expected_logprobs = whole.top(k)
+        possible = np.isfinite(expected_logprobs)
+        np.testing.assert_array_equal(ids[possible], expected[possible])
+        np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-5)
+    uniforms = [0.1, 0.6, 0.95][: len(table)]
+    np.testing.assert_array_equal(part.sample(0.7, uniforms)[0], whole.sample(0.7, uniforms)[0])
+    for token in (0, 5, 299):
+        np.testing.assert_allclose(part.probability(token), whole.probability(token), atol=1e-5)
+
+
+def test_a_token_that_is_not_covered_has_no_probability() -> None:
+    table = np.zeros((2, 6), np.float32)
+    part = part_on_device(table, np.array([1, 4]))
+    assert [part.probability(token).tolist() for token in (0, 1, 2, 5)] == [[0, 0], [0.5, 0.5], [0, 0], [0, 0]]
+    np.testing.assert_array_equal(part.take([1]).top(2)[0], [[1, 4]])

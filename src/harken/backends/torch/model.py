@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.torch.device import upload
+from harken.backends.torch.linear import linear, pack
 from harken.checkpoints.alignment import Heads
 from harken.contract import Ints
 from harken.types import Dims
@@ -74,7 +75,7 @@ class Model:
         self.heads, self.kept = heads, tuple(sorted({layer for layer, _ in heads}))
         self._weights = _load(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
-        self._projection = embedding if vocabulary is None else embedding[upload(vocabulary, device)]
+        self._projection = pack(embedding if vocabulary is None else embedding[upload(vocabulary, device)])
 
     def memory(self, lanes: int, width: int, attention: bool) -> Memory:
         """Allocate memory for so many windows with so many seats each."""
@@ -169,7 +170,7 @@ class Model:
 
     def logits(self, x: Tensor) -> Tensor:
         """Project onto the vocabulary, or its chosen part: shape (P, n_text_state) to (P, columns), float32."""
-        return F.linear(x, self._projection).float()
+        return linear(x, self._projection).float()
 
     def alignment(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Cross-attention of the alignment heads.
@@ -197,7 +198,7 @@ class Model:
         return parts
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+        return linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
@@ -240,7 +241,11 @@ def _load(
             loaded[name] = loaded[name].flatten(1)
         for layer in range(dims.n_audio_layer):
             _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
-    return loaded
+    return {name: pack(weight) if _multiplies(name, weight) else weight for name, weight in loaded.items()}
+
+
+def _multiplies(name: str, weight: Tensor) -> bool:
+    return weight.dim() == 2 and name.endswith(".weight") and name != "decoder.token_embedding.weight"
 
 
 def _join(weights: dict[str, Tensor], attention: str, joined: str, parts: Sequence[str]) -> None:

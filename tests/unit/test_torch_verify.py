@@ -1,0 +1,109 @@
+"""Drafts that are verified by the GPU engine: ragged, rewound, and by few recordings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harken.backends.numpy import NumpyBackend
+from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from harken.backends.torch import TorchBackend, linear  # noqa: E402
+from harken.backends.torch.graphs import STEPS  # noqa: E402
+from tape import WAITS, Tape  # noqa: E402
+
+PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
+MOST_DRAFTED = 8
+
+
+def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
+    """Let a row of each window read 1 to 9 tokens a round and forget some of them, as the oracle does."""
+    rng, mel = np.random.default_rng(seed), make_mel()
+    oracle = NumpyBackend(DIMS, make_weights())
+    sessions = [its.open(its.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for its in (oracle, backend)]
+    for session in sessions:
+        session.extend([PROMPT] * AUDIOS)
+    for _ in range(rounds):
+        room = [DIMS.n_text_ctx - length for length in sessions[0].lengths]
+        widths = np.minimum(rng.integers(1, MOST_DRAFTED + 2, AUDIOS), room)
+        tokens = [rng.integers(0, 256, width).tolist() for width in widths]
+        lengths = [n + rng.integers(min(1, w), w + 1) for n, w in zip(sessions[0].lengths, widths, strict=True)]
+        expected, actual = (session.extend(tokens, MOST_DRAFTED + 1) for session in sessions)
+        assert len(actual) == len(expected) == widths.sum()
+        if len(expected):
+            (ids, logprobs), (wanted, wanted_logprobs) = actual.top(3), expected.top(3)
+            np.testing.assert_array_equal(ids, wanted)
+            np.testing.assert_allclose(logprobs, wanted_logprobs, atol=1e-4)
+        for session in sessions:
+            session.rewind(lengths)
+        assert sessions[0].lengths == sessions[1].lengths
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ragged_drafts_with_recorded_steps(seed: int) -> None:
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, recorder=Tape)
+    before = Tape.made
+    verify(backend, seed)
+    assert Tape.made - before <= 1 + len([step for step in STEPS if step <= MOST_DRAFTED + 1])
+    recorded = Tape.made
+    for its in range(3, 6):
+        verify(backend, its)
+    assert Tape.made - recorded <= 2  # widths that the first rounds did not happen to have
+
+
+def test_any_length_of_draft_is_one_of_few_recordings() -> None:
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, recorder=Tape)
+    session = backend.open(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
+    session.extend([PROMPT])
+    before = Tape.made
+    for width in [*range(1, 18), *range(17, 0, -1)]:
+        assert len(session.extend([[65] * width], tail=width)) == width
+        session.rewind([len(PROMPT)])
+    assert Tape.made - before <= len(STEPS) == 6
+
+
+class _Waits(TorchDispatchMode):
+    """Names of the operators that brought a number to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += {func.overloadpacket.__name__} & WAITS
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_is_waited_for_until_tokens_are_chosen() -> None:
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1)
+    session = backend.open(backend.encode(make_mel()), range(AUDIOS), DIMS.n_text_ctx)
+    with _Waits() as waits:
+        session.extend([PROMPT] * AUDIOS)
+        logits = session.extend([[65, 66]] * AUDIOS, tail=2)
+        logits.suppress(np.array([3, 4]))
+        logits.ban([[(5, 9)], []] * AUDIOS)
+        logits.bias([{70: 1.0}, {}] * AUDIOS)
+        logits.prefer_timestamps(TOKENIZER.timestamp_begin)
+        logits.take([1, 0]).top(1)
+        session.rewind([len(PROMPT)] * AUDIOS)
+    assert waits.seen == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 9, 68])
+def test_packed_matrices_multiply_like_others(dtype: torch.dtype, rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator).to(dtype) for shape in [(2, rows, 96), (160, 96), 160]
+    )
+    weight /= 96**0.5
+    expected = x.double() @ weight.double().T + bias.double()
+    actual = linear.linear(x, linear.pack(weight), bias)
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(actual.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)
