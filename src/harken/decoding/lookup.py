@@ -44,7 +44,7 @@ class Lookup:
 
     def _propose(self, ask: Ask) -> Proposal:
         text = self.texts[ask.row] if self.same_audio else (*self.texts[ask.row], *ask.prefix)
-        start = self._place(text, ask.prefix)
+        start = self._place(_spelled(text), _spelled(ask.prefix))
         if start is None:
             return Proposal()
         reach, tokens = 1.0, []
@@ -55,15 +55,21 @@ class Lookup:
             tokens.append(token)
         return Proposal(tuple(tokens), (self.claim,) * len(tokens))
 
-    def _place(self, text: Sequence[int], prefix: Sequence[int]) -> int | None:
+    def _place(self, text: str, prefix: str) -> int | None:
         """Where in the text it goes on behind the longest end of the prefix that is found there."""
-        if self.same_audio and tuple(text[: len(prefix)]) == tuple(prefix):
+        if self.same_audio and text.startswith(prefix):
             return len(prefix)
         for n in range(min(LONGEST_MATCH, len(prefix)), self.shortest_match - 1, -1):
-            end = tuple(prefix[-n:])
-            places = [i + n for i in range(len(text) - n) if tuple(text[i : i + n]) == end]
-            if places:
-                return (
-                    min(places, key=lambda place: abs(place - len(prefix))) if self.same_audio else places[-1]
-                )
+            end = prefix[-n:]
+            if self.same_audio:
+                places = [i + n for i in range(len(text) - n) if text.startswith(end, i)]
+                if places:
+                    return min(places, key=lambda place: abs(place - len(prefix)))
+            elif (found := text.rfind(end, 0, len(text) - 1)) >= 0:
+                return found + n
         return None
+
+
+def _spelled(tokens: Sequence[int]) -> str:
+    """Tokens as characters, since strings are searched fast."""
+    return "".join(map(chr, tokens))
