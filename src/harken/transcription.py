@@ -17,7 +17,7 @@ class Transcription:
     """
 
     def __init__(self, work: LongForm, batch: Batch, model: str) -> None:
-        self._work, self._model = work, model
+        self._work, self._batch, self._model = work, batch, model
         self._segments = batch.segments(work)
         self._done: list[Segment] = []
         self._failure: BaseException | None = None
@@ -48,8 +48,13 @@ class Transcription:
 
     @property
     def stats(self) -> DecodeStats:
-        """What decoding has cost so far."""
+        """What decoding has cost so far; a pass over windows of several recordings counts for each of them."""
         return self._work.stats
+
+    @property
+    def batch_stats(self) -> DecodeStats:
+        """What decoding has cost so far for all recordings that were given together."""
+        return self._batch.stats
 
     @property
     def text(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from harken.decoding import DecodeStats
 from harken.errors import Cancelled
 from harken.results import Segment
 from harken.transcribe.hearing import Hearing, Job
@@ -35,6 +36,11 @@ class Batch:
         self._begun: list[LongForm] = []
         self._lanes: list[Lane] = []
         self._first = True
+
+    @property
+    def stats(self) -> DecodeStats:
+        """What decoding all of them has cost so far."""
+        return self._hearing.stats
 
     def segments(self, recording: LongForm) -> Iterator[Segment]:
         """Segments of one of the recordings as they are decoded; the others advance with it.

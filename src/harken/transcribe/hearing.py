@@ -101,6 +101,8 @@ class Hearing:
     ----------
     exact : bool
         Whether windows are the reference's, frame by frame.
+    stats : DecodeStats
+        What all that was heard has cost.
     """
 
     backend: Backend
@@ -109,6 +111,7 @@ class Hearing:
     speculator: Speculator | None = None
     clock: Callable[[], float] = float
     exact: bool = field(init=False)
+    stats: DecodeStats = field(init=False, default_factory=DecodeStats)
     _rules: Rules = field(init=False)
     _opening_rules: Rules = field(init=False)
 
@@ -204,6 +207,7 @@ class Hearing:
             drafter=group.drafter,
         )
         stats += DecodeStats(encode_s=group.encode_s, decode_s=self.clock() - began)
+        self.stats += stats
         for account in dict.fromkeys(job.account for job in jobs):
             account(stats)
         return [
