@@ -81,6 +81,11 @@ def random_weights(dims: Dims = TINY, seed: int = 0, dtype: npt.DTypeLike = np.f
     return weights
 
 
+def decoder_of(weights: Arrays) -> Arrays:
+    """The weights of the decoder alone."""
+    return {name: values for name, values in weights.items() if name.startswith("decoder.")}
+
+
 def bfloat16_bits(values: Array) -> npt.NDArray[np.uint16]:
     """Round to nearest even and keep the upper halves."""
     bits = values.astype("<f4").view(np.uint32)
@@ -197,11 +202,17 @@ def huggingface_name(name: str) -> str:
 
 
 def write_huggingface(
-    directory: Path, dims: Dims, weights: Arrays, *, shards: int = 1, torch: bool = False
+    directory: Path,
+    dims: Dims,
+    weights: Arrays,
+    *,
+    shards: int = 1,
+    torch: bool = False,
+    config: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write a model directory; uint16 arrays are taken for bfloat16."""
+    """Write a model directory; uint16 arrays are taken for bfloat16, and `config` goes into config.json."""
     directory.mkdir(parents=True, exist_ok=True)
-    config = {
+    entries = {
         "model_type": "whisper",
         "num_mel_bins": dims.n_mels,
         "max_source_positions": dims.n_audio_ctx,
@@ -213,7 +224,7 @@ def write_huggingface(
         "decoder_attention_heads": dims.n_text_head,
         "decoder_layers": dims.n_text_layer,
     }
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps({**entries, **(config or {})}))
     (directory / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [2, 3]]}))
     tensors = {huggingface_name(name): values for name, values in weights.items()}
     write: Callable[[Path, Arrays], object] = write_torch if torch else write_safetensors
