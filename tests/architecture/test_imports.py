@@ -24,6 +24,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("training",),
     ("evaluation", "plot"),
     ("__init__",),
     ("api",),
@@ -38,18 +39,18 @@ HEIGHT = {room: -layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 
 # The only modules that may import a package that is not the standard library's; numpy is at home everywhere.
 THIRD_PARTY = {
-    "av": "harken.audio",
-    "click": "harken.cli",
-    "huggingface_hub": "harken.checkpoints",
-    "jiwer": "harken.evaluation",
-    "matplotlib": "harken.plot",
-    "onnx": "harken.backends.onnx",
-    "onnxruntime": "harken.backends.onnx",
-    "openvino": "harken.backends.onnx",
-    "platformdirs": "harken.backends.onnx",
-    "rich": "harken.cli",
-    "torch": "harken.backends.torch",
-    "whisper_normalizer": "harken.evaluation",
+    "av": ("harken.audio",),
+    "click": ("harken.cli",),
+    "huggingface_hub": ("harken.checkpoints",),
+    "jiwer": ("harken.evaluation",),
+    "matplotlib": ("harken.plot",),
+    "onnx": ("harken.backends.onnx",),
+    "onnxruntime": ("harken.backends.onnx",),
+    "openvino": ("harken.backends.onnx",),
+    "platformdirs": ("harken.backends.onnx",),
+    "rich": ("harken.cli",),
+    "torch": ("harken.backends.torch", "harken.training"),
+    "whisper_normalizer": ("harken.evaluation",),
 }
 # Those that come with an extra, and which.
 OPTIONAL = {"jiwer": "eval", "matplotlib": "plot", "torch": "torch", "whisper_normalizer": "eval"}
@@ -59,7 +60,7 @@ CLOCKS_AND_THREADS = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors"),
     *("signal", "socket", "threading", "time"),
 }
-MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation", "harken.api")
+MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation", "harken.api", "harken.training.precision")
 
 NOT_AT_START = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
@@ -146,7 +147,7 @@ def test_packages_are_imported_only_where_they_belong(module: str) -> None:
     own = {"harken", "numpy", *sys.stdlib_module_names}
     for package in {imported.split(".")[0] for imported in imports(module)} - own:
         assert package in THIRD_PARTY, f"{module} imports {package}"
-        assert inside(module, THIRD_PARTY[package]), f"{module} imports {package}"
+        assert inside(module, *THIRD_PARTY[package]), f"{module} imports {package}"
 
 
 def test_dependencies_are_what_is_imported() -> None:

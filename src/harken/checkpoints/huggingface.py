@@ -26,6 +26,7 @@ from harken.checkpoints.safetensors import read_tensors
 from harken.checkpoints.storage import Tensor, unreadable
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError
+from harken.types import Dims
 
 # Settings that change the mathematics, and the one value that Whisper has.
 _SWITCHES = {
@@ -71,6 +72,7 @@ _POSITIONS = {
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
 _BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+_OUR_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -155,3 +157,35 @@ def _rename(name: str) -> str:
         side, layer, part = block.groups()
         return f"{side}.blocks.{layer}.{_BLOCK_MODULES.get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
+
+
+def name_of(ours: str) -> str:
+    """Their name of a weight, without the ``model.`` before it."""
+    positions = {ours: theirs for theirs, ours in _POSITIONS.items()}
+    if ours in positions:
+        return positions[ours]
+    module, _, leaf = ours.rpartition(".")
+    if block := _OUR_BLOCK.fullmatch(module):
+        side, layer, part = block.groups()
+        parts = {ours: theirs for theirs, ours in _BLOCK_MODULES.items()}
+        return f"{side}.layers.{layer}.{parts[part]}.{leaf}"
+    modules = {ours: theirs for theirs, ours in _MODULES.items()}
+    return f"{modules.get(module, module)}.{leaf}"
+
+
+def describe(dims: Dims, architecture: str) -> dict[str, Any]:
+    """Make the config.json of a model.
+
+    Parameters
+    ----------
+    dims : Dims
+    architecture : {"WhisperForConditionalGeneration", "WhisperForCausalLM"}
+    """
+    return {
+        **_SWITCHES,
+        **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
+        "architectures": [architecture],
+        "encoder_ffn_dim": 4 * dims.n_audio_state,
+        "decoder_ffn_dim": 4 * dims.n_text_state,
+        "dtype": "float16",
+    }

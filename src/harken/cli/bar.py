@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from harken.cli.layout import time
 
@@ -47,6 +55,20 @@ class Bar:
     def stop(self) -> None:
         """Take the bar away."""
         self._progress.stop()
+
+
+def counting() -> Progress:
+    """Make a bar for things that are counted: how many of them are done, and how long the rest takes."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+        redirect_stderr=False,
+        transient=True,
+    )
 
 
 def _seconds(duration_s: float) -> str:

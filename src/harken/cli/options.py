@@ -124,6 +124,11 @@ def layout_options(command: Any) -> Any:
     return _all(_derived(Layout), command)
 
 
+def options_of(kind: type[Any]) -> Decorator:
+    """Add an option for every field of any dataclass of options."""
+    return lambda command: _all(_derived(kind), command)
+
+
 def load_model(given: Mapping[str, Any]) -> Recognizer:
     """Load what was chosen among `model_options`."""
     return load(**{name: given[name] for name in _MODEL})
@@ -139,7 +144,7 @@ def chosen_layout(given: Mapping[str, Any]) -> Layout:
     return Layout(**{field.name: given[field.name] for field in fields(Layout)})
 
 
-def _derived(options: type[TranscribeOptions | Layout]) -> Iterator[Decorator]:
+def _derived(options: type[Any]) -> Iterator[Decorator]:
     """One option out of every field."""
     hints = get_type_hints(options)
     return (_option(field, hints[field.name]) for field in fields(options))

@@ -1,0 +1,80 @@
+"""How many of its tokens an assistant has accepted, by what it foretells about texts it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAFT = 4
+"""Tokens of a draft, for which `Acceptance.tokens_per_forward` is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts over some texts; add them up with ``+``.
+
+    Parameters
+    ----------
+    positions : int
+        Tokens that were to be foretold.
+    right : int
+        Those of them that the assistant thinks best, of all before them being right.
+    forwards : int
+        Forward passes of the main model for these texts, with drafts of `DRAFT` tokens.
+    loss : float
+        Cross-entropy, summed over positions.
+    """
+
+    positions: int = 0
+    right: int = 0
+    forwards: int = 0
+    loss: float = 0.0
+
+    def __add__(self, other: Acceptance) -> Acceptance:
+        return Acceptance(
+            self.positions + other.positions,
+            self.right + other.right,
+            self.forwards + other.forwards,
+            self.loss + other.loss,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Share of tokens that are foretold."""
+        return self.right / max(1, self.positions)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens that a forward pass of the main model yields; 1 is a decode without a draft."""
+        return self.positions / max(1, self.forwards)
+
+    @property
+    def merit(self) -> tuple[float, float]:
+        """By which one is better than another: what it foretells, then how sure it is."""
+        return self.rate, -self.mean_loss
+
+    @property
+    def mean_loss(self) -> float:
+        """Cross-entropy a position."""
+        return self.loss / max(1, self.positions)
+
+
+def count(right: NDArray[np.bool_], loss: float) -> Acceptance:
+    """Count one text, of which the tokens are given that are foretold rightly."""
+    return Acceptance(len(right), int(right.sum()), forwards(right), loss)
+
+
+def forwards(right: NDArray[np.bool_], draft: int = DRAFT) -> int:
+    """How many times a text is verified: each time as many tokens as are right, but `draft`, and one more.
+
+    What follows an accepted draft is what the main model would have said, so that a text foretold from its own past
+    tells this exactly.
+    """
+    at, passes = 0, 0
+    while at < len(right):
+        wrong = np.flatnonzero(~right[at : at + draft])
+        at += (int(wrong[0]) if len(wrong) else draft) + 1
+        passes += 1
+    return passes

@@ -1,0 +1,90 @@
+"""Trained weights as a Hugging Face directory, which harken and transformers load.
+
+A decoder alone is a ``WhisperForCausalLM`` (transformers, models/whisper/modeling_whisper.py): the same names as in a
+whole model, without an encoder, its output tied to the token embedding.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.atomic import write_atomic
+from harken.checkpoints import Checkpoint
+from harken.checkpoints.huggingface import describe, name_of
+from harken.text import Tokenizer
+from harken.types import Dims
+
+BESIDE = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json"),
+    *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
+)
+"""Files of the main model that an export takes over."""
+WHOLE, DECODER = "WhisperForConditionalGeneration", "WhisperForCausalLM"
+
+
+def export(
+    folder: Path,
+    dims: Dims,
+    weights: Mapping[str, NDArray[Any]],
+    model: Checkpoint,
+    tokenizer: Tokenizer,
+    entry: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model, or a decoder alone.
+
+    Parameters
+    ----------
+    folder : Path
+    dims : Dims
+        Without encoder layers for a decoder alone.
+    weights : mapping of str to ndarray
+        By the names of the original state dict; written as float16.
+    model : Checkpoint
+        Where the weights come from: the files of its tokenizer are copied.
+    tokenizer : Tokenizer
+    entry : mapping, optional
+        What harken is to know of it, under ``"harken"`` in config.json.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    named = {f"model.{name_of(name)}": values for name, values in weights.items()}
+    config = describe(dims, DECODER if not dims.has_encoder else WHOLE)
+    config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
+    config["decoder_start_token_id"] = tokenizer.sot
+    if entry:
+        config["harken"] = dict(entry)
+    write_atomic(folder / "model.safetensors", safetensors(named))
+    write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
+    beside = model.path if model.path.is_dir() else model.path.parent
+    for file in (beside / name for name in BESIDE if model.format == "huggingface"):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+
+
+def safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+    """Content of a safetensors file, float16: length of the header, header, tensors end to end.
+
+    Source: "Format" in the README of github.com/huggingface/safetensors; the header is filled up with spaces so that
+    the data is aligned.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(weights):
+        start, end = end, end + 2 * weights[name].size
+        header[name] = {"dtype": "F16", "shape": list(weights[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in sorted(weights):
+        yield np.ascontiguousarray(weights[name], "<f2").tobytes()

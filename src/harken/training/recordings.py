@@ -1,0 +1,165 @@
+"""Which recordings there are, where somebody speaks in them, and which are kept out of the training."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harken.audio import load
+from harken.audio.vad import Regions, SpeechDetector, VadOptions
+from harken.errors import AudioError, ManifestError
+from harken.evaluation import Entry, read_manifests
+from harken.evaluation.manifest import MANIFEST
+from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_S
+
+LONGEST_S = WINDOW_S - 1.0
+SOUND = frozenset(
+    {".aac", ".aif", ".aiff", ".amr", ".flac", ".m4a", ".mka", ".mkv", ".mov", ".mp3", ".mp4"}
+    | {".oga", ".ogg", ".opus", ".wav", ".webm", ".wma"}
+)
+"""Endings of what is taken out of a folder without a manifest."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many of a number of things are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """A stretch of a recording in which somebody speaks, at most `LONGEST_S` long.
+
+    Attributes
+    ----------
+    start_s, end_s : float
+    text : str or None
+        What is said, where that is known.
+    """
+
+    start_s: float
+    end_s: float
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A recording and where somebody speaks in it.
+
+    Attributes
+    ----------
+    path : Path
+    group : str
+        Only recordings of one group are joined.
+    language : str or None
+        None where it is to be detected.
+    held_out : bool
+        Whether it is only measured with.
+    speech : tuple of Speech
+    duration_s : float
+    """
+
+    path: Path
+    group: str
+    language: str | None
+    held_out: bool
+    speech: tuple[Speech, ...]
+    duration_s: float
+
+
+Listen = Callable[[Entry], tuple[tuple[Speech, ...], float]]
+"""Answers where somebody speaks in a recording, and how long it is in seconds."""
+
+
+def read_entries(paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None]) -> list[Entry]:
+    """Recordings of manifests and folders.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Manifests or folders that hold one (see `harken.evaluation.read_manifests`), and folders of recordings
+        without, of which nobody knows what is said.
+    note : callable
+        Told of lines that are left out.
+
+    Raises
+    ------
+    ManifestError
+        If there are no recordings, or as `read_manifests` says.
+    """
+    entries = [entry for path in map(Path, paths) for entry in _entries(path, note)]
+    if not entries:
+        raise ManifestError("there are no recordings; allowed are manifests and folders with sound")
+    return entries
+
+
+def _entries(path: Path, note: Callable[[str], None]) -> Sequence[Entry]:
+    if not path.is_dir() or (path / MANIFEST).is_file():
+        return read_manifests([path], note=note)
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SOUND and file.is_file())
+    if not files:
+        raise ManifestError(f"{path}: holds neither {MANIFEST} nor sound")
+    name = path.resolve().name
+    return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
+
+
+def choose_held_out(entries: Sequence[Entry], share: float) -> set[str]:
+    """Names of the recordings to keep out: all of a speaker's, where a group has enough speakers, else single ones.
+
+    The choice hangs on the names alone, so that it stays the same when recordings are added.
+    """
+    chosen: set[str] = set()
+    for group in dict.fromkeys(map(group_of, entries)):
+        members = [entry for entry in entries if group_of(entry) == group]
+        speakers = {entry.speaker for entry in members if entry.speaker}
+        by_speaker = share * len(speakers) >= 1
+        units = sorted({(by_speaker and entry.speaker) or entry.name for entry in members}, key=_lot)
+        kept = set(units[: round(share * len(units))])
+        chosen |= {entry.name for entry in members if ((by_speaker and entry.speaker) or entry.name) in kept}
+    return chosen
+
+
+def group_of(entry: Entry) -> str:
+    """The folder of its manifest."""
+    return entry.name.partition("/")[0]
+
+
+def _lot(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def survey(
+    entries: Sequence[Entry],
+    held_out: set[str],
+    listen: Listen,
+    note: Callable[[str], None],
+    progress: Progress = lambda done, of: None,
+) -> Iterator[Recording]:
+    """Listen to every recording; one that cannot be read is noted and left out."""
+    for done, entry in enumerate(entries):
+        progress(done, len(entries))
+        try:
+            speech, duration_s = listen(entry)
+        except AudioError as error:
+            note(str(error))
+            continue
+        yield Recording(
+            path=entry.path,
+            group=group_of(entry),
+            language=entry.language,
+            held_out=entry.name in held_out,
+            speech=speech,
+            duration_s=duration_s,
+        )
+
+
+def find_speech(entry: Entry) -> tuple[tuple[Speech, ...], float]:
+    """Regions of speech in a recording, each short enough for a window, and its length in seconds."""
+    samples = load(entry.path)
+    detector, regions = SpeechDetector(), Regions(VadOptions(max_region_s=LONGEST_S))
+    found = regions.feed(np.concatenate([detector.feed(samples), detector.flush()]))
+    spans = [*found, *regions.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
+    speech = tuple(Speech(start_s=a / FRAMES_PER_SECOND, end_s=b / FRAMES_PER_SECOND) for a, b in spans)
+    return speech, len(samples) / SAMPLE_RATE
