@@ -140,7 +140,7 @@ class _Guess:
     def take(self, token: int, claimed: float, eot: int) -> None:
         """Add a token if it is likely enough to be accepted."""
         self._reach *= self._ask.chance(claimed)
-        if self._reach < self._ask.floor:
+        if not self._reach > self._ask.floor:
             self._open = False
             return
         self._tokens.append(token)
