@@ -106,7 +106,7 @@ class DecodeStats:
     draft_forwards : int
         Forward passes of the assistant.
     rested : int
-        Steps without a draft because drafting did not pay.
+        Steps without a draft because drafting did not pay, or to measure what they take.
     unspeculated : int
         Windows decoded without drafts because the strategy does not allow for them: beam search.
     near_ties : tuple of float

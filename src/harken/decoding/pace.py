@@ -16,9 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MEASURED_STEPS = 3
+PLAIN_EVERY = 50
+"""Steps with a draft after which there is one without, so that what plain decoding takes is known, not supposed."""
 CREDIT_STEPS = 30
 REFILL = 0.01
-MEMORY = 0.98
+MEMORY, PLAIN_MEMORY = 0.98, 0.9
 PRIOR_SLOPE = 0.1
 PATIENCE = 8.0
 """Weight, in tokens, of what all rows have shown against what one row shows."""
@@ -26,8 +28,15 @@ PATIENCE = 8.0
 
 @dataclass(slots=True)
 class Line:
-    """Seconds as a straight line over tokens, fitted to what was measured; older measurements fade."""
+    """Seconds as a straight line over tokens, fitted to what was measured.
 
+    Parameters
+    ----------
+    memory : float
+        Weight that a measurement keeps when the next one comes.
+    """
+
+    memory: float = MEMORY
     _n: float = 0.0
     _x: float = 0.0
     _y: float = 0.0
@@ -39,11 +48,11 @@ class Line:
         """Add a measurement and return it; one that is far off, as when the machine was busy elsewhere, as less."""
         if self.measured >= MEASURED_STEPS:
             seconds = min(seconds, 2 * self.at(tokens))
-        self._n = MEMORY * self._n + 1
-        self._x = MEMORY * self._x + tokens
-        self._y = MEMORY * self._y + seconds
-        self._xx = MEMORY * self._xx + tokens * tokens
-        self._xy = MEMORY * self._xy + tokens * seconds
+        self._n = self.memory * self._n + 1
+        self._x = self.memory * self._x + tokens
+        self._y = self.memory * self._y + seconds
+        self._xx = self.memory * self._xx + tokens * tokens
+        self._xy = self.memory * self._xy + tokens * seconds
         self.measured += 1
         return seconds
 
@@ -92,17 +101,27 @@ class Pace:
     ----------
     clock : callable
         Seconds, from wherever.
+    plain : Line
+        Steps without a draft, over rows. They are measured for themselves: where a pass over two tokens takes much more
+        than one over one token, no line through passes over many tells what one takes.
+    verify : Line
+        All steps, over tokens in all rows.
     """
 
     clock: Callable[[], float]
+    plain: Line = field(default_factory=lambda: Line(PLAIN_MEMORY))
     verify: Line = field(default_factory=Line)
     step_s: float = 0.0
     setup_s: float = 0.0
     balance_s: float | None = None
+    _since_plain: int = 0
 
     def may_draft(self, *, set_up: bool) -> bool:
-        """Whether the account covers a try, the encoder of an assistant included if it has not heard this window."""
-        if self.verify.measured < MEASURED_STEPS:
+        """Whether the account covers a try, the encoder of an assistant included if it has not heard this window.
+
+        Now and then the answer is no, only to see what plain decoding takes.
+        """
+        if self.plain.measured < MEASURED_STEPS or self._since_plain >= PLAIN_EVERY:
             return False
         if self.balance_s is None:
             self.balance_s = self._most
@@ -110,7 +129,7 @@ class Pace:
 
     def floor(self, rows: int) -> float:
         """Chance of being accepted above which proposing one more token in each of some rows pays."""
-        return (self.step_s + self.verify.slope * rows) / self.verify.at(rows)
+        return (self.step_s + self.verify.slope * rows) / self.plain.at(rows)
 
     def book(self, *, rows: int, width: int, produced: int, verify_s: float, draft_s: float) -> None:
         """Book one step.
@@ -126,10 +145,13 @@ class Pace:
         verify_s, draft_s : float
             Seconds that the model and the draft took.
         """
+        if width == 1:
+            self.plain.add(rows, verify_s)
+        self._since_plain = self._since_plain + 1 if width > 1 else 0
         verify_s = self.verify.add(rows * width, verify_s)
         if self.balance_s is None:
             return
-        plain_s = self.verify.at(rows) * produced / rows
+        plain_s = self.plain.at(rows) * produced / rows
         gain = plain_s - verify_s if width > 1 else REFILL * plain_s
         self.balance_s = min(self.balance_s + gain - draft_s, self._most)
 
@@ -146,4 +168,4 @@ class Pace:
 
     @property
     def _most(self) -> float:
-        return max(CREDIT_STEPS * self.verify.at(1), 2 * self.setup_s)
+        return max(CREDIT_STEPS * self.plain.at(1), 2 * self.setup_s)
