@@ -7,10 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from harken.backends.torch.graphs import FIRST_KEYS, STEPS, Recorder, Replays
 from harken.backends.torch.model import Memory, Model
+
+NARROWEST = {("cpu", torch.bfloat16): 2}
+"""How many new tokens a step has at least: PyTorch's attention on a processor takes three times as long for one query
+in bfloat16 as for two, and all else hardly less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Arena:
         self.model, self.shape = model, shape
         self.memory: Memory = model.memory(shape.lanes, shape.width, shape.attention)
         self._replays = Replays(record) if record is not None else None
+        self._narrowest = NARROWEST.get((model.device.type, model.dtype), 1)
 
     @property
     def seats(self) -> int:
@@ -45,7 +51,8 @@ class Arena:
 
     def padded(self, n: int) -> int:
         """With how many new tokens a step is computed where n are needed."""
-        return next((step for step in STEPS if step >= n), n) if self._replays is not None else n
+        sizes = STEPS if self._replays is not None else (self._narrowest,)
+        return next((size for size in sizes if size >= n), n)
 
     def step(self, grid: Tensor, longest: int, span: int) -> Tensor:
         """Read new tokens in every seat (see `Model.decode`).
