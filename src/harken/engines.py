@@ -11,7 +11,7 @@ from harken.checkpoints import Checkpoint, open_checkpoint, resolve, shares_enco
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, Speculator
 from harken.errors import CheckpointNotFound, OptionError
-from harken.text import Tokenizer, frequent_ids
+from harken.text import Tokenizer
 from harken.types import Dims
 
 BACKENDS = ("onnx", "torch", "numpy")
@@ -159,10 +159,9 @@ class Engines:
             return Speculator(clock, ngram=True)
         _check_match(str(assistant), checkpoint, name, model, tokenizer)
         shared = shares_encoder(checkpoint, model)
-        frequent = checkpoint.frequent if checkpoint.frequent is not None else frequent_ids(tokenizer)
         # On the CPU a draft is never worse for being int8: what it proposes is verified anyway.
         precision = "int8" if self.backend == "onnx" else None
-        backend = self.make(checkpoint, precision=precision, shares_encoder=shared, vocabulary=frequent)
+        backend = self.make(checkpoint, precision=precision, shares_encoder=shared, vocabulary=checkpoint.frequent)
         return Speculator(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
 
 
