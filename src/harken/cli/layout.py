@@ -26,6 +26,11 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+def counted(count: int, noun: str) -> str:
+    """How many there are of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def human_size(size: int) -> str:
     """Bytes, with the unit that people would choose."""
     power = min(int(math.log(max(size, 1), 1000)), 3)

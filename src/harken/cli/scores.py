@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from harken.cli.layout import aligned
+from harken.cli.layout import aligned, counted
 from harken.evaluation import ErrorRate, Evaluation, Failure, Piece, Score, Tally, differences
 
 CONTEXT = 4
@@ -32,14 +32,14 @@ def total(evaluation: Evaluation) -> str:
     speed = evaluation.times_real_time
     pace = f" in {evaluation.wall_s:.1f} s, {speed:.1f} times real time" if speed else ""
     sound_s = sum(its.seconds or 0.0 for its in evaluation.scores)
-    lines = [f"\n{_counted(len(evaluation.scores), 'recording')}: {sound_s:.1f} s of sound{pace}\n"]
+    lines = [f"\n{counted(len(evaluation.scores), 'recording')}: {sound_s:.1f} s of sound{pace}\n"]
     if rows := [*_rates(evaluation)]:
         lines.append(aligned([HEAD, *rows]))
     if evaluation.overall and evaluation.overall.interval:
         lines.append(f"The intervals draw {evaluation.drawn} anew.\n")
     if (silent := evaluation.invented).recordings:
-        heard = f"{_counted(silent.words, 'word')} heard in {silent.spoiled} of them"
-        lines.append(f"Nothing is said in {_counted(silent.recordings, 'recording')}: {heard}.\n")
+        heard = f"{counted(silent.words, 'word')} heard in {silent.spoiled} of them"
+        lines.append(f"Nothing is said in {counted(silent.recordings, 'recording')}: {heard}.\n")
     if detected := _detected(evaluation):
         lines.append(detected)
     return "".join(lines)
@@ -51,7 +51,7 @@ def worst(score: Score) -> str:
     pieces = differences(score.said, score.understood)
     shown = between.join(_piece(piece, number, len(pieces), between) for number, piece in enumerate(pieces))
     share = f", {_percent(tally.rate)} %" if score.said else ""
-    return f"\n{score.entry.name}: {_counted(tally.errors, 'error')}{share}\n  {shown}\n"
+    return f"\n{score.entry.name}: {counted(tally.errors, 'error')}{share}\n  {shown}\n"
 
 
 def _rates(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
@@ -79,7 +79,7 @@ def _detected(evaluation: Evaluation) -> str:
     wrong = [its for its in known if its.entry.language != its.heard.language]
     if not wrong:
         return ""
-    return f"Taken for another language: {len(wrong)} of {_counted(len(known), 'recording')}.\n"
+    return f"Taken for another language: {len(wrong)} of {counted(len(known), 'recording')}.\n"
 
 
 def _piece(piece: Piece, number: int, pieces: int, between: str) -> str:
@@ -109,7 +109,3 @@ def _unit(score: Score) -> str:
 
 def _percent(rate: float | None) -> str:
     return "-" if rate is None else f"{100 * rate:.2f}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

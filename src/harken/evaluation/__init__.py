@@ -8,6 +8,7 @@ from harken.evaluation.evaluate import evaluate, listen
 from harken.evaluation.hypotheses import Heard, Hypotheses, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests, spread
 from harken.evaluation.report import report
+from harken.evaluation.speed import Parting, Sound, Timing, Turn, failures, partings, take_turns, timing
 from harken.evaluation.summary import (
     Difference,
     ErrorRate,
@@ -29,18 +30,26 @@ __all__ = [
     "Heard",
     "Hypotheses",
     "Invented",
+    "Parting",
     "Piece",
     "Score",
+    "Sound",
     "Tally",
+    "Timing",
+    "Turn",
     "difference",
     "differences",
     "evaluate",
+    "failures",
     "listen",
     "open_hypotheses",
+    "partings",
     "provenance",
     "read_manifests",
     "report",
     "score",
     "spread",
     "summarise",
+    "take_turns",
+    "timing",
 ]
