@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,26 +72,40 @@ def make_mel(audios: int = AUDIOS, seed: int = 1) -> Floats:
     return np.random.default_rng(seed).standard_normal((audios, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)
 
 
-def make_backend(name: str, cache: Path) -> Backend:
-    """Build one of `ENGINES` over the tiny model; its graphs are kept under `cache`."""
+def make_assistant(seed: int = 1) -> dict[str, Floats]:
+    """Draw weights with the encoder of `make_weights` and another decoder."""
+    return {
+        name: values
+        for its_seed, side in ((0, "encoder."), (seed, "decoder."))
+        for name, values in make_weights(its_seed).items()
+        if name.startswith(side)
+    }
+
+
+def make_backend(
+    name: str, cache: Path, weights: dict[str, Floats] | None = None, *, dims: Dims = DIMS, **options: Any
+) -> Backend:
+    """Build one of `ENGINES` over the tiny model or other weights; its graphs are kept under `cache`."""
     kind, _, precision = name.partition("-")
+    digest = "tiny" if weights is None else f"assistant-{dims.n_text_layer}"
+    weights = weights or make_weights()
     match kind:
         case "numpy":
-            return NumpyBackend(DIMS, make_weights())
+            return NumpyBackend(dims, weights, **options)
         case "onnx":
             from harken.backends.onnx import OnnxBackend
 
-            return OnnxBackend(DIMS, make_weights(), "tiny", precision=precision, threads=1, cache=cache)
+            return OnnxBackend(dims, weights, digest, precision=precision, threads=1, cache=cache, **options)
         case _:
-            return make_torch_backend(precision)
+            return make_torch_backend(precision, dims, weights, **options)
 
 
-def make_torch_backend(precision: str) -> Backend:
+def make_torch_backend(precision: str, dims: Dims, weights: dict[str, Floats], **options: Any) -> Backend:
     """Build the PyTorch backend on the CPU; "taped" is float32 with its steps replayed."""
     from harken.backends.torch import TorchBackend
 
     if precision != "taped":
-        return TorchBackend(DIMS, make_weights(), device="cpu", precision=precision, threads=1)
+        return TorchBackend(dims, weights, device="cpu", precision=precision, threads=1, **options)
     from tape import Tape
 
-    return TorchBackend(DIMS, make_weights(), device="cpu", precision="fp32", threads=1, recorder=Tape)
+    return TorchBackend(dims, weights, device="cpu", precision="fp32", threads=1, recorder=Tape, **options)

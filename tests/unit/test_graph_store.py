@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from harken.backends.onnx import OnnxBackend
 from harken.backends.onnx.store import CHECKSUMS, FILES, GraphStore, default_root, intact
 from harken.errors import OutputError
+from harken.types import Dims
 from models import DIMS, make_weights
 
 WHOLE = {*FILES, CHECKSUMS}
@@ -210,6 +211,23 @@ def test_weights_are_read_only_when_a_graph_has_to_be_built(tmp_path: Path) -> N
     assert backend.encode(np.zeros((1, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)).audios == 1
     with pytest.raises(AssertionError, match="read"):
         OnnxBackend(DIMS, Unreadable(), "other", precision="fp32", threads=1, cache=tmp_path)
+
+
+@pytest.mark.parametrize("dims", [DIMS, DIMS.without_encoder()], ids=["whole model", "decoder alone"])
+def test_an_encoder_that_is_not_used_is_neither_read_nor_built(tmp_path: Path, dims: Dims) -> None:
+    weights = {name: values for name, values in make_weights().items() if name.startswith("decoder.")}
+    shares = dims.has_encoder
+    OnnxBackend(dims, weights, "d", precision="fp32", threads=1, cache=tmp_path, shares_encoder=shares)
+    assert {name.split("-")[1] for name in names(tmp_path)} == {"bridge", "decoder"}
+
+
+def test_what_a_decoder_is_built_for_names_its_graph(tmp_path: Path) -> None:
+    few = np.arange(0, DIMS.n_vocab, 7)
+    for options in ({}, {"vocabulary": few}, {"vocabulary": few[1:]}, {"alignment_heads": ((0, 1),)}):
+        OnnxBackend(DIMS, make_weights(), "d", precision="fp32", threads=1, cache=tmp_path, **options)
+    kept = sorted(name.split("-")[1] for name in names(tmp_path))
+    assert kept == ["bridge", *["decoder"] * 4, "encoder"]
+    OnnxBackend(DIMS, Unreadable(), "d", precision="fp32", threads=1, cache=tmp_path, vocabulary=few)
 
 
 class Unreadable(dict[str, Any]):

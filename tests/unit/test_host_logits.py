@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -170,3 +170,96 @@ def test_bias_adds_to_some_ids_of_each_position() -> None:
 def test_bias_wants_bonuses_for_every_position() -> None:
     with pytest.raises(ValueError, match="zip"):
         HostLogits(np.zeros((2, 3), np.float32)).bias([{}])
+
+
+# --- part of the vocabulary --------------------------------------------------------------------------------
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[HostLogits, HostLogits]:
+    """Logits of some ids, and those of all with -inf in the place of the others."""
+    table = draw(tables())
+    width = table.shape[1]
+    there = draw(hnp.arrays(bool, width, fill=st.booleans()))
+    there[draw(st.integers(0, width - 1))] = True
+    table[:, ~there] = -INF
+    table[np.isneginf(table).all(axis=1), np.flatnonzero(there)[0]] = 0
+    ids = np.flatnonzero(there)
+    return HostLogits(table[:, ids], ids), HostLogits(table)
+
+
+def assert_same(part: HostLogits, full: HostLogits, k: int = 3) -> None:
+    ids, logprobs = part.top(k)
+    expected = full.top(ids.shape[1])
+    chosen = np.isfinite(expected[1])
+    np.testing.assert_array_equal(ids[chosen], expected[0][chosen])
+    np.testing.assert_allclose(logprobs, expected[1], atol=1e-5)
+
+
+@given(parts(), st.integers(1, 400))
+def test_part_top(both: tuple[HostLogits, HostLogits], k: int) -> None:
+    part, full = both
+    assert_same(part, full, k)
+    assert part.top(k)[0].shape[1] == min(k, part.values.shape[1])
+
+
+@given(parts(), st.floats(0.05, 10), st.lists(st.floats(0, 1, exclude_max=True), min_size=3, max_size=3))
+def test_part_sample(both: tuple[HostLogits, HostLogits], temperature: float, uniforms: list[float]) -> None:
+    part, full = both
+    ids, logprobs = part.sample(temperature, uniforms[: len(part)])
+    expected = full.sample(temperature, uniforms[: len(part)])
+    np.testing.assert_array_equal(ids, expected[0])
+    np.testing.assert_allclose(logprobs, expected[1], atol=1e-5)
+
+
+@given(parts(), st.integers(0, 10**6))
+def test_part_probability(both: tuple[HostLogits, HostLogits], token: int) -> None:
+    part, full = both
+    token %= full.values.shape[1]
+    np.testing.assert_allclose(part.probability(token), full.probability(token), rtol=1e-5, atol=1e-7)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 800)), max_size=3)
+TOKENS = st.lists(st.integers(0, 800), max_size=9)
+
+
+@given(parts(), st.data())
+def test_part_changes(both: tuple[HostLogits, HostLogits], data: st.DataObject) -> None:
+    part, full = both
+    width = full.values.shape[1]
+    spans = [data.draw(SPANS) for _ in range(len(part))]
+    tokens = np.array([token % width for token in data.draw(TOKENS)], np.int64)
+    bonuses = [{token % width: 0.5 * token for token in data.draw(TOKENS)} for _ in range(len(part))]
+    order = data.draw(st.lists(st.integers(0, len(part) - 1), min_size=1, max_size=4))
+    for logits in (part, full):
+        logits.ban(spans)
+        logits.suppress(tokens)
+        logits.bias(bonuses)
+    assume(np.isfinite(full.values).any(axis=1).all())
+    assert_same(part, full, width)
+    assert_same(part.take(order), full.take(order), width)
+
+
+@given(parts(), st.integers(0, 300))
+def test_part_prefer_timestamps(both: tuple[HostLogits, HostLogits], begin: int) -> None:
+    part, full = both
+    begin = min(begin, full.values.shape[1])
+    for before in log_softmax(full.values):
+        together, single = np.logaddexp.reduce(before[begin:], initial=-INF), before[:begin].max(initial=-INF)
+        if abs(together - single) < 1e-5:
+            return  # too near a tie to demand one or the other
+    part.prefer_timestamps(begin)
+    full.prefer_timestamps(begin)
+    assert_same(part, full, full.values.shape[1])
+
+
+def test_part_outside_of_it_nothing_happens() -> None:
+    logits = HostLogits(np.zeros((1, 3), np.float32), np.array([2, 5, 9]))
+    logits.suppress(np.array([0, 3, 10, 11]))
+    logits.bias([{1: 9.0, 4: 9.0, 99: 9.0}])
+    logits.ban([[(0, 2), (3, 5), (6, 9), (10, 1 << 31)]])
+    np.testing.assert_array_equal(logits.values, [[0, 0, 0]])
+    logits.ban([[(5, 9)]])
+    logits.suppress(np.array([8, 9]))
+    logits.bias([{2: 1.5}])
+    np.testing.assert_array_equal(logits.values, np.float32([[1.5, -INF, -INF]]))
