@@ -118,7 +118,7 @@ class Measured:
             "repeats": self.repeats,
             **{name: _figures(its) for name, its in self.timings.items()},
             "ratios": {row.ratio: ratio for row in ROWS if row.ratio and (ratio := self._ratio(row))},
-            "partings": [self._parting(its) for its in self.partings],
+            "partings": [_parting(its) for its in self.partings],
             "recordings": self._texts(),
             "failed": [{"audio": its.entry.name, "reason": its.reason} for its in self.failures],
         }
@@ -157,10 +157,13 @@ class Measured:
         of = f"{len(self.partings)} of {counted(self.recordings, 'recording')}"
         lines = [f"The tokens differ in {of}, the text in {texts}; the first difference of each:\n"]
         for its in self.partings:
-            told = self._parting(its)
+            one, other = (
+                "the end" if token is None else f'"{self.recognizer.tokenizer.describe(token)}"'
+                for token in its.tokens
+            )
             lines.append(
                 f"  {its.entry.name}: window at {time(its.start_s)}, token {its.index}: "
-                f"{told[PLAIN]}, with drafts {told[SPECULATIVE]}\n"
+                f"{one}, with drafts {other}\n"
             )
         return "".join(lines)
 
@@ -175,17 +178,6 @@ class Measured:
             BEAM.format(counted(stats.unspeculated, "window")) if stats.unspeculated else "",
         )
         return "".join(notes)
-
-    def _parting(self, its: Parting) -> dict[str, Any]:
-        tokenizer = self.recognizer.tokenizer
-        told = ["the end" if token is None else tokenizer.describe(token) for token in its.tokens]
-        return {
-            "audio": its.entry.name,
-            "start_s": its.start_s,
-            "index": its.index,
-            "same_text": its.same_text,
-            **dict(zip((PLAIN, SPECULATIVE), told, strict=True)),
-        }
 
     def _texts(self) -> list[dict[str, Any]]:
         """What each engine heard in each recording."""
@@ -205,6 +197,16 @@ def _drafting(speculator: Speculator) -> str:
     dims = assistant.backend.dims
     encoder = "the model's encoder" if assistant.shares_encoder else "an encoder of its own"
     return f"a decoder of {counted(dims.n_text_layer, 'layer')}, {dims.n_text_state} wide, with {encoder}"
+
+
+def _parting(its: Parting) -> dict[str, Any]:
+    return {
+        "audio": its.entry.name,
+        "start_s": its.start_s,
+        "index": its.index,
+        "same_text": its.same_text,
+        **dict(zip((PLAIN, SPECULATIVE), its.tokens, strict=True)),
+    }
 
 
 def _figures(its: Timing) -> dict[str, Any]:

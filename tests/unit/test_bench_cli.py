@@ -1,0 +1,243 @@
+"""``harken bench``: the table, the JSON object, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from audio_files import KINDS
+from faces import Face
+from harken import Recognizer
+from harken.backends.numpy import NumpyBackend
+from harken.cli.exits import Stop
+from harken.decoding import Assistant, Speculator
+from harken.errors import BackendUnavailable
+from models import DIMS, TOKENIZER, make_weights
+from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+
+SAID = ("One dog.", "A big house")
+OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    return Face(capsys, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def talks(face: Face) -> Path:
+    """A folder of two recordings of one window, and a manifest of what is said in them."""
+    folder = Path("talks")
+    folder.mkdir()
+    for number in range(len(SAID)):
+        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+    lines = (
+        {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S}
+        for number, text in enumerate(SAID)
+    )
+    (folder / "manifest.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in lines), encoding="utf-8")
+    return folder
+
+
+def recites(face: Face) -> Recital:
+    """Have the model recite what is said, once to warm up and then each recording."""
+    return face.recites(*(line(0, text, WINDOW_STEPS) for text in (SAID[0], *SAID)))
+
+
+def loads(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
+    """Put a model in place of every other; with which arguments it was loaded."""
+    loaded: list[dict[str, Any]] = []
+
+    def load(**given: Any) -> Recognizer:
+        loaded.append(given)
+        return make()
+
+    monkeypatch.setattr("harken.cli.options.load", load)
+    return loaded
+
+
+def drafting(seed: int = 0) -> Recognizer:
+    """A random model and one that drafts for it, with its encoder; by seed 0 it is the same, and always right."""
+    main, draft = make_weights(), make_weights(seed)
+    assistant = Assistant(
+        backend=NumpyBackend(DIMS.without_encoder(), draft, shares_encoder=True), shares_encoder=True
+    )
+    # On a clock that stands still drafting costs nothing.
+    return Recognizer(NumpyBackend(DIMS, main), TOKENIZER, "random", Speculator(float, assistant=assistant))
+
+
+def figures(text: str) -> dict[str, list[str]]:
+    """Lines of the table by their labels."""
+    rows = (re.split(r"  +", line) for line in text.splitlines())
+    return {label: cells for label, *cells in rows if cells}
+
+
+class TestOneModel:
+    def test_the_table(self, face: Face) -> None:
+        pytest.importorskip("jiwer")
+        recites(face)
+        outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
+        assert (outcome.code, outcome.err) == (0, "")
+        head, sounds, *_ = outcome.out.splitlines()
+        assert (head, sounds) == ("tiny.en, by heart", "2 recordings: 1.0 s of sound")
+        rows = figures(outcome.out)
+        assert [*rows] == [
+            *("decoding, s", "encoding, s", "end to end, s", "times real time"),
+            *("forward passes", "tokens a forward pass", "WER, %", "CER, %"),
+        ]
+        assert rows["WER, %"] == ["0.00"]
+        tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in SAID)
+        assert rows["forward passes"] == [str(tokens)]
+
+    def test_recordings_have_no_errors_to_count(self, face: Face) -> None:
+        recites(face)
+        outcome = face.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
+        assert "WER" not in outcome.out
+        assert "2 recordings: 1.0 s of sound, median of 2 passes\n" in outcome.out
+
+    def test_a_limit(self, face: Face) -> None:
+        recites(face)
+        assert "1 recording: 0.5 s" in face.run("bench", "talks", "--limit", "1", *OPTIONS).out
+
+    def test_without_the_extra_it_says_how_to_get_it(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(language: str | None) -> None:
+            raise BackendUnavailable(
+                "jiwer is not installed, which evaluation needs: pip install 'harken[eval]'"
+            )
+
+        monkeypatch.setattr("harken.cli.bench.normalizer", missing)
+        recites(face)
+        outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
+        assert outcome.code == 0
+        assert outcome.err == (
+            "harken: errors are not counted: jiwer is not installed, which evaluation needs: "
+            "pip install 'harken[eval]'\n"
+        )
+        assert "WER" not in outcome.out
+
+    def test_an_assistant_alone_is_measured_too(self, monkeypatch: pytest.MonkeyPatch, face: Face) -> None:
+        loaded = loads(monkeypatch, drafting)
+        outcome = face.run("bench", "talks/0.wav", "--assistant", "small.en", *OPTIONS)
+        assert loaded[0]["assistant"] == "small.en"
+        assert "acceptance, %" in outcome.out
+        assert "plain" not in outcome.out
+
+
+class TestSpeculative:
+    def test_the_table(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loaded = loads(monkeypatch, drafting)
+        outcome = face.run("bench", "talks/0.wav", "talks/1.wav", "--speculative", *OPTIONS)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert [its["assistant"] for its in loaded] == ["auto"]  # one model for both
+        assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out
+        assert re.search(r"\n +plain +speculative +ratio\n", outcome.out)
+        rows = figures(outcome.out)
+        assert rows["acceptance, %"] == ["-", "100.0"]
+        plain, speculative, ratio = (float(cell) for cell in rows["forward passes"])
+        assert ratio == pytest.approx(plain / speculative, abs=0.01)
+        assert ratio > 2
+        assert rows["drafted tokens"][1] == rows["accepted tokens"][1] != "0"
+        assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
+
+    def test_beam_search_says_why_it_goes_plain(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loads(monkeypatch, drafting)
+        arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
+        outcome = face.run("bench", *arguments, *OPTIONS)
+        assert figures(outcome.out)["drafted tokens"] == ["-", "0"]
+        assert "Beam search goes without drafts, since its hypotheses part at every step" in outcome.out
+        assert outcome.out.endswith(": 1 window decoded plainly.\n")
+
+    def test_differences_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Both engines recite, one window after another: what to warm up with, then plain, then with drafts.
+        lines = (line(0, text, WINDOW_STEPS) for text in ("a", "a", "one cat", "one dog"))
+        backend = Recital(*lines)
+
+        class Unable(Recognizer):
+            """Has something that drafts, and does not use it."""
+
+            def _hearing(self, options):
+                return Recognizer(self.backend, self.tokenizer, self.model)._hearing(options)
+
+        loads(monkeypatch, lambda: Unable(backend, TOKENIZER, "recital", Speculator(float, ngram=True)))
+        arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json")
+        outcome = face.run("bench", *arguments, *OPTIONS)
+        assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out
+        assert outcome.out.endswith(
+            "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
+            '  talks/0.wav: window at 00:00.000, token 5: "c", with drafts "d"\n'
+        )
+        (parting,) = json.loads(Path("out.json").read_text())["partings"]
+        assert parting == {
+            **{"audio": "talks/0.wav", "start_s": 0.0, "index": 5, "same_text": False},
+            **dict(zip(("plain", "speculative"), TOKENIZER.encode("cd"), strict=True)),
+        }
+
+    def test_json_holds_everything(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loads(monkeypatch, drafting)
+        arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json", "--threads", "1")
+        face.run("bench", *arguments, *OPTIONS)
+        told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        assert told["by"]["assistant"] == "auto"
+        assert (told["by"]["threads"], told["by"]["temperatures"]) == (1, [0.0])
+        assert (told["complete"], told["repeats"], told["partings"], told["failed"]) == (True, 1, [], [])
+        plain, speculative = told["plain"], told["speculative"]
+        assert plain.keys() == speculative.keys()
+        assert (plain["drafted"], speculative["acceptance_rate"]) == (0, 1.0)
+        assert told["ratios"]["forwards"] == plain["forwards"] / speculative["forwards"]
+        (heard,) = told["recordings"]
+        assert heard["plain"] == heard["speculative"]
+        assert (heard["audio"], heard["seconds"]) == ("talks/0.wav", WINDOW_S)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "complaint"),
+        [
+            (["none.mp3"], 3, "harken: none.mp3: no such file"),
+            (["none.jsonl"], 3, "harken: none.jsonl: no such file; allowed is a manifest"),
+            (["."], 3, "harken: manifest.jsonl: no such file; allowed is a manifest"),
+            (["-"], 2, "harken: standard input can be read only once; allowed are files and manifests"),
+            (["talks", "--json", "none/a.json"], 5, "harken: none/a.json: cannot be written"),
+            (["talks", "--repeat", "0"], 2, "harken: Invalid value for '--repeat'"),
+            ([], 2, "harken: Missing argument 'FILE|MANIFEST...'"),
+        ],
+    )
+    def test_before_the_work(self, face: Face, arguments: list[str], code: int, complaint: str) -> None:
+        recites(face)
+        outcome = face.run("bench", *arguments)
+        assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
+        assert outcome.err.startswith(complaint.replace("/", str(Path("/"))) if code == 5 else complaint)
+
+    def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
+        Path("talks/1.wav").write_text("Dear diary")
+        recites(face)
+        outcome = face.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
+        assert outcome.code == 1
+        assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
+        assert outcome.err.count("\n") == 1
+        assert "\n1 recording: 0.5 s" in outcome.out
+        (failed,) = json.loads(Path("out.json").read_text())["failed"]
+        assert failed["audio"] == "talks/1.wav"
+
+    def test_an_interruption_shows_what_was_done(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend = recites(face)
+        encode = backend.encode
+
+        def interrupted(mel: Any) -> Any:
+            if len(backend.mels) == 2:
+                raise Stop(130, "interrupted")
+            return encode(mel)
+
+        monkeypatch.setattr(backend, "encode", interrupted)
+        outcome = face.run("bench", "talks", "--repeat", "1", "--json", "out.json", *OPTIONS)
+        assert outcome.code == 130
+        assert outcome.err == "harken: interrupted after 1 of 2 recordings\n"
+        assert "\n1 recording: 0.5 s" in outcome.out
+        assert json.loads(Path("out.json").read_text())["complete"] is False
