@@ -120,7 +120,7 @@ def test_only_the_top_knows_the_backends() -> None:
         for imported in imports(module)
         if inside(imported, "harken.backends")
     }
-    assert knowing <= {"api", "cli", "backends"}
+    assert knowing <= {"engines", "cli", "backends"}
 
 
 def test_backends_do_not_know_each_other() -> None:
