@@ -13,6 +13,7 @@ Slots that no path uses are free and written again. The store doubles when it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -187,16 +188,14 @@ class OnnxSession:
         slots = self._slots
         while any(slots - taken.sum() < n for n, taken in zip(need, used, strict=True)):
             slots *= 2
-        added = slots - self._slots
-        if added:
+        if added := slots - self._slots:
             grown = self._allocate(slots)
             for name, array in self._store.items():
                 grown[name][:, :, : self._slots] = array
             self._store = grown
             self._seen = np.pad(self._seen, ((0, 0), (0, added)))
-        return [
-            np.flatnonzero(~np.pad(taken, (0, added)))[:n].tolist() for n, taken in zip(need, used, strict=True)
-        ]
+            used = [np.pad(taken, (0, added)) for taken in used]
+        return [np.flatnonzero(~taken)[:n].tolist() for n, taken in zip(need, used, strict=True)]
 
     def _used(self, lane: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
@@ -207,10 +206,11 @@ class OnnxSession:
         self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]], free: list[list[int]]
     ) -> None:
         """Put the fresh keys and values into the free slots and lengthen the paths."""
-        where = [(lane, slot, query) for lane, slots in enumerate(free) for query, slot in enumerate(slots)]
-        lane_of, slot_of, query_of = np.array(where).T
+        into, counts = [_as_slice(slots) for slots in free], [len(slots) for slots in free]
         for name, array in self._store.items():
-            array[lane_of, :, slot_of] = out[name.replace("past", "fresh")][lane_of, :, query_of]
+            fresh = out[name.replace("past", "fresh")]
+            for lane, (where, n) in enumerate(zip(into, counts, strict=True)):
+                array[lane][:, where] = fresh[lane][:, :n]
         for members, slots in zip(lanes, map(iter, free), strict=True):
             for row in members:
                 new = list(islice(slots, len(tokens[row])))
@@ -225,7 +225,15 @@ class OnnxSession:
         self._lane = [busy.index(lane) for lane in self._lane]
 
 
+def _as_slice(slots: list[int]) -> slice | list[int]:
+    """The same slots as a slice where they lie side by side: numpy copies there several times as fast."""
+    side_by_side = slots and slots[-1] - slots[0] + 1 == len(slots)
+    return slice(slots[0], slots[-1] + 1) if side_by_side else slots
+
+
+@lru_cache(maxsize=16)
 def _causal(n: int) -> Floats:
     """Mask of n new tokens of one row: each sees itself and those before it."""
     mask: Floats = np.triu(np.full((n, n), HIDDEN), k=1)
+    mask.flags.writeable = False
     return mask
