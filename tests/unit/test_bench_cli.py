@@ -196,6 +196,25 @@ class TestSpeculative:
         assert (heard["audio"], heard["seconds"]) == ("talks/0.wav", WINDOW_S)
 
 
+class TestTranscribe:
+    """What ``harken transcribe --verbose`` says of drafts."""
+
+    def test_what_became_of_them(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loads(monkeypatch, drafting)
+        arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--language", "en")
+        *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
+        said = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens a forward pass, "
+        found = re.fullmatch(said + r"steps without a draft: \d+", last)
+        assert found
+        assert found[1] == found[2] != "0"
+
+    def test_that_beam_search_goes_without(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loads(monkeypatch, drafting)
+        arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--beam-size", "2")
+        *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
+        assert last == "talks/0.wav: windows without drafts, since beam search goes without: 1"
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "code", "complaint"),

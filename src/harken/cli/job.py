@@ -16,7 +16,7 @@ from harken.cli.exits import SOME_FAILED, Stop
 from harken.cli.inputs import length_s, recording
 from harken.cli.layout import spoken, time
 from harken.cli.screen import Screen
-from harken.decoding import Decoded
+from harken.decoding import Decoded, DecodeStats
 from harken.errors import AudioError, OutputError
 from harken.formats import Form, Layout, render
 from harken.results import Attempt, Segment, Transcript
@@ -115,7 +115,7 @@ class Job:
             raise _explained(failure, source, done, files)
         if failure:
             raise failure
-        for line in (*_story(done), _account(work, perf_counter() - began_s)):
+        for line in (*_story(done), _account(work, perf_counter() - began_s), *_drafting(work.stats)):
             self._verbosely(f"{source}: {line}")
 
     def _save_others(
@@ -251,3 +251,14 @@ def _account(work: Transcription, took_s: float) -> str:
         f"{time(done_s)} in {took_s:.2f} s, {done_s / took_s:.1f} times real time, "
         f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
     )
+
+
+def _drafting(stats: DecodeStats) -> Iterator[str]:
+    """What became of drafts, where something drafts."""
+    if stats.drafted or stats.rested:
+        yield (
+            f"drafted tokens accepted: {stats.accepted} of {stats.drafted}, "
+            f"{stats.tokens_per_forward:.2f} tokens a forward pass, steps without a draft: {stats.rested}"
+        )
+    if stats.unspeculated:
+        yield f"windows without drafts, since beam search goes without: {stats.unspeculated}"
