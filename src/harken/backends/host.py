@@ -72,7 +72,9 @@ class HostLogits:
         return self._tokens(columns), picked - self._log_sum()
 
     def _log_sum(self) -> Floats:
-        return _log_sum_exp(self.values)
+        """By what log-probabilities are smaller than logits; 0 where all tokens are banned, so that they are -inf."""
+        total = _log_sum_exp(self.values)
+        return np.where(np.isneginf(total), np.float32(0), total)
 
     def _columns(self, start: int, stop: int) -> slice:
         """Columns of the tokens from `start` to before `stop`."""
