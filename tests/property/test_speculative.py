@@ -1,0 +1,378 @@
+"""Speculative decoding says what plain decoding says, whoever drafts, whatever the rules: with tiny random models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint_files import random_weights
+from drafting import Drafts, Knowing, by_chance, eager_pace
+from harken.backends.numpy import NumpyBackend
+from harken.contract import Backend, Features, Floats, Ints
+from harken.decoding import (
+    Assistant,
+    Beam,
+    Decoded,
+    DecodeStats,
+    Drafter,
+    Greedy,
+    Rules,
+    Sample,
+    Speculator,
+    Step,
+    Strategy,
+    Window,
+    decode,
+    make_prompt,
+    make_rules,
+)
+from harken.decoding.speculation import NEAR_TIE
+from harken.types import Dims
+from models import TOKENIZER
+
+EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
+TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
+TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500)]
+PART = np.array(sorted({*b" aeinot", *TIMES[::2], EOT}), np.int64)
+"""What a draft scores that does not know all words."""
+LONG, SHORT = 36, 18
+"""Contexts; one so short that prompts leave a few tokens."""
+DIMS = Dims(
+    n_mels=4,
+    n_audio_ctx=8,
+    n_audio_state=16,
+    n_audio_head=2,
+    n_audio_layer=1,
+    n_vocab=TOKENIZER.n_vocab,
+    n_text_ctx=LONG,
+    n_text_state=16,
+    n_text_head=2,
+    n_text_layer=1,
+)
+AUDIOS = 3
+MEL = np.random.default_rng(1).standard_normal((AUDIOS, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)
+few = settings(max_examples=10)
+Heard = tuple[list[Decoded], DecodeStats, dict[int, list[int]]]
+
+
+# --- models ------------------------------------------------------------------------------------------------
+
+
+def weights_like(share: float) -> dict[str, Floats]:
+    """Weights of the model with a share of another one in them, its encoder too; peaked, as they are after training."""
+    one, other = (random_weights(DIMS, seed, np.float32) for seed in (0, 5))
+    return {
+        name: np.float32(4 if "query.weight" in name else 3 if name == "decoder.ln.weight" else 1)
+        * (np.float32(1 - share) * its + np.float32(share) * other[name])
+        for name, its in one.items()
+    }
+
+
+def numpy_backend(weights: dict[str, Floats], n_text_ctx: int, **more: Any) -> NumpyBackend:
+    table = "decoder.positional_embedding"
+    cut = {**weights, table: weights[table][:n_text_ctx]}
+    return NumpyBackend(replace(DIMS, n_text_ctx=n_text_ctx), cut, **more)
+
+
+def assistants(n_text_ctx: int) -> dict[str, Assistant]:
+    """Models that draft, from one that is always right to one that knows nothing."""
+
+    def own(share: float, vocabulary: Ints | None = None) -> Assistant:
+        backend = numpy_backend(weights_like(share), n_text_ctx, vocabulary=vocabulary)
+        return Assistant(backend=backend, shares_encoder=False)
+
+    sharing = numpy_backend(weights_like(0.1), n_text_ctx, shares_encoder=True)
+    part = numpy_backend(weights_like(0.05), n_text_ctx, shares_encoder=True, vocabulary=PART)
+    return {
+        "itself": own(0.0),
+        "akin": own(0.05),
+        "stranger": own(1.0),
+        "sharing the encoder": Assistant(backend=sharing, shares_encoder=True),
+        "sharing, with a part of the vocabulary": Assistant(backend=part, shares_encoder=True),
+        "with a part of the vocabulary": own(0.05, PART),
+    }
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The oracle with a context, what it has heard, and who drafts for it."""
+
+    backend: Backend
+    features: Features
+    assistants: dict[str, Assistant]
+
+    def hear(
+        self,
+        windows: Sequence[Window],
+        rules: Rules,
+        strategy: Strategy,
+        drafter: Drafter | Drafts | None = None,
+        *,
+        attention: bool = False,
+    ) -> Heard:
+        rows: dict[int, list[int]] = {}
+
+        def observe(step: Step) -> None:
+            assert step.index == len(rows.setdefault(step.row, []))
+            rows[step.row].append(step.token)
+
+        decoded, stats = decode(
+            self.backend, self.features, windows, tokenizer=TOKENIZER, rules=rules, strategy=strategy,
+            observe=observe, attention=attention, drafter=drafter,
+        )  # fmt: skip
+        return decoded, stats, rows
+
+
+def bench(n_text_ctx: int) -> Bench:
+    backend = numpy_backend(weights_like(0), n_text_ctx)
+    return Bench(backend, backend.encode(MEL), assistants(n_text_ctx))
+
+
+@pytest.fixture(scope="module")
+def benches() -> dict[int, Bench]:
+    return {n_text_ctx: bench(n_text_ctx) for n_text_ctx in (LONG, SHORT)}
+
+
+def speculator(**what: Any) -> Speculator:
+    """One that drafts whenever it can: on its clock nothing takes any time."""
+    made = Speculator(float, **what)
+    made.pace = eager_pace()
+    return made
+
+
+# --- what is decoded ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def rulings(draw: st.DrawFn) -> Rules:
+    timestamps = draw(st.booleans())
+    kept = {*TEXT, *(TIMES if timestamps else ()), *([EOT] if draw(st.integers(0, 3)) else ())}
+    return make_rules(
+        TOKENIZER,
+        timestamps=timestamps,
+        suppress_tokens=sorted(set(range(DIMS.n_vocab)) - kept),
+        suppress_blank=draw(st.booleans()),
+        suppress_regex=draw(st.sampled_from([None, None, "[ae]"])),
+        prefix=draw(st.sampled_from([(), (), tuple(b" to"), tuple(b"Zz")])),
+        hotwords=draw(st.sampled_from([(), (), ("Ron", "sienna tae")])),
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], Rules, int]:
+    rules, n_text_ctx = draw(rulings()), draw(st.sampled_from([LONG, LONG, SHORT]))
+    token = st.sampled_from(TEXT)
+
+    def window() -> Window:
+        prompt = make_prompt(
+            TOKENIZER,
+            n_text_ctx,
+            language=draw(st.sampled_from(["en", "jw"])),
+            task=draw(st.sampled_from(["transcribe", "translate"])),
+            timestamps=rules.timestamps,
+            carried=draw(st.lists(token, max_size=3)),
+            previous=draw(st.lists(token, max_size=12)),
+        )
+        audio, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
+        return Window(audio=audio, prompt=prompt, seed=(seed, 7))
+
+    return [window() for _ in range(draw(st.integers(1, most)))], rules, n_text_ctx
+
+
+STRATEGIES = [Greedy(), Sample(temperature=0.7, best_of=1), Sample(temperature=1.0, best_of=3)]
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=["greedy", "sample", "best of 3"])
+
+
+def assert_same(ours: Heard, plain: Heard) -> None:
+    """All rows, token for token; not even a near tie goes another way in models this small."""
+    assert ours[2] == plain[2]
+    for one, other in zip(ours[0], plain[0], strict=True):
+        assert one.hypothesis.tokens == other.hypothesis.tokens
+        assert one.text == other.text
+        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, abs=1e-4)
+        assert one.no_speech_prob == other.no_speech_prob
+    assert ours[1].sampled_tokens == plain[1].sampled_tokens
+    assert ours[1].forwards <= plain[1].forwards
+    assert ours[1].accepted <= ours[1].drafted
+    assert all(0 <= margin < NEAR_TIE for margin in ours[1].near_ties)
+
+
+# --- who drafts --------------------------------------------------------------------------------------------
+
+ASSISTANTS = [
+    "itself",
+    "akin",
+    "stranger",
+    "sharing the encoder",
+    "sharing, with a part of the vocabulary",
+    "with a part of the vocabulary",
+]
+
+
+@each_strategy
+@pytest.mark.parametrize("who", ASSISTANTS)
+@few
+@given(batch=batches(most=3))
+def test_with_an_assistant(
+    benches: dict[int, Bench], who: str, strategy: Strategy, batch: tuple[list[Window], Rules, int]
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    drafter = speculator(assistant=its.assistants[who]).listen(MEL, its.features)
+    ours = its.hear(windows, rules, strategy, drafter)
+    assert_same(ours, its.hear(windows, rules, strategy))
+    if who == "itself" and strategy == Greedy():
+        assert ours[1].accepted == ours[1].drafted
+
+
+@each_strategy
+@few
+@given(batch=batches())
+def test_with_n_grams(
+    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], Rules, int]
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    drafter = speculator(ngram=True).listen(MEL, its.features)
+    assert_same(its.hear(windows, rules, strategy, drafter), its.hear(windows, rules, strategy))
+
+
+@each_strategy
+@few
+@given(
+    batch=batches(),
+    known=st.lists(st.sampled_from(["right", "half", "wrong", "none"]), min_size=4),
+    seed=st.integers(0, 9),
+)
+def test_with_an_earlier_hypothesis(
+    benches: dict[int, Bench],
+    strategy: Strategy,
+    batch: tuple[list[Window], Rules, int],
+    known: list[str],
+    seed: int,
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    plain = its.hear(windows, rules, strategy)
+    rng = np.random.default_rng(seed)
+
+    def recalled(how: str, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        wrong = rng.choice(TEXT, len(tokens)).tolist()
+        keep = {"right": 1.0, "half": 0.7, "wrong": 0.0, "none": 0.0}[how]
+        mixed = [token if rng.random() < keep else other for token, other in zip(tokens, wrong, strict=True)]
+        return tuple(mixed) if how != "none" else ()
+
+    attempts = [
+        replace(window, previous=recalled(how, decoded.hypothesis.tokens))
+        for window, how, decoded in zip(windows, known, plain[0], strict=False)
+    ]
+    drafter = speculator(ngram=bool(seed % 2)).listen(MEL, its.features)
+    ours = its.hear(attempts, rules, strategy, drafter)
+    assert_same(ours, plain)
+    if strategy == Greedy() and set(known[: len(windows)]) == {"right"}:
+        assert ours[1].accepted == ours[1].drafted
+
+
+@each_strategy
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
+@few
+@given(batch=batches(), most=st.integers(1, 9))
+def test_with_a_draft_that_knows_some_of_it(
+    benches: dict[int, Bench],
+    strategy: Strategy,
+    share: float,
+    batch: tuple[list[Window], Rules, int],
+    most: int,
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    plain = its.hear(windows, rules, strategy)
+    texts = [plain[2][row] for row in sorted(plain[2])]
+    drafts = Drafts(lambda rows: [Knowing(texts, by_chance(share))], most=most)
+    ours = its.hear(windows, rules, strategy, drafts)
+    assert_same(ours, plain)
+    if share == 1:
+        # The first token comes with the prompt, each pass then brings as many as are drafted, and one more.
+        assert ours[1].forwards == 1 + max(-(-(len(text) - 1) // (most + 1)) for text in texts)
+        assert ours[1].accepted == ours[1].drafted
+    if share == 0:
+        assert ours[1].forwards == plain[1].forwards
+        assert ours[1].accepted == 0
+
+
+@each_strategy
+@settings(max_examples=15)
+@given(batch=batches(), seed=st.integers(0, 99), who=st.sampled_from(ASSISTANTS))
+def test_whenever_it_chooses_to_draft(
+    benches: dict[int, Bench],
+    strategy: Strategy,
+    batch: tuple[list[Window], Rules, int],
+    seed: int,
+    who: str,
+) -> None:
+    """On a clock that runs as it likes: what is measured decides how far and whether to draft, never what is said."""
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    rng = np.random.default_rng(seed)
+    made = Speculator(lambda: float(rng.exponential()), assistant=its.assistants[who], ngram=bool(seed % 2))
+    plain = its.hear(windows, rules, strategy)
+    for _ in range(3):
+        drafter = made.listen(MEL, its.features)
+        assert_same(its.hear(windows, rules, strategy, drafter), plain)
+
+
+@each_strategy
+@few
+@given(batch=batches(most=2))
+def test_what_was_listened_to_is_kept(
+    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], Rules, int]
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    drafter = speculator(assistant=its.assistants["akin"]).listen(MEL, its.features)
+    plain, _, _ = its.hear(windows, rules, strategy, attention=True)
+    ours, _, _ = its.hear(windows, rules, strategy, drafter, attention=True)
+    for one, other in zip(ours, plain, strict=True):
+        assert one.hypothesis.attention is not None
+        np.testing.assert_allclose(one.hypothesis.attention, other.hypothesis.attention, atol=1e-5)
+
+
+@few
+@given(batch=batches())
+def test_nobody_rejects_for_a_neighbour(
+    benches: dict[int, Bench], batch: tuple[list[Window], Rules, int]
+) -> None:
+    """A batch takes as many passes as that of its rows which takes most of them alone."""
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    texts = its.hear(windows, rules, Greedy())[2]
+
+    def forwards(rows: Sequence[int]) -> int:
+        def right(row: int, index: int) -> bool:
+            return by_chance(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
+
+        drafts = Drafts(lambda _: [Knowing([texts[row] for row in rows], right)])
+        return its.hear([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
+
+    every = list(range(len(windows)))
+    assert forwards(every) == max(forwards([row]) for row in every)
+
+
+@few
+@given(batch=batches(most=2))
+def test_a_beam_goes_without_and_says_so(
+    benches: dict[int, Bench], batch: tuple[list[Window], Rules, int]
+) -> None:
+    windows, rules, n_text_ctx = batch
+    its = benches[n_text_ctx]
+    drafter = speculator(ngram=True).listen(MEL, its.features)
+    plain, expected, _ = its.hear(windows, rules, Beam(width=2))
+    ours, stats, _ = its.hear(windows, rules, Beam(width=2), drafter)
+    assert ours == plain
+    assert stats == replace(expected, unspeculated=len(windows))
