@@ -15,7 +15,7 @@ from window_inputs import BEST_OF, CASES, HEARD, RANDOM, SAMPLED, Case, make_wei
 
 import harken
 from checkpoint_files import write_huggingface, write_openai
-from harken.contract import Floats, Ints, Logits
+from harken.contract import Logits
 from harken.decoding import (
     Decoded,
     Greedy,
@@ -26,7 +26,7 @@ from harken.decoding import (
     make_prompt,
     make_rules,
 )
-from harken.decoding.greedy import follow
+from harken.decoding.greedy import Picked, Place, follow
 from real import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
@@ -157,15 +157,11 @@ def test_candidates_of_best_of_are_scored_and_ranked_as_by_the_reference(load: L
     features = its.backend.encode(window(SAMPLED.recording, its.dims.n_mels))
     session = its.backend.open(features, [0] * BEST_OF, its.dims.n_text_ctx)
     logits = session.extend([prompt(its, SAMPLED)] * BEST_OF)
-    taken = [0] * BEST_OF
 
-    def pick(logits: Logits, rows: Sequence[int]) -> tuple[Ints, Floats]:
-        ids = []
-        for row in rows:
-            ids.append([*candidates[row], its.tokenizer.eot][taken[row]])
-            taken[row] += 1
+    def pick(logits: Logits, places: Sequence[Place]) -> Picked:
+        ids = [[*candidates[row], its.tokenizer.eot][index] for row, index in places]
         chances = [logits.take([i]).probability(token)[0] for i, token in enumerate(ids)]
-        return np.array(ids), np.log(np.array(chances, np.float32))
+        return Picked(np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32))
 
     limits = [its.dims.n_text_ctx // 2] * BEST_OF
     hypotheses = follow(session, logits, rules(its, SAMPLED), pick, limits, lambda step: None)
