@@ -23,7 +23,7 @@ def command(model: str, layers: int, **given: Any) -> None:
 
     After Ctrl-C the same command goes on where it was interrupted; the best assistant so far is in the folder.
     """
-    task = make_task(model, given)
+    task = make_task(model, given, needs_text=False)
     from harken.training.distill import distill
 
     load = loader(model, given)

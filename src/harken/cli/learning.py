@@ -67,7 +67,7 @@ def learning_options(command: Any) -> Any:
     return command
 
 
-def make_task(model: str, given: dict[str, Any]) -> Task:
+def make_task(model: str, given: dict[str, Any], *, needs_text: bool) -> Task:
     """Find everything that was named, and say what is wrong before any work is done."""
     from harken.checkpoints import open_checkpoint, resolve
     from harken.text import Tokenizer
@@ -77,8 +77,8 @@ def make_task(model: str, given: dict[str, Any]) -> Task:
     use_threads(given["threads"])
     data, options = chosen(DataOptions, given), chosen(TrainOptions, given)
     note = partial(click.echo, err=True)
-    entries = read_entries(given["data"], note)
-    measured = read_entries(given["held_out_data"], note) if given["held_out_data"] else []
+    entries = read_entries(given["data"], note, needs_text=needs_text)
+    measured = read_entries(given["held_out_data"], note, needs_text=needs_text)
     checkpoint = open_checkpoint(resolve(model, revision=given["revision"], download=given["download"]))
     make_folder(given["out"].parent)
     return Task(

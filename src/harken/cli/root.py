@@ -16,7 +16,7 @@ import click
 from harken import __version__
 from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNFORESEEN, Stop, exit_code
 
-COMMANDS = ("transcribe", "decode", "eval", "bench", "plot", "models", "doctor")
+COMMANDS = ("transcribe", "decode", "eval", "bench", "plot", "distill", "finetune", "models", "doctor")
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 

@@ -50,6 +50,8 @@ def read_manifests(
     paths: Iterable[str | os.PathLike[str]],
     limit: int | None = None,
     note: Callable[[str], None] = lambda text: None,
+    *,
+    needs_text: bool = True,
 ) -> tuple[Entry, ...]:
     """Read manifests, one after another.
 
@@ -63,6 +65,8 @@ def read_manifests(
     note : callable, optional
         Told of every line that is left out because its recording is named in another, too: where both say
         something else, the recording can be that of one only, and its length tells of which.
+    needs_text : bool
+        Whether every line must have ``text``; without, it is empty.
 
     Returns
     -------
@@ -76,7 +80,7 @@ def read_manifests(
     """
     entries: dict[str, Entry] = {}
     for path in map(Path, paths):
-        for entry in spread(_read(path / MANIFEST if path.is_dir() else path, note), limit):
+        for entry in spread(_read(path / MANIFEST if path.is_dir() else path, note, needs_text), limit):
             if entry.name in entries:
                 raise ManifestError(
                     f"{path}: there is another {entry.name}; allowed are names that folder and file tell apart"
@@ -92,7 +96,7 @@ def spread(items: Sequence[T], limit: int | None) -> Sequence[T]:
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
-def _read(path: Path, note: Callable[[str], None]) -> list[Entry]:
+def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
     try:
         # Not splitlines: a text may hold other ends of lines, which JSON lets stand.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -104,7 +108,7 @@ def _read(path: Path, note: Callable[[str], None]) -> list[Entry]:
     named: dict[str, dict[str, Entry]] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            entry, where = _entry(line, path, number)
+            entry, where = _entry(line, path, number, needs_text)
             named.setdefault(entry.name, {})[where] = entry
     if not named:
         raise ManifestError(f"{path}: holds no recordings")
@@ -130,7 +134,7 @@ def _only(named: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
     return named[kept]
 
 
-def _entry(line: str, manifest: Path, number: int) -> tuple[Entry, str]:
+def _entry(line: str, manifest: Path, number: int, needs_text: bool) -> tuple[Entry, str]:
     """Read a line, and say where it stands."""
     where = f"{manifest}:{number}"
     fields = parse_object(line, where)
@@ -145,7 +149,9 @@ def _entry(line: str, manifest: Path, number: int) -> tuple[Entry, str]:
     entry = Entry(
         name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
         path=path,
-        text=take(fields, "text", where, str, "what is said, empty where nothing is"),
+        text=take(
+            fields, "text", where, str, "what is said, empty where nothing is", ... if needs_text else ""
+        ),
         language=_language(take(fields, "language", where, str, "a code or name, or none", None), where),
         seconds=seconds,
         speaker=None if speaker is None else str(speaker),

@@ -60,6 +60,6 @@ def distill(task: Task, layers: int, load: Callable[[], Recognizer], audience: A
 
     def write() -> None:
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
-        export(task.out, dims, arrays, task.checkpoint, task.tokenizer, entry)
+        export(task.out, dims, arrays, task.tokenizer, beside=task.beside, entry=entry)
 
     return learn(task, objective, pieces, held_out, write, audience)

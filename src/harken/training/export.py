@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.atomic import write_atomic
-from harken.checkpoints import Checkpoint
 from harken.checkpoints.huggingface import describe, name_of
 from harken.text import Tokenizer
 from harken.types import Dims
@@ -33,8 +32,9 @@ def export(
     folder: Path,
     dims: Dims,
     weights: Mapping[str, NDArray[Any]],
-    model: Checkpoint,
     tokenizer: Tokenizer,
+    *,
+    beside: Path | None = None,
     entry: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model, or a decoder alone.
@@ -46,9 +46,9 @@ def export(
         Without encoder layers for a decoder alone.
     weights : mapping of str to ndarray
         By the names of the original state dict; written as float16.
-    model : Checkpoint
-        Where the weights come from: the files of its tokenizer are copied.
     tokenizer : Tokenizer
+    beside : Path, optional
+        Folder of the model that the weights come from: the files of its tokenizer are copied.
     entry : mapping, optional
         What harken is to know of it, under ``"harken"`` in config.json.
 
@@ -65,8 +65,7 @@ def export(
         config["harken"] = dict(entry)
     write_atomic(folder / "model.safetensors", safetensors(named))
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
-    beside = model.path if model.path.is_dir() else model.path.parent
-    for file in (beside / name for name in BESIDE if model.format == "huggingface"):
+    for file in (beside / name for name in BESIDE) if beside else ():
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
 

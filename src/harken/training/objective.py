@@ -46,6 +46,10 @@ class Objective(Protocol):
 class Distillation:
     """An assistant learns what the main model says, and how sure it was of everything else.
 
+    The loss is cross-entropy with the pseudo-labels, divergence from the model's distribution, and the squared distance
+    between the final states of both, in units of their variance: a model that is sure tells little else by its
+    distribution (Sanh et al. 2019, arXiv:1910.01108, section 3, aligns states for the same reason).
+
     Parameters
     ----------
     dims : Dims
@@ -77,14 +81,16 @@ class Distillation:
         heard = masked(torch.tensor(example.heard).float(), self.options.masked)
         batch = Batch.of(example.rows)
         with _matrices_in(self.dtype):
-            said = read(self.weights, self.dims, batch.tokens, heard, self.options.dropout)
-            student = F.linear(batch.pick(said), self._vocabulary)
+            said = batch.pick(read(self.weights, self.dims, batch.tokens, heard, self.options.dropout))
+            student = F.linear(said, self._vocabulary)
             teacher = F.linear(batch.states.to(self.dtype), self._vocabulary)
         logprobs = F.log_softmax(student.float(), -1)
         wanted = F.log_softmax(teacher.float(), -1)
         divergence = F.kl_div(logprobs, wanted, reduction="sum", log_target=True)
         right = F.nll_loss(logprobs, self._columns(batch.labels), reduction="sum", ignore_index=-1)
-        return right + KL_WEIGHT * divergence, len(batch.labels)
+        wanted_states = batch.states.float()
+        distance = (said.float() - wanted_states).square().mean(1).sum() / wanted_states.var()
+        return right + KL_WEIGHT * divergence + self.options.likeness * distance, len(batch.labels)
 
     def measure(self, example: Example) -> Acceptance:
         batch = Batch.of(example.rows[:1])

@@ -60,6 +60,9 @@ class TrainOptions:
     warmup: float = _training(0.05, "Share of the steps in which the learning rate rises.")
     weight_decay: float = _training(0.01, "Weight decay of AdamW, on matrices.")
     clip: float = _training(1.0, "Longest gradient; a longer one is shortened.")
+    likeness: float = _training(
+        1.0, "Weight of the distance between the assistant's states and the model's; only to distill."
+    )
     dropout: float = _training(0.1, "Share of what each part of a layer adds that is left out.")
     masked: float = _training(
         0.05, "Share of the encoder's output that is hidden, in spans of up to half a second."
@@ -73,6 +76,7 @@ class TrainOptions:
         for name in ("warmup", "weight_decay"):
             _between(name, getattr(self, name), 0, 1)
         _between("clip", self.clip, 1e-6, 1e6)
+        _between("likeness", self.likeness, 0, 100)
         for name in ("dropout", "masked"):
             _between(name, getattr(self, name), 0, 0.9)
         _between("measure", self.measure, 1, 1_000_000)

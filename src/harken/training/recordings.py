@@ -73,7 +73,9 @@ Listen = Callable[[Entry], tuple[tuple[Speech, ...], float]]
 """Answers where somebody speaks in a recording, and how long it is in seconds."""
 
 
-def read_entries(paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None]) -> list[Entry]:
+def read_entries(
+    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
+) -> list[Entry]:
     """Recordings of manifests and folders.
 
     Parameters
@@ -83,21 +85,20 @@ def read_entries(paths: Iterable[str | os.PathLike[str]], note: Callable[[str], 
         without, of which nobody knows what is said.
     note : callable
         Told of lines that are left out.
+    needs_text : bool
+        Whether what is said must be known.
 
     Raises
     ------
     ManifestError
-        If there are no recordings, or as `read_manifests` says.
+        If a folder holds no recordings, or does not tell what is said in them, or as `read_manifests` says.
     """
-    entries = [entry for path in map(Path, paths) for entry in _entries(path, note)]
-    if not entries:
-        raise ManifestError("there are no recordings; allowed are manifests and folders with sound")
-    return entries
+    return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
 
 
-def _entries(path: Path, note: Callable[[str], None]) -> Sequence[Entry]:
-    if not path.is_dir() or (path / MANIFEST).is_file():
-        return read_manifests([path], note=note)
+def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
+    if needs_text or not path.is_dir() or (path / MANIFEST).is_file():
+        return read_manifests([path], note=note, needs_text=needs_text)
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SOUND and file.is_file())
     if not files:
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor sound")
@@ -155,10 +156,10 @@ def survey(
         )
 
 
-def find_speech(entry: Entry) -> tuple[tuple[Speech, ...], float]:
+def find_speech(entry: Entry, padding_s: float = VadOptions().padding_s) -> tuple[tuple[Speech, ...], float]:
     """Regions of speech in a recording, each short enough for a window, and its length in seconds."""
     samples = load(entry.path)
-    detector, regions = SpeechDetector(), Regions(VadOptions(max_region_s=LONGEST_S))
+    detector, regions = SpeechDetector(), Regions(VadOptions(max_region_s=LONGEST_S, padding_s=padding_s))
     found = regions.feed(np.concatenate([detector.feed(samples), detector.flush()]))
     spans = [*found, *regions.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
     speech = tuple(Speech(start_s=a / FRAMES_PER_SECOND, end_s=b / FRAMES_PER_SECOND) for a, b in spans)

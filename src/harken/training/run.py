@@ -60,6 +60,12 @@ class Task:
         """What is kept of it."""
         return Journal(self.out / "training")
 
+    @property
+    def beside(self) -> Path | None:
+        """Folder of the files that go with the model, in the format of an export."""
+        path = self.checkpoint.path
+        return (path if path.is_dir() else path.parent) if self.checkpoint.format == "huggingface" else None
+
     def begin(self, **more: Any) -> None:
         """Take hold of the folder (see `Journal.begin`)."""
         self.journal.begin(

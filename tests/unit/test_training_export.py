@@ -1,0 +1,93 @@
+"""What is exported is what was trained: for harken's engines, and for transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harken.backends.onnx import OnnxBackend  # noqa: E402
+from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
+from harken.training.export import BESIDE, export  # noqa: E402
+from harken.training.network import listen, read  # noqa: E402
+from harken.training.student import EMBEDDING, copied, student_dims  # noqa: E402
+from lessons import write_model  # noqa: E402
+from models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402
+
+TOKENS = [1, 5, 9, 200, 4]
+
+
+def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Tensor]:
+    folder.mkdir()
+    weights = copied(make_weights(), (1,))
+    arrays = {name: values.half().numpy() for name, values in weights.items()}
+    entry = {"encoder_sha256": digest, "frequent": [1, 3, 300]}
+    export(folder, student_dims(DIMS, 1), arrays, TOKENIZER, entry=entry)
+    return {name: torch.tensor(values).float() for name, values in arrays.items()}
+
+
+def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    weights = write_assistant(tmp_path / "assistant", encoder_digest(model))
+    checkpoint = open_checkpoint(tmp_path / "assistant", assistant=True)
+    assert checkpoint.dims == student_dims(DIMS, 1)
+    assert checkpoint.encoder_sha256 == encoder_digest(model)
+    assert checkpoint.frequent is not None
+    assert checkpoint.frequent.tolist() == [1, 3, 300]
+
+    def engine(its) -> OnnxBackend:
+        return OnnxBackend(
+            its.dims, its.weights, its.weights.digest, precision="fp32", threads=1, cache=tmp_path / "cache"
+        )
+
+    mel = make_mel(1)
+    main, assistant = engine(model), engine(checkpoint)
+    session = assistant.open(assistant.adopt(main.encode(mel)), [0], len(TOKENS))
+    ids, logprobs = session.extend([TOKENS], len(TOKENS)).top(5)
+    encoder = {name: torch.tensor(model.weights[name]).float() for name in model.weights}
+    with torch.inference_mode():
+        heard = listen(encoder, DIMS, torch.tensor(mel[0]))
+        states = read(weights, checkpoint.dims, torch.tensor([TOKENS]), heard)[0]
+        wanted = torch.log_softmax(states @ weights[EMBEDDING].T, -1).numpy()
+    np.testing.assert_allclose(logprobs, np.take_along_axis(wanted, ids, 1), atol=2e-4)
+    assert (ids[:, 0] == wanted.argmax(1)).all()
+
+
+def test_transformers_loads_an_assistant(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    weights = write_assistant(tmp_path / "assistant")
+    model, report = transformers.WhisperForCausalLM.from_pretrained(
+        tmp_path / "assistant", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    heard = torch.randn(1, DIMS.n_audio_ctx, DIMS.n_audio_state)
+    with torch.inference_mode():
+        got = model.float().eval()(input_ids=torch.tensor([TOKENS]), encoder_outputs=(heard,)).logits[0]
+        wanted = (
+            read(weights, student_dims(DIMS, 1), torch.tensor([TOKENS]), heard[0])[0] @ weights[EMBEDDING].T
+        )
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_whole_model_keeps_every_weight(tmp_path: Path) -> None:
+    checkpoint = write_model(tmp_path / "model")
+    assert checkpoint.dims == DIMS
+    assert checkpoint.encoder_sha256 is None
+    for name, values in make_weights().items():
+        np.testing.assert_array_equal(checkpoint.weights[name], values.astype(np.float16))
+
+
+def test_files_of_the_tokenizer_go_with_it(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "copy").mkdir()
+    export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, beside=tmp_path / "model")
+    assert {"vocab.json"} == {path.name for path in (tmp_path / "copy").iterdir()} & {*BESIDE}
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["eos_token_id"] == TOKENIZER.eot
+    assert "harken" not in config

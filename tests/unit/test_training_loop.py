@@ -1,0 +1,298 @@
+"""The loop of training: it learns, it goes on exactly, and nothing that stops it leaves it broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harken.errors import OptionError, OutputError  # noqa: E402
+from harken.training.acceptance import Acceptance, count, forwards  # noqa: E402
+from harken.training.journal import Journal, snapshot  # noqa: E402
+from harken.training.library import Library  # noqa: E402
+from harken.training.loop import Watch, rate_at, steps_of, train  # noqa: E402
+from harken.training.network import listen, read  # noqa: E402
+from harken.training.objective import Batch, Distillation, FineTuning, masked  # noqa: E402
+from harken.training.options import TrainOptions  # noqa: E402
+from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims  # noqa: E402
+from lessons import make_example, make_examples  # noqa: E402
+from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
+
+OPTIONS = TrainOptions(epochs=6, batch=3, rate=5e-3, measure=4, dropout=0.1, masked=0.2)
+
+
+def distillation(options: TrainOptions = OPTIONS) -> Distillation:
+    weights = copied(make_weights(), (1,))
+    return Distillation(
+        dims=student_dims(DIMS, 1),
+        weights=weights,
+        learning=learning(weights),
+        frequent=np.array([*range(20), *range(250, 300)]),
+        dtype=torch.float32,
+        options=options,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices: threads would mostly wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Training:
+    """A small training in a folder; may be stopped behind any step."""
+
+    def __init__(self, folder: Path, options: TrainOptions = OPTIONS) -> None:
+        self.journal, self.options = Journal(folder / "training"), options
+        self.library = Library(self.journal.pieces)
+        self.journal.begin({"task": "test"})
+        self.pieces = make_examples(self.library, 7)
+        self.held_out = make_examples(self.library, 2, held_out=True)
+        self.best: list[int] = []
+
+    def run(self, stop_after: int | None = None) -> tuple[bool, dict[str, torch.Tensor]]:
+        objective, done = distillation(self.options), [0]
+
+        def step(number: int, of: int, loss: float) -> None:
+            done[0] = number
+
+        watch = Watch(
+            step=step, best=lambda point: self.best.append(point.step), stopping=lambda: done[0] == stop_after
+        )
+        ended = train(objective, self.pieces, self.held_out, self.library, self.journal, self.options, 5, watch)
+        return ended, snapshot(objective.learning)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    ended, _ = training.run()
+    points = training.journal.curve()
+    assert ended
+    assert [point.step for point in points] == [0, 4, 8, 12, 16, 18]
+    losses = [point.loss for point in points if point.loss is not None]
+    assert losses[-1] < 0.5 * losses[0]
+    assert points[-1].held_out.mean_loss < 0.3 * points[0].held_out.mean_loss
+    assert points[-1].held_out.rate > 0.9
+    merits = [point.held_out.merit for point in points]
+    assert training.best == [p.step for i, p in enumerate(points) if merits[i] == max(merits[: i + 1])]
+
+
+@pytest.mark.parametrize("stops", [(1,), (4,), (5, 14)])
+def test_going_on_gives_bit_equal_weights(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    whole, parts = Training(tmp_path / "whole"), Training(tmp_path / "parts")
+    _, wanted = whole.run()
+    for stop in stops:
+        ended, _ = parts.run(stop_after=stop)
+        assert not ended
+    ended, got = parts.run()
+    assert ended
+    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    assert parts.journal.curve() == whole.journal.curve()
+
+
+def test_an_end_without_warning_loses_only_what_was_not_saved(tmp_path: Path) -> None:
+    whole, parts = Training(tmp_path / "whole"), Training(tmp_path / "parts")
+    _, wanted = whole.run()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(number: int, of: int, loss: float) -> None:
+        if number == 11:
+            raise Killed
+
+    objective = distillation()
+    with pytest.raises(Killed):
+        train(
+            objective,
+            parts.pieces,
+            parts.held_out,
+            parts.library,
+            parts.journal,
+            OPTIONS,
+            5,
+            Watch(step=killed),
+        )
+    assert parts.journal.load()["step"] == 8
+    _, got = parts.run()
+    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    assert parts.journal.curve() == whole.journal.curve()
+
+
+def test_a_finished_training_has_nothing_to_do(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.run()
+    before = training.journal.curve()
+    assert training.run()[0]
+    assert training.journal.curve() == before
+
+
+def test_the_embedding_does_not_change(tmp_path: Path) -> None:
+    weights = copied(make_weights(), (0,))
+    assert EMBEDDING not in learning(weights)
+    assert not weights[EMBEDDING].requires_grad
+
+
+def test_the_whole_network_reads_as_the_oracle_does(tmp_path: Path) -> None:
+    weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+    mel, tokens = make_mel(1), [1, 5, 9, 200, 4]
+    with torch.inference_mode():
+        heard = listen(weights, DIMS, torch.tensor(mel[0]))
+        logits = (read(weights, DIMS, torch.tensor([tokens]), heard)[0] @ weights[EMBEDDING].T).numpy()
+    oracle = make_backend("numpy", tmp_path)
+    session = oracle.open(oracle.encode(mel), [0], len(tokens))
+    ids, logprobs = session.extend([tokens], len(tokens)).top(3)
+    got = torch.log_softmax(torch.tensor(logits), -1).numpy()
+    np.testing.assert_allclose(np.take_along_axis(got, ids, 1), logprobs, atol=1e-4)
+
+
+def test_padding_changes_nothing() -> None:
+    weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+    heard = torch.randn(DIMS.n_audio_ctx, DIMS.n_audio_state)
+    with torch.inference_mode():
+        alone = read(weights, DIMS, torch.tensor([[3, 4, 5]]), heard)
+        padded = read(weights, DIMS, torch.tensor([[3, 4, 5, 0, 0], [9, 8, 7, 6, 5]]), heard)
+    torch.testing.assert_close(padded[:1, :3], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_picks_what_is_to_be_foretold() -> None:
+    example = make_example(np.random.default_rng(0), rows=2)
+    batch = Batch.of(example.rows)
+    assert batch.tokens.shape == (2, 7)
+    assert batch.labels.tolist() == [7, 9, 7, 9, 3] * 2
+    before = batch.tokens.flatten()[batch.at].tolist()
+    assert before == [1, 7, 9, 7, 9] * 2
+
+
+def test_a_student_of_all_layers_is_its_teacher() -> None:
+    layers = spaced(2, DIMS.n_text_layer)
+    weights = copied(make_weights(), layers)
+    rng = np.random.default_rng(3)
+    example = make_example(rng)
+    heard = torch.tensor(example.heard).float()
+    row = example.rows[0]
+    with torch.inference_mode():
+        states = read(weights, DIMS, torch.tensor(row.tokens[None, :-1]), heard)[0, row.first - 1 :]
+    example = replace(example, rows=(replace(row, states=states.half().numpy()),))
+    objective = Distillation(
+        dims=student_dims(DIMS, 2),
+        weights=weights,
+        learning=learning(weights),
+        frequent=np.arange(DIMS.n_vocab),
+        dtype=torch.float32,
+        options=TrainOptions(dropout=0.0, masked=0.0),
+    )
+    loss, positions = objective.loss(example)
+    cross_entropy = objective.measure(example).loss
+    assert float(loss.detach()) == pytest.approx(cross_entropy, rel=1e-3)
+    assert positions == len(row.tokens) - row.first
+
+
+def test_fine_tuning_reaches_the_encoder_unless_it_is_frozen() -> None:
+    example = make_example(np.random.default_rng(0))
+    mel = np.random.default_rng(1).standard_normal((DIMS.n_mels, 2 * DIMS.n_audio_ctx)).astype(np.float16)
+    for frozen in (True, False):
+        weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+        chosen = {
+            name: values.requires_grad_()
+            for name, values in weights.items()
+            if name.startswith("decoder.") or not frozen
+        }
+        objective = FineTuning(
+            dims=DIMS, weights=weights, learning=chosen, dtype=torch.float32, options=OPTIONS
+        )
+        loss, _ = objective.loss(example if frozen else replace(example, heard=mel))
+        loss.backward()
+        assert (weights["encoder.conv1.weight"].grad is None) is frozen
+        assert weights[EMBEDDING].grad is not None
+
+
+def test_masks_hide_no_more_than_their_share() -> None:
+    torch.manual_seed(0)
+    heard = torch.ones(1500, 4)
+    hidden = [(masked(heard, 0.1) == 0).all(1).float().mean().item() for _ in range(50)]
+    assert 0.05 < sum(hidden) / len(hidden) < 0.12
+    assert torch.equal(masked(heard, 0.0), heard)
+
+
+@pytest.mark.parametrize(
+    ("layers", "of", "chosen"),
+    [(1, 12, (11,)), (2, 12, (0, 11)), (3, 12, (0, 6, 11)), (4, 12, (0, 4, 7, 11)), (4, 4, (0, 1, 2, 3))],
+)
+def test_layers_are_evenly_spaced(layers: int, of: int, chosen: tuple[int, ...]) -> None:
+    assert spaced(layers, of) == chosen
+
+
+@pytest.mark.parametrize(("layers", "of"), [(0, 12), (5, 12), (3, 2)])
+def test_layers_that_are_not_there(layers: int, of: int) -> None:
+    with pytest.raises(OptionError, match=f"layers={layers}: allowed is 1 to {min(4, of)}"):
+        spaced(layers, of)
+
+
+def test_frequent_ids_hold_what_was_said_and_all_that_is_not_text() -> None:
+    ids = frequent_ids(TOKENIZER, [[3, 200], [TOKENIZER.eot]])
+    assert (np.diff(ids) > 0).all()
+    assert {3, 200, *range(TOKENIZER.eot, TOKENIZER.n_vocab)} <= set(ids.tolist())
+
+
+def test_an_id_that_is_not_scored_is_never_foretold() -> None:
+    example = make_example(np.random.default_rng(0), text=(7, 100, 7))
+    measured = distillation().measure(example)
+    assert measured.positions == 3
+    assert measured.right <= 2
+    assert np.isfinite(measured.loss)
+
+
+@pytest.mark.parametrize(
+    ("right", "passes"),
+    [("", 0), ("1", 1), ("0", 1), ("1111", 1), ("11111", 1), ("111111", 2), ("00000", 5), ("1101110", 2)],
+)
+def test_forwards_are_those_of_a_draft_of_four(right: str, passes: int) -> None:
+    flags = np.array([char == "1" for char in right], bool)
+    assert forwards(flags) == passes
+    assert count(flags, 1.0) + Acceptance(1, 1, 1, 1.0) == Acceptance(
+        len(right) + 1, int(flags.sum()) + 1, passes + 1, 2.0
+    )
+
+
+def test_the_rate_rises_and_falls() -> None:
+    options = TrainOptions(epochs=10, batch=5, rate=1.0, warmup=0.1)
+    steps = steps_of(options, 48)
+    rates = [rate_at(step, steps, options) for step in range(steps)]
+    assert steps == 100
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] < 0.06
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(OutputError, match="is there, and is no training"):
+        Journal(tmp_path / "training").begin({"task": "distill"})
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_another_training_is_refused_by_what_differs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out" / "training")
+    journal.begin({"task": "distill", "rate": 0.1})
+    journal.begin({"task": "distill", "rate": 0.1})
+    with pytest.raises(OutputError, match=r"holds a training with rate=0\.1, not 0\.2"):
+        journal.begin({"task": "distill", "rate": 0.2})
+
+
+def test_lines_of_the_curve_tell_what_follows_from_them(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.run(stop_after=4)
+    line = json.loads((tmp_path / "training" / "acceptance.jsonl").read_text().splitlines()[-1])
+    assert line["acceptance"] == round(line["held_out"]["right"] / line["held_out"]["positions"], 4)
+    assert line["tokens_per_forward"] == round(line["held_out"]["positions"] / line["held_out"]["forwards"], 3)
