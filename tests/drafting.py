@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harken.backends.host import HostLogits
-from harken.contract import Capabilities, Floats
+from harken.contract import Capabilities, Floats, Ints
 from harken.decoding.drafts import Ask, Draft, Proposal
 from harken.decoding.pace import MEASURED_STEPS, Pace, Tally
 from harken.decoding.rules import Rules
@@ -171,6 +171,8 @@ class Table:
     ----------
     script : callable
     n_text_ctx : int
+    vocabulary : ndarray of int64, or None
+        Ids that logits cover.
     clock : Clock or None
     cost : callable
         Seconds of a forward pass over so many rows of at most so many new tokens.
@@ -185,12 +187,13 @@ class Table:
         script: Script,
         n_text_ctx: int = DIMS.n_text_ctx,
         *,
+        vocabulary: Ints | None = None,
         clock: Clock | None = None,
         cost: Callable[[int, int], float] = lambda rows, width: 0.0,
     ) -> None:
         self.dims = replace(DIMS, n_text_ctx=n_text_ctx)
         self.capabilities = Capabilities(name="table", precision="exact", device="none", detail="looked up")
-        self.script, self.clock, self.cost = script, clock, cost
+        self.script, self.vocabulary, self.clock, self.cost = script, vocabulary, clock, cost
         self.sessions: list[TableSession] = []
 
     def encode(self, mel: Floats) -> Windows:
@@ -236,7 +239,8 @@ class TableSession:
             self.rows[row] = (window, whole)
             first = max(len(whole) - tail, len(seen)) + 1
             logits += [backend.script(window, whole[:end]) for end in range(first, len(whole) + 1)]
-        return HostLogits(np.array(logits, np.float32))
+        values, part = np.array(logits, np.float32), backend.vocabulary
+        return HostLogits(values if part is None else values.take(part, axis=1), part)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         for (_, seen), length in zip(self.rows, lengths, strict=True):
@@ -258,6 +262,27 @@ def saying(texts: Sequence[Sequence[int]], prompt: int = 1, vocabulary: int = VO
         logits = np.zeros(vocabulary, np.float32)
         text, place = texts[window], len(seen) - prompt
         logits[text[place] if 0 <= place < len(text) else vocabulary - 1] = 12
+        return logits
+
+    return script
+
+
+def babbling(share: float = 0.0, *, vocabulary: int = DIMS.n_vocab) -> Script:
+    """Make a random model: what follows depends on the window, the last two tokens and the length.
+
+    Parameters
+    ----------
+    share : float
+        How much of another such model is mixed in: a draft that is more or less akin.
+    """
+    one, other = (
+        np.random.default_rng(seed).standard_normal((3, 64, vocabulary), np.float32) for seed in (0, 5)
+    )
+    tables = np.float32(3 * (1 - share)) * one + np.float32(3 * share) * other
+
+    def script(window: int, seen: tuple[int, ...]) -> Floats:
+        places = (seen[-1] % 64, hash(seen[-2:-1]) % 64, (window * 7 + len(seen)) % 64)
+        logits: Floats = tables[0, places[0]] + tables[1, places[1]] + tables[2, places[2]]
         return logits
 
     return script
