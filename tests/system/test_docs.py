@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/options.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/options.md", "docs/speculation.md"])
 def test_python_on_the_page_prints_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
