@@ -1,40 +1,87 @@
-"""Weights of 8 bits: every block of a row has a scale of its own, and no weight is off by more than half a step."""
+"""Weights in integers: each row has its scale, no weight is off by more than half a step; products sum exactly."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 
-from harken.backends.onnx.linear import BLOCK, quantise_blocks
+from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.linear import INTEGER, LOUD, Arithmetic, quantise_rows
+from harken.backends.onnx.runtimes import OnnxRuntimeGraph
+
+COLUMNS, OUTPUTS = 96, 40
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((OUTPUTS, COLUMNS), np.float32)
 
 
-def restore(quantised: np.ndarray, scales: np.ndarray, columns: int) -> np.ndarray:
-    blocks = (quantised.astype(np.float32) - 128) * scales[:, :, None]
-    return blocks.reshape(len(quantised), -1)[:, :columns]
+def multiply(
+    arithmetic: Arithmetic, x: np.ndarray, weight: np.ndarray, tmp_path: Path
+) -> tuple[np.ndarray, ...]:
+    """What a general layer and one behind a GELU give."""
+    graph = GraphBuilder("linear")
+    given = graph.input("x", ("rows", weight.shape[1]))
+    for name in ("linear", "after_gelu"):
+        graph.output(getattr(arithmetic, name)(graph, given, weight), name, ("rows", len(weight)))
+    onnx.save_model(graph.model(), tmp_path / "linear.onnx")
+    run = OnnxRuntimeGraph(tmp_path / "linear.onnx", threads=1)
+    out = run({"x": x}, {})
+    return out["linear"], out["after_gelu"]
 
 
-@pytest.mark.parametrize("columns", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_no_weight_is_off_by_more_than_half_a_step_of_its_block(columns: int) -> None:
-    weight = np.random.default_rng(0).standard_normal((5, columns), np.float32)
-    weight[:, ::BLOCK] *= np.float32(10) ** np.arange(
-        0, weight[:, ::BLOCK].shape[1]
-    )  # blocks of different size
-    quantised, scales = quantise_blocks(weight, BLOCK)
-    assert quantised.shape == (*scales.shape, BLOCK)
-    error = np.abs(restore(quantised, scales, columns) - weight)
-    for start in range(0, columns, BLOCK):
-        block = slice(start, start + BLOCK)
-        half_a_step = np.abs(weight[:, block]).max(axis=1, keepdims=True) / 254
-        assert (error[:, block] <= 1.001 * half_a_step).all()
+@pytest.mark.parametrize("bits", [7, 8])
+def test_no_weight_is_off_by_more_than_half_a_step_of_its_row(bits: int) -> None:
+    weight = WEIGHT * np.float32(10) ** np.arange(-20, 20)[:, None]
+    quantised, scales = quantise_rows(weight.astype(np.float32), bits)
+    assert quantised.dtype == np.int8
+    assert np.abs(quantised).max() == 2 ** (bits - 1) - 1
+    half_a_step = np.abs(weight).max(axis=1) / (2**bits - 2)
+    assert (np.abs(quantised * scales[:, None] - weight).max(axis=1) <= 1.001 * half_a_step).all()
 
 
-def test_the_largest_weights_are_exact() -> None:
-    weight = np.zeros((1, BLOCK), np.float32)
-    weight[0, :2] = 3, -3
-    np.testing.assert_allclose(restore(*quantise_blocks(weight, BLOCK), 2), [[3, -3]], rtol=1e-6)
-
-
-def test_a_block_of_zeros_stays_zero() -> None:
-    quantised, scales = quantise_blocks(np.zeros((2, BLOCK), np.float32), BLOCK)
-    assert (quantised == 128).all()
+def test_a_row_of_zeros_stays_zero() -> None:
+    quantised, scales = quantise_rows(np.zeros((2, 3), np.float32), 8)
+    assert not quantised.any()
     assert not scales.any()
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("int8", 0.012), ("int7", 0.02)])
+def test_products_are_near_those_of_float32(tmp_path: Path, kind: str, tolerance: float) -> None:
+    x = RNG.standard_normal((5, COLUMNS), np.float32)
+    gelu = np.maximum(x, np.float32(-0.1))
+    linear, _ = multiply(INTEGER[kind], x, WEIGHT, tmp_path)
+    _, after_gelu = multiply(INTEGER[kind], gelu, WEIGHT, tmp_path)
+    for actual, expected in ((linear, x @ WEIGHT.T), (after_gelu, gelu @ WEIGHT.T)):
+        assert np.abs(actual - expected).std() < tolerance * expected.std()
+
+
+def test_how_many_rows_are_multiplied_at_once_does_not_show(tmp_path: Path) -> None:
+    x = RNG.standard_normal((17, COLUMNS), np.float32) * np.float32(10) ** np.arange(-8, 9)[:, None]
+    x = x.astype(np.float32)
+    together = multiply(INTEGER["int8"], x, WEIGHT, tmp_path)
+    for rows in (1, 2, 5, 16):
+        some = multiply(INTEGER["int8"], x[:rows], WEIGHT, tmp_path)
+        for one, other in zip(some, together, strict=True):
+            np.testing.assert_array_equal(one, other[:rows])
+
+
+def test_a_row_of_zeros_among_others_gives_zeros(tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, COLUMNS), np.float32)
+    x[1] = 0
+    for product in multiply(INTEGER["int8"], x, WEIGHT, tmp_path):
+        assert not product[1].any()
+        assert product[0].all()
+        assert np.isfinite(product).all()
+
+
+def test_loud_units_do_not_drown_the_others(tmp_path: Path) -> None:
+    x = np.abs(RNG.standard_normal((4, COLUMNS), np.float32))
+    x[:, : COLUMNS // LOUD] *= 1000
+    weight = WEIGHT.copy()
+    weight[:, : COLUMNS // LOUD] = 0
+    linear, after_gelu = multiply(INTEGER["int8"], x, weight, tmp_path)
+    expected = x @ weight.T
+    assert np.abs(after_gelu - expected).max() < 0.05 * expected.std()
+    assert np.abs(linear - expected).max() > expected.std()

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.onnx.plan import make_plan
-from harken.backends.onnx.runtimes import Graph, InPlaceGraph, OnnxRuntimeGraph, OpenVinoGraph
+from harken.backends.onnx.rotation import Rotated
+from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
+from harken.backends.onnx.saturation import probe, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
 from harken.checkpoints.alignment import Heads, default_heads
@@ -24,7 +26,7 @@ from harken.types import Dims
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 8
+FORMAT = 9
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -129,7 +131,7 @@ class OnnxBackend:
             self._bridge({"heard": heard[one]}, {name: array[one] for name, array in cross.items()})
         return OnnxFeatures(heard, cross)
 
-    def _load_before(self, path: Callable[[str, str], Path], part: str) -> InPlaceGraph:
+    def _load_before(self, path: Callable[[str, str], Path], part: str) -> Graph:
         """Load what comes before the decoder and runs once a window."""
         runtime, precision = self.plan.encoder
         if runtime == "openvino":
@@ -143,7 +145,7 @@ class OnnxBackend:
     def _path(
         self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], part: str, precision: str
     ) -> Path:
-        kind = "int8" if precision == "int8" else "float"
+        kind = _integers(store) if precision == "int8" else "float"
         build = partial(_build, part, kind, weights, self.dims, self.alignment_heads, self.vocabulary)
         choice = f"-{self._choice():08x}" if part == "decoder" else ""
         return store.get(f"{digest[:32]}-{part}-{kind}{choice}-v{FORMAT}", build)
@@ -166,6 +168,11 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
+def _integers(store: GraphStore) -> str:
+    """What weights of 8 bits are on this machine: "int8", or "int7" where the sums of their products do not fit."""
+    return f"int{weight_bits(OnnxRuntimeGraph(store.get(f'probe-v{FORMAT}', probe), threads=1))}"
+
+
 def _build(
     part: str,
     kind: str,
@@ -176,11 +183,12 @@ def _build(
 ) -> ModelProto:
     """Build one graph; only this needs the onnx package, so a warm start does not wait for it."""
     from harken.backends.onnx import graphs
-    from harken.backends.onnx.linear import float_linear, int8_linear
+    from harken.backends.onnx.linear import FLOAT, INTEGER
 
     if part == "encoder":
         return graphs.encoder(weights, dims)
     if part == "bridge":
         return graphs.bridge(weights, dims)
-    linear = int8_linear if kind == "int8" else float_linear
-    return graphs.decoder(weights, dims, linear, alignment_heads, vocabulary)
+    if kind in INTEGER:
+        return graphs.decoder(Rotated(weights, dims), dims, INTEGER[kind], alignment_heads, vocabulary)
+    return graphs.decoder(weights, dims, FLOAT, alignment_heads, vocabulary)

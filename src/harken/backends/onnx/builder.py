@@ -11,7 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 20
 MICROSOFT = "com.microsoft"
-ELEMENT = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
+ELEMENT = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.int64): TensorProto.INT64,
+    np.dtype(np.uint8): TensorProto.UINT8,
+}
 
 
 class GraphBuilder:
@@ -30,8 +34,9 @@ class GraphBuilder:
         return name
 
     def output(self, value: str, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a float32 output that carries `value`."""
-        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        """Declare a float32 output that carries `value`, or is it, where the name is the same."""
+        if value != name:
+            self._nodes.append(helper.make_node("Identity", [value], [name]))
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def constant(self, value: NDArray[np.generic] | Sequence[int]) -> str:
@@ -41,17 +46,23 @@ class GraphBuilder:
         self._constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: object) -> str:
-        """Add a node with one output and return the output's name."""
-        (out,) = self.ops(kind, *inputs, outputs=1, domain=domain, **attributes)
-        return out
+    def op(self, kind: str, *inputs: str, domain: str = "", out: str = "", **attributes: object) -> str:
+        """Add a node with one output and return the output's name, which may be given."""
+        name = out or f"{kind}_{len(self._nodes)}"
+        self._add(kind, inputs, [name], domain, attributes)
+        return name
 
     def ops(self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: object) -> list[str]:
         """Add a node with several outputs and return their names."""
-        stem = f"{kind}_{len(self._nodes)}"
-        names = [f"{stem}_{i}" for i in range(outputs)]
-        self._nodes.append(helper.make_node(kind, list(inputs), names, name=stem, domain=domain, **attributes))
+        names = [f"{kind}_{len(self._nodes)}_{i}" for i in range(outputs)]
+        self._add(kind, inputs, names, domain, attributes)
         return names
+
+    def _add(
+        self, kind: str, inputs: Sequence[str], names: list[str], domain: str, attributes: dict[str, object]
+    ) -> None:
+        name = f"{kind}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=name, domain=domain, **attributes))
 
     def layer_norm(self, x: str, weights: Mapping[str, NDArray[np.generic]], name: str) -> str:
         """Layer normalisation over the last axis."""

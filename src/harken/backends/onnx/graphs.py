@@ -10,13 +10,14 @@ Source: openai/whisper, model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 
-from harken.backends.onnx.builder import GraphBuilder
-from harken.backends.onnx.linear import Linear, float_linear
+from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
+from harken.backends.onnx.linear import FLOAT, Arithmetic
+from harken.backends.onnx.rotation import HEAD
 from harken.checkpoints.alignment import Heads
 from harken.contract import Floats, Ints
 from harken.types import Dims
@@ -34,13 +35,13 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
-    layer = _Layers(graph, weights, float_linear)
+    layer = _Layers(graph, weights, FLOAT)
     x = graph.input("mel", (1, dims.n_mels, "2T"))
     x = layer.convolution(x, "encoder.conv1", stride=1)
     x = layer.convolution(x, "encoder.conv2", stride=2)
     x = graph.op("Transpose", x, perm=[0, 2, 1])
     length = graph.op("Shape", x, start=1, end=2)
-    positions = layer.float32("encoder.positional_embedding")
+    positions = graph.constant(layer.float32("encoder.positional_embedding"))
     x = graph.op("Add", x, graph.op("Slice", positions, graph.constant([0]), length, graph.constant([0])))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
@@ -68,7 +69,7 @@ def bridge(weights: Weights, dims: Dims) -> onnx.ModelProto:
     """
     heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
     graph = GraphBuilder("bridge")
-    layer = _Layers(graph, weights, float_linear)
+    layer = _Layers(graph, weights, FLOAT)
     heard = graph.input("heard", (1, "T", dims.n_audio_state))
     for i in range(dims.n_text_layer):
         for part in ("key", "value"):
@@ -78,109 +79,112 @@ def bridge(weights: Weights, dims: Dims) -> onnx.ModelProto:
 
 
 def decoder(
-    weights: Weights, dims: Dims, linear: Linear, alignment_heads: Heads, vocabulary: Ints | None = None
+    weights: Weights, dims: Dims, arithmetic: Arithmetic, alignment_heads: Heads, vocabulary: Ints | None = None
 ) -> onnx.ModelProto:
-    """Decoder of A windows of T positions with Q queries each over S slots of the past, and logits at P positions.
+    """Decoder of A windows of T positions with Q queries each over S slots, and logits at P positions.
 
     Inputs
-        tokens, positions (A, Q) int64; past_mask (A, 1, Q, S) and fresh_mask (A, 1, Q, Q) float32, added to
-        the scores; wanted (P,) int64, which of the A * Q queries get logits; aligned (1,) int64, how many
-        queries of each window, N, tell what they listen to; for each layer i cross_k.i and cross_v.i as from
-        the bridge; past_k.i and past_v.i (A, heads, S, head size)
+        tokens, positions (A, Q) int64; slots (A, heads, Q, 4) int64, where in a store each new key and value goes;
+        together (1,) int64, how many queries of a window are multiplied at once, M, a divisor of Q; mask
+        (A, 1, Q / M, M, S) float32, added to the scores; wanted (P,) int64, which of the A * Q queries get logits;
+        aligned (1,) int64, 0, or Q if queries are to tell what they listen to; for each layer i cross_k.i and
+        cross_v.i (A, heads, 1, T, head size) as from the bridge, and past_k.i and past_v.i (A, heads, 1, S, head size)
     Outputs
-        logits (P, n_vocab), or of the tokens in `vocabulary` alone; for each layer i fresh_k.i and fresh_v.i
-        (A, heads, Q, head size); fresh_attention (A, alignment heads, N, T), softmax weights of these heads in
-        the order of layers
+        logits (P, n_vocab), or of the tokens in `vocabulary` alone; for each layer i present_k.i and present_v.i, the
+        store with what is new, which may be written where the past was; fresh_attention (A, alignment heads, Q / M,
+        M, T), softmax weights of these heads in the order of layers, empty if they are not to be told
     """
     state, heads = dims.n_text_state, dims.n_text_head
     head = state // heads
     graph = GraphBuilder("decoder")
-    layer = _Layers(graph, weights, linear)
+    layer = _Layers(graph, weights, arithmetic)
     tokens = graph.input("tokens", ("A", "Q"), np.int64)
     positions = graph.input("positions", ("A", "Q"), np.int64)
-    past_mask = graph.input("past_mask", ("A", 1, "Q", "S"))
-    fresh_mask = graph.input("fresh_mask", ("A", 1, "Q", "Q"))
+    slots = graph.input("slots", ("A", heads, "Q", 4), np.int64)
+    together = graph.input("together", (1,), np.int64)
+    mask = graph.input("mask", ("A", 1, "Q/M", "M", "S"))
     wanted = graph.input("wanted", ("P",), np.int64)
     aligned = graph.input("aligned", (1,), np.int64)
+    groups = graph.op("Concat", graph.constant([0, -1]), together, graph.constant([heads, head]), axis=0)
     attention = []
     x = graph.op("Add", layer.embed("decoder.token_embedding.weight", tokens),
                  layer.embed("decoder.positional_embedding", positions))  # fmt: skip
     for i in range(dims.n_text_layer):
         block = f"decoder.blocks.{i}"
-        past_k, past_v = (graph.input(f"past_{part}.{i}", ("A", heads, "S", head)) for part in "kv")
         y = graph.layer_norm(x, weights, f"{block}.attn_ln")
-        query, key, value = (layer.split(part, heads) for part in layer.packed(y, f"{block}.attn", head**-0.5))
-        scores = graph.op(
-            "Concat",
-            graph.op(
-                "Add", graph.op("MatMul", query, graph.op("Transpose", past_k, perm=[0, 1, 3, 2])), past_mask
-            ),
-            graph.op(
-                "Add", graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2])), fresh_mask
-            ),
-            axis=-1,
-        )
-        sizes = graph.op(
-            "Concat", graph.op("Shape", past_mask, start=3), graph.op("Shape", fresh_mask, start=3), axis=0
-        )
-        past, fresh = graph.ops("Split", graph.op("Softmax", scores, axis=-1), sizes, outputs=2, axis=-1)
-        mixed = graph.op("Add", graph.op("MatMul", past, past_v), graph.op("MatMul", fresh, value))
-        x = graph.op("Add", x, layer.linear(layer.merge(mixed, state), f"{block}.attn.out"))
-        graph.output(key, f"fresh_k.{i}", ("A", heads, "Q", head))
-        graph.output(value, f"fresh_v.{i}", ("A", heads, "Q", head))
+        query, *fresh = layer.packed(y, f"{block}.attn", head**-0.5)
+        store = []
+        for part, new in zip("kv", fresh, strict=True):
+            past = graph.input(f"past_{part}.{i}", ("A", heads, 1, "S", head))
+            present = graph.op("ScatterND", past, slots, layer.split(new, heads), out=f"present_{part}.{i}")
+            graph.output(present, present, ("A", heads, 1, "S", head))
+            store.append(present)
+        _, mixed = layer.attend(query, groups, store, state, mask)
+        x = graph.op("Add", x, layer.linear(mixed, f"{block}.attn.out"))
 
-        cross_k, cross_v = (graph.input(f"cross_{part}.{i}", ("A", heads, "T", head)) for part in "kv")
+        cross = [graph.input(f"cross_{part}.{i}", ("A", heads, 1, "T", head)) for part in "kv"]
         y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
-        # Keys times query, not query times keys: the runtime reads the long operand once, without repacking it.
         query = layer.linear(y, f"{block}.cross_attn.query", head**-0.5)
-        scores = graph.op("MatMul", cross_k, layer.split(query, heads, transposed=True))
-        weight = graph.op("Softmax", graph.op("Transpose", scores, perm=[0, 1, 3, 2]), axis=-1)
+        weight, mixed = layer.attend(query, groups, cross, state)
         if its := [head for its_layer, head in alignment_heads if its_layer == i]:
             told = graph.op("Slice", weight, graph.constant([0]), aligned, graph.constant([2]))
             attention.append(graph.op("Gather", told, graph.constant(its), axis=1))
-        mixed = layer.merge(graph.op("MatMul", weight, cross_v), state)
         x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
         x = layer.mlp(x, block)
     x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)
     x = graph.layer_norm(x, weights, "decoder.ln")
-    embedding = weights["decoder.token_embedding.weight"]
-    rows = np.asarray(embedding if vocabulary is None else embedding[vocabulary], np.float32)
-    graph.output(linear(graph, x, rows), "logits", ("P", len(rows)))
+    head_name = HEAD if f"{HEAD}.weight" in weights else "decoder.token_embedding"
+    logits = layer.linear(x, head_name, rows=vocabulary)
+    graph.output(logits, "logits", ("P", dims.n_vocab if vocabulary is None else len(vocabulary)))
     told = graph.op("Concat", *attention, axis=1)
-    graph.output(told, "fresh_attention", ("A", len(alignment_heads), "N", "T"))
+    graph.output(told, "fresh_attention", ("A", len(alignment_heads), "N", "M", "T"))
     return graph.model()
 
 
 class _Layers:
     """Whisper's layers by the names of their weights."""
 
-    def __init__(self, graph: GraphBuilder, weights: Weights, linear: Linear) -> None:
-        self.graph, self.weights, self._linear = graph, weights, linear
+    def __init__(self, graph: GraphBuilder, weights: Weights, arithmetic: Arithmetic) -> None:
+        self.graph, self.weights, self._arithmetic = graph, weights, arithmetic
 
-    def float32(self, name: str, scale: float = 1.0) -> str:
-        return self.graph.constant(np.asarray(self.weights[name], np.float32) * np.float32(scale))
+    def float32(self, name: str, scale: float = 1.0, rows: Ints | None = None) -> Floats:
+        """One of the weights, or some rows of it."""
+        weight = self.weights[name] if rows is None else self.weights[name][rows]
+        return np.asarray(weight, np.float32) * np.float32(scale)
 
-    def linear(self, x: str, name: str, scale: float = 1.0) -> str:
-        weight = np.asarray(self.weights[f"{name}.weight"], np.float32) * np.float32(scale)
-        y = self._linear(self.graph, x, weight)
-        return (
-            self.graph.op("Add", y, self.float32(f"{name}.bias", scale))
-            if f"{name}.bias" in self.weights
-            else y
-        )
+    def linear(self, x: str, name: str, scale: float = 1.0, rows: Ints | None = None) -> str:
+        y = self._arithmetic.linear(self.graph, x, self.float32(f"{name}.weight", scale, rows))
+        return self.biased(y, name, scale, rows)
+
+    def biased(self, x: str, name: str, scale: float = 1.0, rows: Ints | None = None) -> str:
+        """Add the bias of a layer that has one."""
+        if f"{name}.bias" not in self.weights:
+            return x
+        return self.graph.op("Add", x, self.graph.constant(self.float32(f"{name}.bias", scale, rows)))
 
     def packed(self, x: str, name: str, query_scale: float) -> list[str]:
         """Query, key and value of one self-attention in one multiplication."""
         parts = [(f"{name}.query", query_scale), (f"{name}.key", 1.0), (f"{name}.value", 1.0)]
-        weight = [np.asarray(self.weights[f"{part}.weight"], np.float32) * np.float32(s) for part, s in parts]
+        weight = [self.float32(f"{part}.weight", scale) for part, scale in parts]
         no_bias = np.zeros(len(weight[0]), np.float32)
         bias = [
-            np.asarray(self.weights.get(f"{part}.bias", no_bias), np.float32) * np.float32(s)
-            for part, s in parts
+            self.float32(f"{part}.bias", scale) if f"{part}.bias" in self.weights else no_bias
+            for part, scale in parts
         ]
-        y = self._linear(self.graph, x, np.concatenate(weight))
+        y = self._arithmetic.linear(self.graph, x, np.concatenate(weight))
         y = self.graph.op("Add", y, self.graph.constant(np.concatenate(bias)))
         return self.graph.ops("Split", y, outputs=3, axis=-1, num_outputs=3)
+
+    def attend(
+        self, query: str, groups: str, store: Sequence[str], state: int, mask: str | None = None
+    ) -> tuple[str, str]:
+        """Softmax weights over the keys, by groups of queries, and the values mixed by them, (A, Q, state)."""
+        keys, values = store
+        query = self.graph.op("Transpose", self.graph.op("Reshape", query, groups), perm=[0, 3, 1, 2, 4])
+        scores = self.graph.op("FusedMatMul", query, keys, domain=MICROSOFT, transB=1)
+        weight = self.graph.op("Softmax", self.graph.op("Add", scores, mask) if mask else scores, axis=-1)
+        mixed = self.graph.op("Transpose", self.graph.op("MatMul", weight, values), perm=[0, 2, 3, 1, 4])
+        return weight, self.graph.op("Reshape", mixed, self.graph.constant([0, -1, state]))
 
     def embed(self, name: str, indices: str) -> str:
         """Look rows up in the precision in which they are stored, which halves the file."""
@@ -188,14 +192,15 @@ class _Layers:
         return rows if self.weights[name].dtype == np.float32 else self.graph.op("Cast", rows, to=1)
 
     def convolution(self, x: str, name: str, stride: int) -> str:
-        weight, bias = self.float32(f"{name}.weight"), self.float32(f"{name}.bias")
+        weight, bias = (self.graph.constant(self.float32(f"{name}.{part}")) for part in ("weight", "bias"))
         y = self.graph.op("Conv", x, weight, bias, kernel_shape=[3], pads=[1, 1], strides=[stride])
         return self.graph.op("Gelu", y)
 
     def mlp(self, x: str, block: str) -> str:
         y = self.graph.layer_norm(x, self.weights, f"{block}.mlp_ln")
-        y = self.linear(self.graph.op("Gelu", self.linear(y, f"{block}.mlp.0")), f"{block}.mlp.2")
-        return self.graph.op("Add", x, y)
+        y = self.graph.op("Gelu", self.linear(y, f"{block}.mlp.0"))
+        y = self._arithmetic.after_gelu(self.graph, y, self.float32(f"{block}.mlp.2.weight"))
+        return self.graph.op("Add", x, self.biased(y, f"{block}.mlp.2"))
 
     def split(self, x: str, heads: int, *, transposed: bool = False) -> str:
         """(A, n, state) to (A, heads, n, head size), or the last two swapped."""

@@ -1,8 +1,15 @@
-"""Linear layers of a graph, in the precisions that the engine knows."""
+"""Linear layers of a graph, and the arithmetics that the engine knows for them.
+
+In 8 bits every row that is multiplied has one scale, as has every row of weights, and what lies between is a sum of
+products of integers. Such a sum is exact: how many rows are multiplied at once cannot show in it
+(docs/decisions/int8.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +17,22 @@ from numpy.typing import NDArray
 from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
 from harken.contract import Floats
 
-BLOCK = 32
 Linear = Callable[[GraphBuilder, str, Floats], str]
 """Multiply ``x`` of shape (..., K) by the transpose of a weight of shape (N, K)."""
+
+SIGNED, AFTER_GELU = 128, 24
+"""Zero points: which of the integers 0 to 255 stands for 0. A GELU's output is hardly negative."""
+LOWEST_GELU = -0.17
+LOUD = 8
+"""One in so many units of an MLP is loud; they come first (see `harken.backends.onnx.rotation`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How to multiply by a weight, in general and where `x` is what a GELU gives, loud units first."""
+
+    linear: Linear
+    after_gelu: Linear
 
 
 def float_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
@@ -20,42 +40,65 @@ def float_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
     return graph.op("MatMul", x, graph.constant(weight.T))
 
 
-def int8_linear(graph: GraphBuilder, x: str, weight: Floats, block: int = BLOCK) -> str:
-    """Multiply 8-bit weights, one scale per 32 of a row, with activations quantised as finely on the fly.
+def integer_linear(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
+    """Multiply rows that are quantised by what is largest in each."""
+    peak = graph.op("ReduceMax", graph.op("Abs", x), graph.constant([-1]), keepdims=1)
+    return _integer_product(graph, x, peak, weight, bits, SIGNED)
 
-    Scales this fine are why int8 costs no accuracy here, and they cost no time either (docs/decisions/int8.md).
+
+def integer_after_gelu(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
+    """Multiply loud units and all others apart, each with a scale of its own: a few loud ones drown the rest."""
+    loud = weight.shape[1] // LOUD
+    sizes = graph.constant([loud, weight.shape[1] - loud])
+    # Of what is this quiet, a finer scale would cut off the negative part.
+    quietest = graph.constant(np.array(LOWEST_GELU * (AFTER_GELU - 255) / AFTER_GELU, np.float32))
+    sums = []
+    for part, its in zip(
+        graph.ops("Split", x, sizes, outputs=2, axis=-1), np.split(weight, [loud], 1), strict=True
+    ):
+        peak = graph.op("Max", graph.op("ReduceMax", part, graph.constant([-1]), keepdims=1), quietest)
+        sums.append(_integer_product(graph, part, peak, its, bits, AFTER_GELU))
+    return graph.op("Add", *sums)
+
+
+def _integer_product(graph: GraphBuilder, x: str, peak: str, weight: Floats, bits: int, zero: int) -> str:
+    """Multiply integers, of which 255 stands for the `peak` of its row.
+
+    A row of zeros has no scale, and what 0 / 0 becomes as an integer is anybody's guess; but in the end it is
+    multiplied by its peak, 0.
     """
-    rows, columns = weight.shape
-    quantised, scales = quantise_blocks(weight, block)
-    return graph.op(
-        "MatMulNBits",
-        x,
-        graph.constant(quantised),
+    quantised, scales = quantise_rows(weight, bits)
+    unit, zero_point = np.float32(1 / (255 - zero)), graph.constant(np.array(zero, np.uint8))
+    integers = graph.op("QuantizeLinear", graph.op("Div", x, peak), graph.constant(np.array(unit)), zero_point)
+    product = graph.op(
+        "MatMulIntegerToFloat",
+        integers,
+        graph.constant(quantised.T),
+        graph.constant(np.array(unit)),
         graph.constant(scales),
+        zero_point,
         domain=MICROSOFT,
-        K=columns,
-        N=rows,
-        bits=8,
-        block_size=block,
-        accuracy_level=4,
     )
+    return graph.op("Mul", product, peak)
 
 
-def quantise_blocks(weight: Floats, block: int) -> tuple[NDArray[np.uint8], Floats]:
-    """Quantise rows in blocks, symmetric about 128, to the nearest.
+def quantise_rows(weight: Floats, bits: int) -> tuple[NDArray[np.int8], Floats]:
+    """Quantise each row to integers of so many bits, symmetric about 0, to the nearest.
 
     Returns
     -------
-    quantised : ndarray of shape (N, blocks, block), uint8
-    scales : ndarray of shape (N, blocks), float32
-        ``weight = (quantised - 128) * scale``
+    quantised : ndarray of shape (N, K), int8
+    scales : ndarray of shape (N,), float32
+        ``weight = quantised * scale``
     """
-    rows, columns = weight.shape
-    blocks = -(-columns // block)
-    padded = np.zeros((rows, blocks * block), np.float32)
-    padded[:, :columns] = weight
-    grouped = padded.reshape(rows, blocks, block)
-    scales = np.abs(grouped).max(axis=2) / np.float32(127)
+    scales = np.abs(weight).max(axis=1) / np.float32(2 ** (bits - 1) - 1)
     divisors = np.where(scales > 0, scales, np.float32(1))
-    quantised = np.rint(grouped / divisors[:, :, None]) + 128
-    return quantised.astype(np.uint8), scales.astype(np.float32, copy=False)
+    return np.rint(weight / divisors[:, None]).astype(np.int8), scales.astype(np.float32, copy=False)
+
+
+FLOAT = Arithmetic(float_linear, float_linear)
+INTEGER = {
+    f"int{bits}": Arithmetic(partial(integer_linear, bits=bits), partial(integer_after_gelu, bits=bits))
+    for bits in (7, 8)
+}
+"""By the bits of a weight; activations have 8 in all."""

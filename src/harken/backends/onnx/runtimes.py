@@ -19,18 +19,19 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class Graph(Protocol):
-    """A compiled graph whose outputs have shapes that only running it tells."""
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        """Run once over C-contiguous arrays, by name; what comes out belongs to the caller."""
-        ...
-
-
-class InPlaceGraph(Protocol):
-    """A compiled graph that computes its outputs where the caller wants them, which saves a copy."""
+    """A compiled graph."""
 
     def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
-        """Run once and return `into`: C-contiguous float32 arrays of the right shapes, by name."""
+        """Run once and return the outputs, by name.
+
+        Those that `into` names are computed in place there, which saves a copy; others are new.
+
+        Parameters
+        ----------
+        inputs, into : mapping of str to ndarray
+            C-contiguous; those of `into` float32 and of the right shapes. An array may be in both, where the graph
+            reads nothing of it after having written.
+        """
         ...
 
 
@@ -56,16 +57,20 @@ class OnnxRuntimeGraph:
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = [output.name for output in self._session.get_outputs()]
 
-    def __call__(self, inputs: Arrays, into: Arrays | None = None) -> Arrays:
-        if into is None:
-            return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
         binding = self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
+        new = [name for name in self._outputs if name not in into]
+        for name in new:
+            binding.bind_output(name, "cpu")
         for name, array in into.items():
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         self._session.run_with_iobinding(binding)
-        return into
+        return {
+            **into,
+            **{name: value.numpy() for name, value in zip(new, binding.get_outputs(), strict=False)},
+        }
 
 
 class OpenVinoGraph:

@@ -7,7 +7,12 @@ slots of its tokens, in order. What a query may look at is a mask over slots, so
 * `select` reorders paths and `rewind` shortens them: neither touches a key;
 * drafted tokens, hypotheses of a beam and plain rows are the same thing to the graph.
 
-Slots that no path uses are free and written again. The store doubles when it is full, else it never moves.
+Slots that no path uses are free and written again. The store doubles when it is full, else it never moves: the graph
+writes the keys and values of new tokens into it.
+
+A new token takes the first free slot, so the tokens of a row that has a window for itself lie in order, and attention
+sums over them in the same order however many were new at once. Up to 16 tokens a row are also multiplied one query at a
+time, which is faster than all together: so their logits are the same to the last bit, drafted or not.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from harken.types import Dims
 
 HIDDEN = np.float32(-1e9)
 FIRST_SLOTS = 64
+ONE_BY_ONE = 16
+"""Most tokens of a row whose attention is computed query by query; a prompt of more is read faster in one product."""
 ATTENTION = "past_attention"
 
 
@@ -53,10 +60,9 @@ class OnnxFeatures:
         return int(self.heard.shape[1])
 
     def take(self, audios: Sequence[int]) -> dict[str, Floats]:
-        """The arrays of the given windows; no copy when these are all of them in order."""
-        if list(audios) == list(range(self.audios)):
-            return self.cross
-        return {name: array[list(audios)] for name, array in self.cross.items()}
+        """The arrays of the given windows as the graph takes them; no copy when these are all of them in order."""
+        its = slice(None) if list(audios) == list(range(self.audios)) else list(audios)
+        return {name: array[its, :, None] for name, array in self.cross.items()}
 
 
 class OnnxSession:
@@ -111,17 +117,24 @@ class OnnxSession:
             return HostLogits(np.empty((0, columns), np.float32), self._vocabulary)
         free = self._reserve(lanes, tokens)
         past = {name: array for name, array in self._store.items() if name != ATTENTION}
-        out = self._graph({**self._queries(lanes, tokens, tail), **self._cross, **past})
-        self._write(out, lanes, tokens, free)
+        present = {name.replace("past", "present"): array for name, array in past.items()}
+        out = self._graph({**self._queries(lanes, tokens, tail, free), **self._cross, **past}, present)
+        self._advance(out, lanes, tokens, free)
         return HostLogits(out["logits"], self._vocabulary)
 
-    def _queries(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int) -> dict[str, Any]:
-        """New tokens of all rows side by side in their lanes, and what each of them may look at."""
-        width = max(sum(len(tokens[row]) for row in members) for members in lanes)
+    def _queries(
+        self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int, free: list[list[int]]
+    ) -> dict[str, Any]:
+        """New tokens of all rows side by side in their lanes, where they go, and what each of them may look at."""
+        width, heads = len(free[0]), self._dims.n_text_head
+        together = 1 if max(map(len, tokens)) <= ONE_BY_ONE else width
         ids = np.zeros((len(lanes), width), np.int64)
         positions = np.zeros((len(lanes), width), np.int64)
-        past_mask = np.full((len(lanes), 1, width, self._slots), HIDDEN)
-        fresh_mask = np.full((len(lanes), 1, width, width), HIDDEN)
+        mask = np.full((len(lanes), width, self._slots), HIDDEN)
+        slots = np.zeros((len(lanes), heads, width, 4), np.int64)
+        slots[..., 0] = np.arange(len(lanes))[:, None, None]
+        slots[..., 1] = np.arange(heads)[:, None]
+        slots[..., 3] = np.array(free)[:, None]
         wanted: dict[int, range] = {}
         for lane, members in enumerate(lanes):
             at = 0
@@ -131,15 +144,16 @@ class OnnxSession:
                 here = slice(at, at + n)
                 ids[lane, here] = tokens[row]
                 positions[lane, here] = np.arange(length, length + n)
-                past_mask[lane, 0, here][:, self._seen[row]] = 0
-                fresh_mask[lane, 0, here, here] = _causal(n)
+                mask[lane, here][:, self._seen[row]] = 0
+                mask[lane, here][:, free[lane][here]] = _causal(n)
                 at += n
                 wanted[row] = range(lane * width + at - min(tail, n), lane * width + at)
         return {
             "tokens": ids,
             "positions": positions,
-            "past_mask": past_mask,
-            "fresh_mask": fresh_mask,
+            "slots": slots,
+            "mask": mask.reshape(len(lanes), 1, -1, together, self._slots),
+            "together": np.array([together]),
             "wanted": np.array([query for row in sorted(wanted) for query in wanted[row]], np.int64),
             "aligned": np.array([width if self._alignment_heads else 0]),
         }
@@ -160,7 +174,7 @@ class OnnxSession:
 
     def attention(self, row: int) -> Floats:
         assert self._alignment_heads, "a session keeps attention if it was opened to"
-        weights: Floats = self._store[ATTENTION][self._lane[row], :, self._paths[row]].transpose(1, 0, 2)
+        weights: Floats = self._store[ATTENTION][self._lane[row], :, 0, self._paths[row]].transpose(1, 0, 2)
         return weights
 
     @property
@@ -170,47 +184,49 @@ class OnnxSession:
     def _allocate(self, slots: int) -> dict[str, Floats]:
         """What is kept of every token, by the name of the graph's input; its attention is not for the graph."""
         heads = self._dims.n_text_head
-        shape = (len(self._audios), heads, slots, self._dims.n_text_state // heads)
+        shape = (len(self._audios), heads, 1, slots, self._dims.n_text_state // heads)
         store = {
             f"past_{part}.{i}": np.zeros(shape, np.float32)
             for i in range(self._dims.n_text_layer)
             for part in "kv"
         }
         if self._alignment_heads:
-            shape = (len(self._audios), self._alignment_heads, slots, self._features.positions)
+            shape = (len(self._audios), self._alignment_heads, 1, slots, self._features.positions)
             store[ATTENTION] = np.empty(shape, np.float32)
         return store
 
     def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones."""
-        need = [sum(len(tokens[row]) for row in members) for members in lanes]
+        """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones.
+
+        All get as many as the widest, for the graph writes in all lanes alike: what it writes where nothing is new
+        stays in free slots.
+        """
+        width = max(sum(len(tokens[row]) for row in members) for members in lanes)
         used = [self._used(lane) for lane in range(len(lanes))]
         slots = self._slots
-        while any(slots - taken.sum() < n for n, taken in zip(need, used, strict=True)):
+        while any(slots - taken.sum() < width for taken in used):
             slots *= 2
         if added := slots - self._slots:
             grown = self._allocate(slots)
             for name, array in self._store.items():
-                grown[name][:, :, : self._slots] = array
+                grown[name][..., : self._slots, :] = array
             self._store = grown
             self._seen = np.pad(self._seen, ((0, 0), (0, added)))
             used = [np.pad(taken, (0, added)) for taken in used]
-        return [np.flatnonzero(~taken)[:n].tolist() for n, taken in zip(need, used, strict=True)]
+        return [np.flatnonzero(~taken)[:width].tolist() for taken in used]
 
     def _used(self, lane: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
         rows = [row for row, its in enumerate(self._lane) if its == lane]
         return np.asarray(self._seen[rows].any(axis=0))
 
-    def _write(
+    def _advance(
         self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]], free: list[list[int]]
     ) -> None:
-        """Put the fresh keys and values into the free slots and lengthen the paths."""
-        into, counts = [_as_slice(slots) for slots in free], [len(slots) for slots in free]
-        for name, array in self._store.items():
-            fresh = out[name.replace("past", "fresh")]
-            for lane, (where, n) in enumerate(zip(into, counts, strict=True)):
-                array[lane][:, where] = fresh[lane][:, :n]
+        """Lengthen the paths by the slots of the new tokens, and keep what these have listened to."""
+        if self._alignment_heads:
+            for kept, fresh, into in zip(self._store[ATTENTION], out["fresh_attention"], free, strict=True):
+                kept[:, 0, into] = fresh.reshape(len(fresh), len(into), -1)
         for members, slots in zip(lanes, map(iter, free), strict=True):
             for row in members:
                 new = list(islice(slots, len(tokens[row])))
@@ -223,12 +239,6 @@ class OnnxSession:
         self._cross = self._features.take(self._audios)
         self._store = {name: array[busy] for name, array in self._store.items()}
         self._lane = [busy.index(lane) for lane in self._lane]
-
-
-def _as_slice(slots: list[int]) -> slice | list[int]:
-    """The same slots as a slice where they lie side by side: numpy copies there several times as fast."""
-    side_by_side = slots and slots[-1] - slots[0] + 1 == len(slots)
-    return slice(slots[0], slots[-1] + 1) if side_by_side else slots
 
 
 @lru_cache(maxsize=16)

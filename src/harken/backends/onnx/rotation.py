@@ -1,0 +1,142 @@
+"""The same decoder in coordinates in which integers say more.
+
+What a layer reads differs in size from channel to channel, by its normalisation's gain and by what training made of
+the residual stream, and one scale for all of them is too coarse for most. So the residual stream is turned by a random
+rotation, which makes every channel a mixture of all. Nothing is computed for it: gains and biases of normalisations
+go into the layers behind them, and the rotation into every layer that reads the stream or adds to it. The mean of the
+channels is left where it is, so that normalisation, which subtracts it, gives the same up to the rotation.
+
+Inside of an MLP there is a GELU, through which no rotation goes; its units are sorted, the loudest first, so that they
+can be given a scale of their own.
+
+Source: Ashkboos et al., "SliceGPT" (2024), section 3.1, for folding and invariance; Ashkboos et al., "QuaRot" (2024),
+for rotating before quantising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.contract import Floats
+from harken.types import Dims
+
+HEAD = "decoder.head"
+READERS = {
+    "attn.query": "attn_ln",
+    "attn.key": "attn_ln",
+    "attn.value": "attn_ln",
+    "cross_attn.query": "cross_attn_ln",
+    "mlp.0": "mlp_ln",
+}
+"""Layers that read the residual stream, and the normalisation in front of each."""
+WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
+DEVIATIONS = 3
+"""How many standard deviations above its mean the input of a hidden unit is taken to come."""
+
+
+class Rotated(Mapping[str, NDArray[Any]]):
+    """Weights of the decoder with its residual stream rotated; each is computed when it is read.
+
+    The vocabulary projection, which shares its weight with the embedding no longer, is "decoder.head".
+
+    Parameters
+    ----------
+    weights : mapping of str to ndarray
+        By the names of the original state dict.
+    dims : Dims
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[Any]], dims: Dims) -> None:
+        self._weights = weights
+        self._turn = rotation(dims.n_text_state)
+        self._parts: dict[str, Callable[[], NDArray[Any]]] = {
+            "decoder.token_embedding.weight": self._embedding,
+            "decoder.positional_embedding": lambda: self._float32("decoder.positional_embedding") @ self._turn,
+        }
+        for layer in range(dims.n_text_layer):
+            self._add_block(f"decoder.blocks.{layer}")
+        self._add_reader(HEAD, "decoder.token_embedding", "decoder.ln")
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._parts[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def _add_block(self, block: str) -> None:
+        for name, norm in READERS.items():
+            self._add_reader(f"{block}.{name}", f"{block}.{name}", f"{block}.{norm}")
+        for name in (f"{block}.{writer}.{part}" for writer in WRITERS for part in ("weight", "bias")):
+            self._parts[name] = partial(self._written, name)
+        for name, axis in (("mlp.0.weight", 0), ("mlp.0.bias", 0), ("mlp.2.weight", 1)):
+            unsorted = self._parts[f"{block}.{name}"]
+            self._parts[f"{block}.{name}"] = partial(self._loudest_first, unsorted, axis, block)
+
+    def _add_reader(self, name: str, source: str, norm: str) -> None:
+        """A layer takes over gain and bias of the normalisation in front of it."""
+
+        def bias() -> Floats:
+            own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
+            return own + self._float32(f"{source}.weight") @ self._float32(f"{norm}.bias")
+
+        self._parts |= {
+            f"{name}.weight": lambda: self._scaled(source, norm) @ self._turn,
+            f"{name}.bias": bias,
+            f"{norm}.weight": lambda: np.ones(len(self._turn), np.float32),
+            f"{norm}.bias": lambda: np.zeros(len(self._turn), np.float32),
+        }
+
+    def _written(self, name: str) -> Floats:
+        """Weight or bias of a layer that adds to the stream."""
+        return self._turn.T @ self._float32(name)
+
+    def _scaled(self, source: str, norm: str) -> Floats:
+        return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
+
+    def _loudest_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
+        """Sort an MLP's hidden units by how much comes through their GELU."""
+        first, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
+        mean = self._float32(f"{first}.bias") + self._float32(f"{first}.weight") @ self._float32(f"{norm}.bias")
+        deviation = np.linalg.norm(self._scaled(first, norm), axis=1)
+        order = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
+        ordered: Floats = np.take(unsorted(), order, axis)
+        return ordered
+
+    def _embedding(self) -> NDArray[Any]:
+        """Kept in 16 bits where it came in 16: it is looked up, not quantised."""
+        stored = self._weights["decoder.token_embedding.weight"]
+        turned = np.asarray(stored, np.float32) @ self._turn
+        return turned if stored.dtype == np.float32 else turned.astype(np.float16)
+
+    def _float32(self, name: str) -> Floats:
+        return np.asarray(self._weights[name], np.float32)
+
+
+def rotation(size: int) -> Floats:
+    """Draw a rotation, the same for every model of this size, that leaves the mean of all channels as it is.
+
+    Returns
+    -------
+    ndarray of shape (size, size), float32
+        Orthogonal; its rows and its columns sum to 1.
+    """
+    drawn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((size - 1, size - 1)))
+    inner = np.eye(size)
+    inner[1:, 1:] = drawn
+    # A reflection takes the first axis to the direction of the mean, and back.
+    normal = np.full(size, size**-0.5)
+    normal[0] -= 1
+    mirror = np.eye(size) - 2 * np.outer(normal, normal) / (normal @ normal)
+    turn: Floats = (mirror @ inner @ mirror).astype(np.float32)
+    return turn

@@ -1,0 +1,56 @@
+"""Whether this machine multiplies integers as it should.
+
+Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones does not fit, and
+stays at the largest number that does. No list of processors is kept here: the runtime is asked for the largest
+sums there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harken.backends.onnx.runtimes import Graph
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+DEPTH = 256
+COLUMNS = 64
+ROWS = (1, 2, 5, 16)
+"""Numbers of rows to multiply at once: kernels differ by it."""
+LARGEST_ACTIVATION, LARGEST_WEIGHT = 255, 127
+
+
+def probe() -> ModelProto:
+    """A graph that multiplies as `harken.backends.onnx.linear` does, by the weights of `probe_weights`."""
+    from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
+
+    graph = GraphBuilder("probe")
+    x = graph.input("x", ("rows", DEPTH), np.uint8)
+    one, zero = graph.constant(np.array(1, np.float32)), graph.constant(np.array(0, np.uint8))
+    scales = graph.constant(np.ones(COLUMNS, np.float32))
+    weights = graph.constant(probe_weights())
+    graph.output(
+        graph.op("MatMulIntegerToFloat", x, weights, one, scales, zero, domain=MICROSOFT),
+        "sums",
+        ("rows", COLUMNS),
+    )
+    return graph.model()
+
+
+def probe_weights() -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
+    """All of the largest size, of either sign in turn: pairs, fours and so on of one sign side by side."""
+    signs = np.where(np.arange(DEPTH)[:, None] >> (np.arange(COLUMNS) % 8) & 1, -1, 1)
+    return (LARGEST_WEIGHT * signs).astype(np.int8)
+
+
+def weight_bits(graph: Graph) -> int:
+    """Bits that weights may have: 8 where `graph`, the `probe` on this machine, sums exactly; else 7, which fit."""
+    weights = probe_weights().astype(np.int64)
+    for rows in ROWS:
+        x = np.full((rows, DEPTH), LARGEST_ACTIVATION, np.uint8)
+        if not np.array_equal(graph({"x": x}, {})["sums"], x.astype(np.int64) @ weights):
+            return 7
+    return 8
