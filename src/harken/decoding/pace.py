@@ -105,7 +105,7 @@ class Pace:
         Steps without a draft, over rows. They are measured for themselves: where a pass over two tokens takes much more
         than one over one token, no line through passes over many tells what one takes.
     verify : Line
-        All steps, over tokens in all rows.
+        Steps with a draft, over tokens in all rows; plain ones only until there are any.
     """
 
     clock: Callable[[], float]
@@ -148,7 +148,8 @@ class Pace:
         if width == 1:
             self.plain.add(rows, verify_s)
         self._since_plain = self._since_plain + 1 if width > 1 else 0
-        verify_s = self.verify.add(rows * width, verify_s)
+        if width > 1 or self.verify.measured < MEASURED_STEPS:
+            verify_s = self.verify.add(rows * width, verify_s)
         if self.balance_s is None:
             return
         plain_s = self.plain.at(rows) * produced / rows
