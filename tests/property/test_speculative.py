@@ -153,13 +153,13 @@ STRATEGIES = [Greedy(), Sample(temperature=0.7, best_of=1), Sample(temperature=1
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=["greedy", "sample", "best of 3"])
 
 
-def assert_same(ours: Heard, plain: Heard) -> None:
+def assert_same(ours: Heard, plain: Heard, tolerance: float = 1e-4) -> None:
     """All rows, token for token; not even a near tie goes another way in models this small."""
     assert ours[2] == plain[2]
     for one, other in zip(ours[0], plain[0], strict=True):
         assert one.hypothesis.tokens == other.hypothesis.tokens
         assert one.text == other.text
-        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, abs=1e-4)
+        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, abs=tolerance)
         assert one.no_speech_prob == other.no_speech_prob
     assert ours[1].sampled_tokens == plain[1].sampled_tokens
     assert ours[1].forwards <= plain[1].forwards
@@ -338,7 +338,11 @@ def test_a_beam_goes_without_and_says_so(
 # --- real decoders, and recordings -------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["numpy", "onnx-fp32", "onnx-int8"])
+TOLERANCES = {"numpy": 1e-5, "onnx-fp32": 1e-4, "onnx-int8": 0.05}
+"""int8: what lies on the edge of two of its steps falls to either side, as other sums round; measured 0.008."""
+
+
+@pytest.fixture(scope="module", params=[*TOLERANCES])
 def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> tuple[str, Backend]:
     return request.param, open_backend(request.param)
 
@@ -376,11 +380,13 @@ def test_with_transformers(
     plain = its.hear(windows, rules, strategy, attention=True)
     drafter = speculator(assistant=transformers[who], ngram=True).listen(make_mel(), its.features)
     ours = its.hear(windows, rules, strategy, drafter, attention=True)
-    assert_same(ours, plain)
+    assert_same(ours, plain, TOLERANCES[engine[0]])
     if who == "with its own" and max(map(len, plain[2].values())) > 2:
         assert ours[1].drafted
     for one, other in zip(ours[0], plain[0], strict=True):
-        np.testing.assert_allclose(one.hypothesis.attention, other.hypothesis.attention, atol=2e-5)
+        np.testing.assert_allclose(
+            one.hypothesis.attention, other.hypothesis.attention, atol=TOLERANCES[engine[0]]
+        )
 
 
 lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0]))
