@@ -116,9 +116,14 @@ def test_what_cannot_be_read_is_refused(arguments: str, reason: str) -> None:
 def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
     monkeypatch.setattr("harken.cli.options.load", lambda **arguments: got.update(arguments))
-    load_model(given("-msmall", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"))
+    load_model(
+        given(
+            "-msmall", "--assistant=tiny", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"
+        )
+    )
     assert got == {
         "model": "small",
+        "assistant": "tiny",
         "precision": "fp32",
         "threads": 3,
         "backend": "onnx",
