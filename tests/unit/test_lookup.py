@@ -1,0 +1,126 @@
+"""Drafts out of text that is known: where they look, what they propose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.decoding.drafts import Ask, Proposal, common
+from harken.decoding.lookup import LONGEST_MATCH, MOST_TOKENS, Lookup
+
+
+def ask(prefix: str, limit: int = 4, row: int = 0, **more: float) -> Ask:
+    return Ask(row=row, prefix=[ord(its) for its in prefix], limit=limit, **more)
+
+
+def found(lookup: Lookup, *asks: Ask) -> list[str]:
+    return ["".join(map(chr, its.tokens)) for its in lookup.propose(asks)]
+
+
+def spelled(*texts: str) -> list[tuple[int, ...]]:
+    return [tuple(map(ord, text)) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prefix", "expected"),
+    [
+        ("", "", ""),
+        ("the cat sat", "a cat", " sat"),
+        ("the cat sat", "a ca", "t sa"),
+        ("", "one two one t", "wo o"),
+        ("the cat. the cot. ", "the c", "ot. "),  # the last place
+        ("the cat. the cot. ", "see the ca", "t. t"),  # the longest match
+        ("the cat sat", "x", ""),
+        ("the cat sat", "ca", ""),  # too short a match
+        ("", "the cat", ""),  # its own end is no place
+        ("abcabc", "abc", "abc"),  # the last one with something behind it
+        ("aaaa", "aaaa", "a"),
+    ],
+)
+def test_n_grams(prompt: str, prefix: str, expected: str) -> None:
+    assert found(Lookup(spelled(prompt), shortest_match=3), ask(prefix)) == [expected]
+
+
+def test_a_short_match_is_a_match_if_it_may_be() -> None:
+    assert found(Lookup(spelled("the cat sat"), shortest_match=2), ask("x ca")) == ["t sa"]
+
+
+def test_a_match_is_no_longer_than_it_needs_to_be() -> None:
+    """Two places agree on the last tokens, and only the first one on what is before these."""
+    text = "-abcdefX-zzcdefY"
+    assert LONGEST_MATCH == 4
+    assert found(Lookup(spelled(text)), ask("-abcdef", limit=1)) == ["Y"]
+
+
+@pytest.mark.parametrize(
+    ("before", "prefix", "expected"),
+    [
+        ("", "", ""),
+        ("hello there", "", "hell"),
+        ("hello there", "hel", "lo t"),
+        ("hello there", "hello there", ""),
+        ("hello there", "hello there.", ""),
+        ("hello there", "Hel", "lo t"),
+        ("hello there", "Hallo", " the"),
+        ("an ant and an ape", "an ant and an", " ape"),  # as far as it agrees, not elsewhere
+        ("an ant and an ape", "An ant and an", " ape"),  # of several places the one at the same distance
+        ("an ant and an ape", "An", " ant"),
+        ("hello", "xyz", ""),
+    ],
+)
+def test_an_earlier_hypothesis(before: str, prefix: str, expected: str) -> None:
+    lookup = Lookup(spelled(before), same_audio=True, shortest_match=1)
+    assert found(lookup, ask(prefix)) == [expected]
+
+
+def test_what_was_said_in_between_does_not_count_for_the_same_audio() -> None:
+    lookup = Lookup(spelled("xyz"), same_audio=True, shortest_match=1)
+    assert found(lookup, ask("abab")) == [""]
+
+
+def test_each_row_has_its_text() -> None:
+    lookup = Lookup(spelled("one two", "one ten"), shortest_match=3)
+    assert found(lookup, ask("one t", row=1, limit=2), ask("one t", row=0, limit=2)) == ["en", "wo"]
+
+
+def test_limits_and_claims() -> None:
+    lookup = Lookup(spelled("ab" * 200), same_audio=True, claim=0.9)
+    assert lookup.propose([ask("", limit=0)]) == [Proposal()]
+    (proposal,) = lookup.propose([ask("", limit=3)])
+    assert proposal.claimed == (0.9, 0.9, 0.9)
+    assert len(lookup.propose([ask("", limit=500)])[0].tokens) == MOST_TOKENS
+    assert lookup.forwards == 0
+
+
+@pytest.mark.parametrize(
+    ("floor", "trust", "tokens"), [(0.0, 1.0, 8), (0.5, 1.0, 6), (0.5, 0.5, 0), (0.2, 0.5, 2)]
+)
+def test_nothing_is_proposed_that_is_not_worth_it(floor: float, trust: float, tokens: int) -> None:
+    lookup = Lookup(spelled("abcdefgh"), same_audio=True, claim=0.9)
+    (proposal,) = lookup.propose([ask("", limit=8, floor=floor, trust=trust)])
+    assert len(proposal.tokens) == tokens
+
+
+@given(st.text("ab ", max_size=30), st.text("ab ", max_size=20), st.booleans(), st.integers(0, 6))
+def test_what_is_proposed_stands_in_the_text_behind_what_it_follows(
+    text: str, prefix: str, same_audio: bool, limit: int
+) -> None:
+    lookup = Lookup(spelled(text), same_audio=same_audio, shortest_match=2)
+    (proposed,) = found(lookup, ask(prefix, limit))
+    assert len(proposed) <= limit
+    whole = text if same_audio else text + prefix
+    if proposed and not (same_audio and text.startswith(prefix)):
+        assert prefix[-2:] + proposed in whole
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_common(a: list[int], b: list[int]) -> None:
+    n = common(a, b)
+    assert a[:n] == b[:n]
+    assert n in (len(a), len(b)) or a[n] != b[n]
+
+
+def test_chance() -> None:
+    assert ask("", trust=0.5).chance(0.8) == pytest.approx(0.4)
+    assert ask("", trust=1.3).chance(0.9) == 0.99
