@@ -10,17 +10,19 @@ slots of its tokens, in order. What a query may look at is a mask over slots, so
 Slots that no path uses are free and written again. The store doubles when it is full, else it never moves: the graph
 writes the keys and values of new tokens into it.
 
-A new token takes the first free slot, so the tokens of a row that has a window for itself lie in order, and attention
-sums over them in the same order however many were new at once. Up to 16 tokens a row are also multiplied one query at a
-time, which is faster than all together: so their logits are the same to the last bit, drafted or not.
+Attention sums over slots, so its last bits depend on their order. Rows that go on from one prompt therefore have
+columns: which slot a token takes follows from its place in the row, not from how many were new at once or what became
+of other rows. Up to 16 tokens a row are also multiplied one query at a time, which is faster than all together. So the
+logits of a row are the same to the last bit, drafted or not. Only rows of a beam, which go on from one another, take
+what is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,14 @@ FIRST_SLOTS = 64
 ONE_BY_ONE = 16
 """Most tokens of a row whose attention is computed query by query; a prompt of more is read faster in one product."""
 ATTENTION = "past_attention"
+
+
+class Column(NamedTuple):
+    """Slots that are laid out for a row: every `stride`-th, from that of its token number `token`, counted from 0."""
+
+    token: int
+    slot: int
+    stride: int
 
 
 class OnnxFeatures:
@@ -100,6 +110,9 @@ class OnnxSession:
         self._cross = features.take(self._audios)
         self._lane = [self._audios.index(audio) for audio in rows]
         self._paths: list[list[int]] = [[] for _ in rows]
+        self._columns: list[Column | None] = [
+            Column(0, self._lane[:row].count(its), self._lane.count(its)) for row, its in enumerate(self._lane)
+        ]
         self._seen = np.zeros((len(rows), FIRST_SLOTS), bool)
         self._store = self._allocate(FIRST_SLOTS)
 
@@ -165,6 +178,7 @@ class OnnxSession:
             del path[length:]
 
     def select(self, rows: Sequence[int]) -> None:
+        self._columns = self._columns_of(rows)
         self._paths = [list(self._paths[row]) for row in rows]
         self._seen = self._seen[list(rows)]
         self._lane = [self._lane[row] for row in rows]
@@ -202,9 +216,12 @@ class OnnxSession:
         stays in free slots.
         """
         width = max(sum(len(tokens[row]) for row in members) for members in lanes)
+        laid_out = [
+            [slot for row in members for slot in self._laid_out(row, len(tokens[row]))] for members in lanes
+        ]
         used = [self._used(lane) for lane in range(len(lanes))]
-        slots = self._slots
-        while any(slots - taken.sum() < width for taken in used):
+        slots, last = self._slots, max(chain(*laid_out))
+        while last >= slots or any(slots - taken.sum() < width for taken in used):
             slots *= 2
         if added := slots - self._slots:
             grown = self._allocate(slots)
@@ -213,7 +230,32 @@ class OnnxSession:
             self._store = grown
             self._seen = np.pad(self._seen, ((0, 0), (0, added)))
             used = [np.pad(taken, (0, added)) for taken in used]
-        return [np.flatnonzero(~taken)[:width].tolist() for taken in used]
+        return [_grant(asked, taken, width) for asked, taken in zip(laid_out, used, strict=True)]
+
+    def _laid_out(self, row: int, n: int) -> list[int]:
+        """Slots of the next tokens of a row, negative where none is laid out."""
+        column, length = self._columns[row], len(self._paths[row])
+        if column is None or length < column.token:
+            return [-1] * n
+        first = column.slot + (length - column.token) * column.stride
+        return list(range(first, first + n * column.stride, column.stride))
+
+    def _columns_of(self, rows: Sequence[int]) -> list[Column | None]:
+        """Columns of rows that are to go on from the given ones: a row that alone goes on from one keeps its own.
+
+        Behind a row that was alone in its window, columns are laid out side by side.
+        """
+        columns: list[Column | None] = []
+        for place, row in enumerate(rows):
+            column, siblings = self._columns[row], rows.count(row)
+            if siblings > 1:
+                alone = self._lane.count(self._lane[row]) == 1
+                first = int(self._seen[row].nonzero()[0].max(initial=-1)) + 1
+                column = (
+                    Column(len(self._paths[row]), first + rows[:place].count(row), siblings) if alone else None
+                )
+            columns.append(column)
+        return columns
 
     def _used(self, lane: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
@@ -239,6 +281,13 @@ class OnnxSession:
         self._cross = self._features.take(self._audios)
         self._store = {name: array[busy] for name, array in self._store.items()}
         self._lane = [busy.index(lane) for lane in self._lane]
+
+
+def _grant(asked: list[int], taken: NDArray[np.bool_], width: int) -> list[int]:
+    """Slots as asked for where they are free, and for all others the first that are."""
+    free = (slot for slot in np.flatnonzero(~taken).tolist() if slot not in asked)
+    granted = [slot if slot >= 0 and not taken[slot] else next(free) for slot in asked]
+    return granted + list(islice(free, width - len(granted)))
 
 
 @lru_cache(maxsize=16)
