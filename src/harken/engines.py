@@ -152,27 +152,30 @@ class Engines:
         """
         checkpoint: Checkpoint | None = None
         if assistant == AUTO:
-            checkpoint = _smaller(model)
+            checkpoint = _smaller(name, model, tokenizer)
         elif assistant != NGRAM:
             checkpoint = open_checkpoint(resolve(assistant, download=download), assistant=True)
+            _check_match(str(assistant), checkpoint, name, model, tokenizer)
         if checkpoint is None:
             return Speculator(clock, ngram=True)
-        _check_match(str(assistant), checkpoint, name, model, tokenizer)
         shared = shares_encoder(checkpoint, model)
         # On the CPU a draft is never worse for being int8: what it proposes is verified anyway.
         precision = "int8" if self.backend == "onnx" else None
-        backend = self.make(checkpoint, precision=precision, shares_encoder=shared, vocabulary=checkpoint.frequent)
+        backend = self.make(
+            checkpoint, precision=precision, shares_encoder=shared, vocabulary=checkpoint.frequent
+        )
         return Speculator(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
 
 
-def _smaller(model: Checkpoint) -> Checkpoint | None:
-    """A model on this machine that is much smaller and has the same vocabulary."""
-    for name in SMALL:
+def _smaller(name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
+    """A model on this machine that is much smaller and can draft for another."""
+    for small in SMALL:
         try:
-            checkpoint = open_checkpoint(resolve(name, download=False))
-        except CheckpointNotFound:
+            checkpoint = open_checkpoint(resolve(small, download=False))
+            _check_match(small, checkpoint, name, model, tokenizer)
+        except (CheckpointNotFound, OptionError):
             continue
-        if checkpoint.dims.n_vocab == model.dims.n_vocab and 2 * _step(checkpoint.dims) <= _step(model.dims):
+        if 2 * _step(checkpoint.dims) <= _step(model.dims):
             return checkpoint
     return None
 
