@@ -219,6 +219,14 @@ def test_near_ties_are_counted_where_tokens_are_verified_together() -> None:
     assert alone.near_ties == (), "a pass over one token is that of plain decoding"
 
 
+def test_near_ties_are_counted_in_every_row_of_a_wide_pass() -> None:
+    texts = [[1] * 6 + [EOT], []]
+    _, took, stats = speak(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]), rows=2)
+    assert took == 6
+    # Six tokens at once in one row, and one in the other, which then goes on alone.
+    assert len(stats.near_ties) == 6 + 1
+
+
 def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
     """A model that rounds otherwise when it reads more than one token at once."""
     texts = [[1] * 6 + [EOT]]

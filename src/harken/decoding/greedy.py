@@ -166,7 +166,9 @@ def follow(
             for index, one in enumerate(its, start=len(rows[row].tokens) - len(its)):
                 observe(Step(row=row, index=index, token=one.token, logprob=one.logprob))
         if speculation:
-            margins = [choice.margin for row, its in taken.items() if rows[row].draft for choice in its]
+            # A row without a guess was read in the same pass as the others.
+            together = any(rows[row].draft for row in active)
+            margins = [choice.margin for its in taken.values() for choice in its] if together else []
             speculation.learn({row: [choice.token for choice in its] for row, its in taken.items()}, margins)
             # The last token of each row is still to be read, and guesses that were wrong are to be forgotten.
             session.rewind([prompts[row] + len(rows[row].tokens) - 1 for row in active])
