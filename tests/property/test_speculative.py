@@ -43,7 +43,7 @@ PART = np.array(sorted({*b" aeinot", *TIMES[::2], EOT}), np.int64)
 LONG, SHORT = 48, 20
 """Contexts; one so short that prompts leave a few tokens."""
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
-few = settings(max_examples=12)
+few = settings(max_examples=8)
 Heard = tuple[list[Decoded], DecodeStats, dict[int, list[int]]]
 
 
@@ -159,7 +159,7 @@ def assert_same(ours: Heard, plain: Heard, tolerance: float = 1e-4) -> None:
     for one, other in zip(ours[0], plain[0], strict=True):
         assert one.hypothesis.tokens == other.hypothesis.tokens
         assert one.text == other.text
-        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, abs=tolerance)
+        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, rel=0, abs=tolerance)
         assert one.no_speech_prob == other.no_speech_prob
     assert ours[1].sampled_tokens == plain[1].sampled_tokens
     assert ours[1].forwards <= plain[1].forwards
@@ -264,7 +264,7 @@ def test_with_a_draft_that_knows_some_of_it(
 
 
 @each_strategy
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(batch=batches(), seed=st.integers(0, 99), who=st.sampled_from(ASSISTANTS))
 def test_whenever_it_chooses_to_draft(
     benches: dict[int, Bench],
@@ -338,8 +338,8 @@ def test_a_beam_goes_without_and_says_so(
 # --- real decoders, and recordings -------------------------------------------------------------------------
 
 
-TOLERANCES = {"numpy": 1e-5, "onnx-fp32": 1e-4, "onnx-int8": 0.05}
-"""int8: what lies on the edge of two of its steps falls to either side, as other sums round; measured 0.008."""
+TOLERANCES = {"numpy": 1e-5, "onnx-fp32": 1e-4, "onnx-int8": 0.0}
+"""int8 adds whole numbers, so that how many tokens are read at once changes no bit."""
 
 
 @pytest.fixture(scope="module", params=[*TOLERANCES])
