@@ -158,7 +158,7 @@ def test_candidates_of_best_of_are_scored_and_ranked_as_by_the_reference(load: L
     session = its.backend.open(features, [0] * BEST_OF, its.dims.n_text_ctx)
     logits = session.extend([prompt(its, SAMPLED)] * BEST_OF)
 
-    def pick(logits: Logits, places: Sequence[Place]) -> Picked:
+    def pick(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
         ids = [[*candidates[row], its.tokenizer.eot][index] for row, index in places]
         chances = [logits.take([i]).probability(token)[0] for i, token in enumerate(ids)]
         return Picked(np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32))

@@ -10,7 +10,7 @@ import pytest
 
 from drafting import EOT, Clock, Drafts, Knowing, Table, always_wrong, by_chance, free_rules, saying
 from harken.decoding import DecodeStats
-from harken.decoding.greedy import follow, pick_best_and_compare
+from harken.decoding.greedy import follow, pick_best
 from harken.decoding.pace import CREDIT_STEPS, MEASURED_STEPS, PLAIN_EVERY, REFILL, Line, Pace, Tally
 
 # --- the line ----------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def decode(
         speculation = drafts.open(range(rows), [[0]] * rows, [[]] * rows, free_rules())
         began = clock.now_s
         found = follow(
-            session, logits, free_rules(), pick_best_and_compare, [LENGTH + 1] * rows, lambda step: None,
+            session, logits, free_rules(), pick_best, [LENGTH + 1] * rows, lambda step: None,
             speculation=speculation,
         )  # fmt: skip
         assert [[*its.tokens, EOT] for its in found] == texts

@@ -38,7 +38,7 @@ from harken.decoding import (
     decode,
     make_rules,
 )
-from harken.decoding.greedy import Pick, follow, pick_best, pick_best_and_compare, pick_sample
+from harken.decoding.greedy import Pick, follow, pick_best, pick_sample
 from harken.decoding.pace import MEASURED_STEPS, PLAIN_EVERY, Pace
 from harken.decoding.speculation import NEAR_TIE, Speculation
 from harken.transcribe import Hearing, Hooks, TranscribeOptions, fallback
@@ -53,7 +53,7 @@ def speak(
     *,
     rows: int = 1,
     limits: Sequence[int] | None = None,
-    pick: Pick = pick_best_and_compare,
+    pick: Pick = pick_best,
     observe: Callable[[Step], None] = lambda step: None,
 ) -> tuple[list[Hypothesis], int, DecodeStats]:
     """Follow rows behind a prompt of one token; hypotheses, passes behind the prompt, what the draft has told."""
@@ -243,7 +243,7 @@ def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
     session.extend = rounding
     speculation = drafts.open([0], [[0]], [[]], free_rules())
     (found,) = follow(
-        session, logits, free_rules(), pick_best_and_compare, [20], lambda step: None, speculation=speculation
+        session, logits, free_rules(), pick_best, [20], lambda step: None, speculation=speculation
     )
     assert found.tokens != (1,) * 6
     assert speculation.stats.near_ties
@@ -258,7 +258,7 @@ def test_comparing_with_the_next_best_picks_the_same() -> None:
         )
         logits = session.extend([[0] * 20], 20)
         places = [(0, index) for index in range(20)]
-        best, compared = pick_best(logits, places), pick_best_and_compare(logits, places)
+        best, compared = pick_best(logits, places, False), pick_best(logits, places, True)
         np.testing.assert_array_equal(best.ids, compared.ids)
         np.testing.assert_array_equal(best.logprobs, compared.logprobs)
         assert (compared.margins >= 0).all()
@@ -338,9 +338,9 @@ def test_each_place_has_its_number_however_often_it_is_drawn() -> None:
     session = Table(babbling()).open(Windows(2), [0, 0], 48)
     logits = session.extend([[1, 2, 3], [1, 2, 3]], 3)
     places = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
-    first, again = pick(logits, places), pick(logits, places)
+    first, again = pick(logits, places, False), pick(logits, places, False)
     np.testing.assert_array_equal(first.ids, again.ids)
-    later = pick(logits.take([2, 1]), [(0, 2), (0, 1)])
+    later = pick(logits.take([2, 1]), [(0, 2), (0, 1)], False)
     np.testing.assert_array_equal(later.ids, first.ids[[2, 1]])
     assert list(first.ids[:3]) != list(first.ids[3:])
 
@@ -355,11 +355,12 @@ def test_what_drafting_took_is_told() -> None:
     for _ in range(MEASURED_STEPS):
         pace.book(rows=1, width=1, produced=1, verify_s=100.0, draft_s=0.0)
     drafts = Drafts(lambda rows: [Knowing(texts, clock=clock, step_s=0.5, setup_s=2.0)], pace, most=4)
-    _, took, stats = speak(saying(texts), drafts)
-    assert took == 4
-    assert stats.draft_forwards == 4 + 4 + 4 + 4
-    assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
-    assert drafts.pace.setup_s == pytest.approx(4.0, abs=0.01)
+    for setup_s in (0.0, 4.0):  # the first setup, when memory is touched for the first time, does not count
+        _, took, stats = speak(saying(texts), drafts)
+        assert took == 4
+        assert stats.draft_forwards == 4 + 4 + 4 + 4
+        assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
+        assert drafts.pace.setup_s == pytest.approx(setup_s, abs=0.01)
     assert drafts.pace.step_s == pytest.approx(0.5, abs=0.01)
 
 

@@ -32,20 +32,15 @@ class Picked(NamedTuple):
 
 Place = tuple[int, int]
 """A row, and the index in it of the token to choose."""
-Pick = Callable[[Logits, Sequence[Place]], Picked]
-"""Choose one token at each position, given the place of each."""
+Pick = Callable[[Logits, Sequence[Place], bool], Picked]
+"""Choose one token at each position, given the place of each, and whether to compare it with the next best."""
 
 
-def pick_best(logits: Logits, places: Sequence[Place]) -> Picked:
+def pick_best(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
     """Choose the most probable token."""
-    ids, logprobs = logits.top(1)
-    return Picked(ids[:, 0], logprobs[:, 0], np.full(len(ids), np.inf, np.float32))
-
-
-def pick_best_and_compare(logits: Logits, places: Sequence[Place]) -> Picked:
-    """Choose the most probable token, and see how close the next one is."""
-    ids, logprobs = logits.top(2)
-    return Picked(ids[:, 0], logprobs[:, 0], logprobs[:, 0] - logprobs[:, 1])
+    ids, logprobs = logits.top(2 if compare else 1)
+    margins = logprobs[:, 0] - logprobs[:, 1] if compare else np.full(len(ids), np.inf, np.float32)
+    return Picked(ids[:, 0], logprobs[:, 0], margins)
 
 
 def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -> Pick:
@@ -63,7 +58,7 @@ def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -
             drawn[row].append(generators[row].random())
         return drawn[row][index]
 
-    def pick(logits: Logits, places: Sequence[Place]) -> Picked:
+    def pick(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
         ids, logprobs = logits.sample(temperature, [uniform(*place) for place in places])
         return Picked(ids, logprobs, np.full(len(ids), np.inf, np.float32))
 
@@ -157,7 +152,7 @@ def follow(
     while True:
         places = [(row, index) for row in active for index in rows[row].places()]
         rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
-        picked = pick(logits, places)
+        picked = pick(logits, places, any(rows[row].draft for row in active))
         choices: dict[int, list[_Choice]] = {row: [] for row in active}
         for (row, _), *choice in zip(places, *(part.tolist() for part in picked), strict=True):
             choices[row].append(_Choice(*choice))

@@ -115,6 +115,7 @@ class Pace:
     setup_s: float = 0.0
     balance_s: float | None = None
     _since_plain: int = 0
+    _warm: bool = False
 
     def may_draft(self, *, set_up: bool) -> bool:
         """Whether the account covers a try, the encoder of an assistant included if it has not heard this window.
@@ -164,7 +165,15 @@ class Pace:
         )
 
     def prepared(self, seconds: float) -> None:
-        """Note what it took until an assistant had heard a window and read its prompt."""
+        """Note what it took until an assistant had heard a window and read its prompt.
+
+        The first time is not held against it: then its memory is touched for the first time too, which takes several
+        times as long.
+        """
+        if self.balance_s is not None and not self._warm:
+            self._warm = True
+            self.balance_s += seconds
+            return
         self.setup_s = seconds if not self.setup_s else 0.5 * (self.setup_s + min(seconds, 4 * self.setup_s))
 
     @property

@@ -7,6 +7,7 @@ asks for drafts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,17 +100,15 @@ class Drafter:
             sources.append(_Source(Lookup(prompts), its.tallies["ngram"], len(audios)))
         if its.assistant:
             draft = AssistantDraft(its.assistant.backend, lambda: self.features, audios, prompts, rules)
-            sources.append(_Source(draft, its.tallies["assistant"], len(audios), model=True))
+            sources.append(_Source(draft, its.tallies["assistant"], len(audios)))
         return Speculation(its.pace, sources)
 
 
 class _Source:
     """One draft, and how far it is trusted in each row."""
 
-    def __init__(
-        self, draft: Draft, tally: Tally, rows: int, *, most: int = MOST_DRAFTED, model: bool = False
-    ) -> None:
-        self.draft, self.tally, self.most, self.model = draft, tally, most, model
+    def __init__(self, draft: Draft, tally: Tally, rows: int, *, most: int = MOST_DRAFTED) -> None:
+        self.draft, self.tally, self.most = draft, tally, most
         self.rows = [Tally() for _ in range(rows)]
 
     def trust(self, row: int) -> float:
@@ -141,11 +140,18 @@ class Speculation:
 
     pace: Pace
     sources: list[_Source]
-    stats: DecodeStats = field(default_factory=DecodeStats)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _near_ties: list[float] = field(default_factory=list)
     _drafted: dict[int, _Drafted] = field(default_factory=dict)
     _draft_s: float = 0.0
+    _total_draft_s: float = 0.0
     _since: float | None = None
     _set_up: bool = False
+
+    @property
+    def stats(self) -> DecodeStats:
+        """What drafting has done so far."""
+        return DecodeStats(**self._counts, near_ties=tuple(self._near_ties), draft_s=self._total_draft_s)
 
     def propose(
         self, prefixes: Mapping[int, Sequence[int]], room: Mapping[int, int]
@@ -164,10 +170,10 @@ class Speculation:
         if self.pace.may_draft(set_up=self._set_up):
             self._ask(prefixes, room)
         else:
-            self.stats += DecodeStats(rested=1)
+            self._counts["rested"] += 1
         self._since = self.pace.clock()
         self._draft_s = self._since - began
-        self.stats += DecodeStats(draft_s=self._draft_s)
+        self._total_draft_s += self._draft_s
         return {row: its.proposal.tokens for row, its in self._drafted.items()}
 
     def learn(self, taken: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
@@ -187,8 +193,9 @@ class Speculation:
             accepted = common(guessed, taken[row])
             tested = min(accepted + 1, len(taken[row]), len(guessed))
             its.source.learn(row, sum(its.proposal.claimed[:tested]), accepted)
-            self.stats += DecodeStats(drafted=len(guessed), accepted=accepted)
-        self.stats += DecodeStats(near_ties=tuple(margin for margin in margins if margin < NEAR_TIE))
+            self._counts["drafted"] += len(guessed)
+            self._counts["accepted"] += accepted
+        self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
         self.pace.book(
             rows=len(taken),
             width=1 + max((len(its.proposal.tokens) for its in self._drafted.values()), default=0),
@@ -223,7 +230,7 @@ class Speculation:
 
     def _measure(self, forwards: int, seconds: float) -> None:
         """Note what an assistant took; the first time it hears the window and reads the prompt."""
-        self.stats += DecodeStats(draft_forwards=forwards)
+        self._counts["draft_forwards"] += forwards
         if self._set_up:
             self.pace.drafted(forwards, seconds)
         else:

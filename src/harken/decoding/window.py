@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
 from harken.decoding.beam import search
-from harken.decoding.greedy import follow, pick_best, pick_best_and_compare, pick_sample
+from harken.decoding.greedy import follow, pick_best, pick_sample
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, deaf, listen_to
 from harken.decoding.rules import Rules
 from harken.decoding.speculation import Drafter, Speculation
@@ -137,8 +137,7 @@ def decode(
     match strategy:
         case Greedy():
             speculation = speculate(range(len(windows)))
-            best_pick = pick_best_and_compare if speculation else pick_best
-            best = follow(session, logits, rules, best_pick, limits, count, listen, speculation)
+            best = follow(session, logits, rules, pick_best, limits, count, listen, speculation)
         case Sample(temperature=temperature, best_of=n):
             fan_out = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
