@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import OptionError, OutputError  # noqa: E402
+from harken.training import graft  # noqa: E402
 from harken.training.acceptance import Acceptance, count, forwards  # noqa: E402
 from harken.training.journal import Journal, snapshot  # noqa: E402
 from harken.training.library import Library  # noqa: E402
@@ -21,6 +24,7 @@ from harken.training.network import listen, read  # noqa: E402
 from harken.training.objective import Batch, Distillation, FineTuning, masked  # noqa: E402
 from harken.training.options import TrainOptions  # noqa: E402
 from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims  # noqa: E402
+from harken.types import Dims  # noqa: E402
 from lessons import make_example, make_examples  # noqa: E402
 from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
 
@@ -34,6 +38,7 @@ def distillation(options: TrainOptions = OPTIONS) -> Distillation:
         weights=weights,
         learning=learning(weights),
         frequent=np.array([*range(20), *range(250, 300)]),
+        embedding=weights[EMBEDDING],
         dtype=torch.float32,
         options=options,
     )
@@ -188,6 +193,7 @@ def test_a_student_of_all_layers_is_its_teacher() -> None:
         weights=weights,
         learning=learning(weights),
         frequent=np.arange(DIMS.n_vocab),
+        embedding=weights[EMBEDDING],
         dtype=torch.float32,
         options=TrainOptions(dropout=0.0, masked=0.0),
     )
@@ -236,6 +242,61 @@ def test_layers_are_evenly_spaced(layers: int, of: int, chosen: tuple[int, ...])
 def test_layers_that_are_not_there(layers: int, of: int) -> None:
     with pytest.raises(OptionError, match=f"layers={layers}: allowed is 1 to {min(4, of)}"):
         spaced(layers, of)
+
+
+NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
+
+
+def test_a_graft_on_a_turned_encoder_reads_as_it_did() -> None:
+    weights = random_weights(NARROW, 3, np.float32)
+    rng = np.random.default_rng(0)
+    turn, offset = rng.standard_normal((64, 32)).astype(np.float32), rng.standard_normal(32).astype(np.float32)
+    heard = [rng.standard_normal((24, 64)).astype(np.float32) for _ in range(9)]
+    theirs = [its @ turn + offset for its in heard]
+    map = graft.fit(zip(heard, theirs, strict=True), 64, 32)
+    np.testing.assert_allclose(map, np.vstack([turn, offset]), atol=0.05)
+    dims = graft.grafted_dims(NARROW, DIMS)
+    assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
+    exact = graft.grafted(weights, np.vstack([turn, offset]).astype(np.float64))
+    tokens = torch.tensor([[1, 5, 9, 200, 4]])
+    with torch.inference_mode():
+        wanted = read(
+            {name: torch.tensor(weights[name]) for name in weights}, NARROW, tokens, torch.tensor(theirs[0])
+        )
+        got = read(exact, dims, tokens, torch.tensor(heard[0]))
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"n_vocab": 999}, "n_vocab=1864, not 999"), ({"n_text_layer": 5}, "at most 4 layers")],
+)
+def test_a_decoder_that_cannot_be_grafted(change: dict[str, int], reason: str) -> None:
+    def model(dims: Dims) -> SimpleNamespace:
+        return SimpleNamespace(dims=dims, path="other")
+
+    with pytest.raises(OptionError, match=f"start='other': allowed is .*{reason}"):
+        graft.check(model(replace(DIMS, **change)), model(DIMS))
+
+
+def test_what_is_grafted_learns_fastest(tmp_path: Path) -> None:
+    slow, whole = Training(tmp_path / "slow"), Training(tmp_path / "whole")
+    rates = []
+    for training, share in ((slow, lambda name: 0.0), (whole, lambda name: 1.0)):
+        objective = replace(distillation(), share=share)
+        before = snapshot(objective.learning)
+        train(
+            objective,
+            training.pieces,
+            training.held_out,
+            training.library,
+            training.journal,
+            replace(OPTIONS, epochs=1),
+            5,
+            Watch(),
+        )
+        rates.append(any(not torch.equal(before[name], objective.learning[name]) for name in before))
+    assert rates == [False, True]
 
 
 def test_frequent_ids_hold_what_was_said_and_all_that_is_not_text() -> None:

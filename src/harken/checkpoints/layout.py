@@ -46,6 +46,8 @@ def _decoder(dims: Dims) -> dict[str, Shape]:
     }
     for layer in range(dims.n_text_layer):
         shapes.update(_block(f"decoder.blocks.{layer}", state, ("attn", "cross_attn")))
+        for projection in ("key", "value"):
+            shapes[f"decoder.blocks.{layer}.cross_attn.{projection}.weight"] = (state, dims.n_audio_state)
     return shapes
 
 
@@ -69,7 +71,8 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     """Read the dimensions off the weights.
 
     Weights of which none is an encoder's are those of a decoder alone. What its file says about the encoder is taken
-    as it stands but for the number of layers, which is none.
+    as it stands but for the number of layers, which is none, and its width, which is that of what the cross-attention
+    takes: a decoder alone may be narrower than the encoder it was made for.
 
     Parameters
     ----------
@@ -88,7 +91,9 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     """
     found = _encoder_dims(path, shapes) | _decoder_dims(path, shapes)
     if not found["n_audio_layer"]:
-        declared = {field: value for field, value in declared.items() if field != "n_audio_layer"}
+        declared = {
+            name: value for name, value in declared.items() if name not in ("n_audio_layer", "n_audio_state")
+        }
     for field, value in declared.items():
         if field not in _FIELDS or type(value) is not int:
             raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN}")
@@ -97,7 +102,7 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     if missing := [field for field in _FIELDS if field not in found]:
         raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
     audio, text = found["n_audio_state"], found["n_text_state"]
-    if audio != text:
+    if audio != text and found["n_audio_layer"]:
         raise CheckpointError(
             f"{path}: n_text_state={text}, allowed is n_audio_state={audio}, the same for both"
         )
@@ -108,9 +113,10 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
 
 
 def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
-    """Read the encoder's dimensions off its weights; of a decoder alone only that it has no layers."""
+    """Read the encoder's dimensions off its weights; of a decoder alone that it has no layers, and its width."""
     if "decoder.token_embedding.weight" in shapes and not any(name.startswith("encoder.") for name in shapes):
-        return {"n_audio_layer": 0}
+        _, width = _shape(path, shapes, "decoder.blocks.0.cross_attn.key.weight", 2)
+        return {"n_audio_layer": 0, "n_audio_state": width}
     n_audio_state, n_mels, _ = _shape(path, shapes, "encoder.conv1.weight", 3)
     n_audio_ctx, _ = _shape(path, shapes, "encoder.positional_embedding", 2)
     return {

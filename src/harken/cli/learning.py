@@ -24,6 +24,7 @@ from harken.training.options import DataOptions, TrainOptions, chosen
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from harken.checkpoints import Checkpoint
     from harken.training.journal import Point
     from harken.training.run import Audience, Task
 
@@ -69,7 +70,6 @@ def learning_options(command: Any) -> Any:
 
 def make_task(model: str, given: dict[str, Any], *, needs_text: bool) -> Task:
     """Find everything that was named, and say what is wrong before any work is done."""
-    from harken.checkpoints import open_checkpoint, resolve
     from harken.text import Tokenizer
     from harken.training.recordings import read_entries
     from harken.training.run import Task, use_threads
@@ -79,7 +79,7 @@ def make_task(model: str, given: dict[str, Any], *, needs_text: bool) -> Task:
     note = partial(click.echo, err=True)
     entries = read_entries(given["data"], note, needs_text=needs_text)
     measured = read_entries(given["held_out_data"], note, needs_text=needs_text)
-    checkpoint = open_checkpoint(resolve(model, revision=given["revision"], download=given["download"]))
+    checkpoint = find_model(model, given)
     make_folder(given["out"].parent)
     return Task(
         checkpoint=checkpoint,
@@ -90,6 +90,13 @@ def make_task(model: str, given: dict[str, Any], *, needs_text: bool) -> Task:
         data=data,
         options=options,
     )
+
+
+def find_model(model: str, given: dict[str, Any]) -> Checkpoint:
+    """Find a model by name or path."""
+    from harken.checkpoints import open_checkpoint, resolve
+
+    return open_checkpoint(resolve(model, revision=given["revision"], download=given["download"]))
 
 
 def loader(model: str, given: dict[str, Any]) -> Callable[[], Recognizer]:

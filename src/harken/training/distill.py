@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from harken.api import Recognizer
-from harken.checkpoints import encoder_digest
+from harken.checkpoints import Checkpoint, encoder_digest
+from harken.training import graft
 from harken.training.export import export
 from harken.training.labels import Teacher
 from harken.training.library import Library
 from harken.training.objective import Distillation
+from harken.training.pieces import Piece
 from harken.training.precision import fastest
 from harken.training.recordings import find_speech
 from harken.training.run import Audience, Task, collect, learn
-from harken.training.student import copied, frequent_ids, learning, spaced, student_dims
+from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims
+from harken.types import Dims
 
 
-def distill(task: Task, layers: int, load: Callable[[], Recognizer], audience: Audience) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A smaller model, whose decoder an assistant starts from.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    load : callable
+        Loads the same model on the CPU engine.
+    """
+
+    checkpoint: Checkpoint
+    load: Callable[[], Recognizer]
+
+
+def distill(
+    task: Task, layers: int, load: Callable[[], Recognizer], audience: Audience, start: Start | None = None
+) -> bool:
     """Make an assistant; goes on where the same task was interrupted.
 
     Parameters
     ----------
     task : Task
     layers : int
-        Of its decoder, 1 to 4.
+        Of its decoder, 1 to 4, where it starts from layers of the main model.
     load : callable
-        Loads the main model; called only if pieces have to be transcribed.
+        Loads the main model on the CPU engine; called only if pieces have to be transcribed.
     audience : Audience
+    start : Start, optional
+        A smaller model to start from instead.
 
     Returns
     -------
@@ -36,30 +63,56 @@ def distill(task: Task, layers: int, load: Callable[[], Recognizer], audience: A
     Raises
     ------
     OptionError
-        If the model does not have as many layers.
+        If the model does not have as many layers, or the smaller model does not go with it.
     ManifestError
         If there is nothing to learn from or to measure with.
     OutputError
         If ``task.out`` holds something else.
     """
-    chosen = spaced(layers, task.checkpoint.dims.n_text_layer)
-    task.begin(task="distill", layers=layers)
-    pieces, held_out = collect(task, find_speech, lambda: Teacher(load(), task.checkpoint), audience)
-    frequent = frequent_ids(task.tokenizer, map(Library(task.journal.pieces).said, pieces))
-    weights = copied(task.checkpoint.weights, chosen)
-    dims = student_dims(task.checkpoint.dims, layers)
+    model = task.checkpoint
+    chosen = spaced(layers, model.dims.n_text_layer)
+    if start:
+        graft.check(start.checkpoint, model)
+    task.begin(task="distill", layers=layers, start=start.checkpoint.weights.digest if start else None)
+    pieces, held_out = collect(task, find_speech, lambda: Teacher(load(), model), audience)
+    library = Library(task.journal.pieces)
+    frequent = frequent_ids(task.tokenizer, map(library.said, pieces))
+    if start:
+        dims, weights = _grafted(task, start, pieces)
+    else:
+        dims, weights = student_dims(model.dims, layers), copied(model.weights, chosen)
     objective = Distillation(
         dims=dims,
         weights=weights,
         learning=learning(weights),
         frequent=frequent,
+        embedding=torch.tensor(model.weights[EMBEDDING]).float(),
         dtype=fastest(),
         options=task.options,
+        share=_graft_first if start else _alike,
     )
-    entry = {"encoder_sha256": encoder_digest(task.checkpoint), "frequent": frequent.tolist()}
+    entry = {"encoder_sha256": encoder_digest(model), "frequent": frequent.tolist()}
 
     def write() -> None:
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
         export(task.out, dims, arrays, task.tokenizer, beside=task.beside, entry=entry)
 
     return learn(task, objective, pieces, held_out, write, audience)
+
+
+def _grafted(task: Task, start: Start, pieces: Sequence[Piece]) -> tuple[Dims, dict[str, Tensor]]:
+    """Dimensions and weights to start from; where there is a state to go on from, the map does not matter."""
+    ours, theirs = task.checkpoint.dims, start.checkpoint.dims
+    map = np.zeros((ours.n_audio_state + 1, theirs.n_audio_state))
+    if not task.journal.begun:
+        heard = graft.pairs(pieces, Library(task.journal.pieces), start.load())
+        map = graft.fit(heard, ours.n_audio_state, theirs.n_audio_state)
+    return graft.grafted_dims(theirs, ours), graft.grafted(start.checkpoint.weights, map)
+
+
+def _graft_first(name: str) -> float:
+    return 1.0 if graft.is_grafted(name) else graft.SHARE
+
+
+def _alike(name: str) -> float:
+    return 1.0

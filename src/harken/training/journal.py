@@ -109,10 +109,16 @@ class Journal:
         """Keep which pieces were decided on."""
         write_atomic(self.folder / PLAN, (f"{piece.line}\n" for piece in pieces))
 
+    @property
+    def begun(self) -> bool:
+        """Whether a state has been saved."""
+        return (self.folder / STATE).is_file()
+
     def load(self) -> dict[str, Any] | None:
         """State that was saved last; None at the beginning."""
-        path = self.folder / STATE
-        state: dict[str, Any] | None = torch.load(path, weights_only=True) if path.is_file() else None
+        state: dict[str, Any] | None = (
+            torch.load(self.folder / STATE, weights_only=True) if self.begun else None
+        )
         return state
 
     def save(self, state: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from harken.contract import Features, Floats
 from harken.decoding import Greedy, Window, decode, language_probabilities, make_prompt, make_rules
 from harken.text import Tokenizer
 from harken.training.examples import Example, Row
-from harken.training.network import listen, read
+from harken.training.network import read
 from harken.training.pieces import Piece
 from harken.training.precision import fastest
 from harken.transcribe.longform import MOST_OF_A_WINDOW, QUIET_FRAMES, ROUND_FRAMES
@@ -29,13 +30,28 @@ Text = tuple[tuple[int, ...], Sequence[int]]
 """A prompt, and what follows it."""
 
 
+class Heard(Protocol):
+    """Features that keep the encoder's output, as those of the CPU engine do."""
+
+    @property
+    def heard(self) -> Floats:
+        """Shape (audios, positions, n_audio_state), float32."""
+        ...
+
+
+def output(features: Features) -> Floats:
+    """What the encoder of the CPU engine says of a single window, shape (positions, n_audio_state)."""
+    (heard,) = cast(Heard, features).heard
+    return heard  # type: ignore[no-any-return]
+
+
 class Teacher:
     """The main model, asked about pieces.
 
     Parameters
     ----------
     recognizer : Recognizer
-        Transcribes.
+        Of the CPU engine: it hears and transcribes as it will when it has an assistant.
     checkpoint : Checkpoint
         The same model.
     """
@@ -45,7 +61,9 @@ class Teacher:
         self._rules = make_rules(self._tokenizer, timestamps=True)
         self._dtype = fastest()
         self._weights = {
-            name: torch.tensor(checkpoint.weights[name]).to(self._dtype) for name in checkpoint.weights
+            name: torch.tensor(checkpoint.weights[name]).to(self._dtype)
+            for name in checkpoint.weights
+            if name.startswith("decoder.")
         }
 
     def __call__(self, piece: Piece, previous: Sequence[int]) -> Example:
@@ -57,14 +75,14 @@ class Teacher:
         previous : sequence of int
             Text tokens before it, for the row that is prompted.
         """
-        mel = window(piece.samples(), self._dims)
-        features = self._backend.encode(mel[None])
+        features = self._backend.encode(window(piece.samples(), self._dims)[None])
+        heard = output(features)
         language = piece.language or self._language(features)
         texts = self._texts(piece, features, language, previous)
         with torch.inference_mode():
-            heard = listen(self._weights, self._dims, torch.tensor(mel).to(self._dtype))
-            rows = tuple(self._row(heard, prompt, text) for prompt, text in texts)
-        return Example(heard=heard.half().numpy(), rows=rows)
+            source = torch.from_numpy(heard).to(self._dtype)
+            rows = tuple(self._row(source, prompt, text) for prompt, text in texts)
+        return Example(heard=heard.astype(np.float16), rows=rows)
 
     def _language(self, features: Features) -> str:
         return next(iter(language_probabilities(self._backend, features, self._tokenizer)[0]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harken.training.acceptance import Acceptance
 from harken.training.journal import Journal, Point, snapshot
@@ -99,12 +100,13 @@ def train(
 
     if not points:
         measure()
+        save()
     for batch in _batches(pieces, options.batch, seed, done, steps):
         if watch.stopping():
             save()
             return False
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(done, steps, options)
+            group["lr"] = group["share"] * rate_at(done, steps, options)
         torch.manual_seed(seed * 1_000_003 + done)
         losses.append(_step(objective, optimiser, (library.get(piece) for piece in batch), options.clip))
         done += 1
@@ -162,17 +164,15 @@ def _measure(objective: Objective, pieces: Sequence[Piece], library: Library) ->
 def _optimiser(objective: Objective, options: TrainOptions) -> Any:
     """AdamW; only matrices decay, and no positions, most of which a step does not see."""
 
-    def decays(name: str) -> bool:
-        return objective.learning[name].ndim > 1 and "positional" not in name
-
-    groups = [
-        {
-            "params": [values for name, values in objective.learning.items() if decays(name) is which],
-            "weight_decay": options.weight_decay if which else 0.0,
-        }
-        for which in (True, False)
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, values in objective.learning.items():
+        decays = values.ndim > 1 and "positional" not in name
+        kind = objective.share(name), options.weight_decay if decays else 0.0
+        groups.setdefault(kind, []).append(values)
+    settings = [
+        {"params": values, "share": share, "weight_decay": decay} for (share, decay), values in groups.items()
     ]
-    return torch.optim.AdamW(groups, lr=options.rate, betas=BETAS)
+    return torch.optim.AdamW(settings, lr=options.rate, betas=BETAS)
 
 
 def _restore(objective: Objective, optimiser: Any, state: dict[str, Any] | None) -> tuple[int, list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,6 +34,10 @@ class Objective(Protocol):
         """Weights that change."""
         ...
 
+    def share(self, name: str) -> float:
+        """Learning rate of a weight, in shares of that of a step."""
+        ...
+
     def loss(self, example: Example) -> tuple[Tensor, int]:
         """Loss, summed over the positions of an example, and how many these are; random where it is to be."""
         ...
@@ -60,6 +65,10 @@ class Distillation:
         Those of them that change.
     frequent : ndarray of int64
         Ascending ids that it scores; the loss looks at these only.
+    embedding : Tensor of shape (n_vocab, n_text_state of the main model)
+        Of the main model's tokens.
+    share : callable
+        Learning rate of a weight by its name, in shares of that of a step.
     dtype : torch.dtype
         What matrices are multiplied in.
     options : TrainOptions
@@ -69,13 +78,17 @@ class Distillation:
     weights: dict[str, Tensor]
     learning: dict[str, Tensor]
     frequent: Ints
+    embedding: Tensor
     dtype: torch.dtype
     options: TrainOptions
+    share: Callable[[str], float] = lambda name: 1.0
     _vocabulary: Tensor = field(init=False, repr=False)
+    _teachers: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        part = self.weights[EMBEDDING][torch.from_numpy(self.frequent)]
-        object.__setattr__(self, "_vocabulary", part.to(self.dtype))
+        ids = torch.from_numpy(self.frequent)
+        object.__setattr__(self, "_vocabulary", self.weights[EMBEDDING][ids].to(self.dtype))
+        object.__setattr__(self, "_teachers", self.embedding[ids].to(self.dtype))
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
         heard = masked(torch.tensor(example.heard).float(), self.options.masked)
@@ -83,14 +96,16 @@ class Distillation:
         with _matrices_in(self.dtype):
             said = batch.pick(read(self.weights, self.dims, batch.tokens, heard, self.options.dropout))
             student = F.linear(said, self._vocabulary)
-            teacher = F.linear(batch.states.to(self.dtype), self._vocabulary)
+            teacher = F.linear(batch.states.to(self.dtype), self._teachers)
         logprobs = F.log_softmax(student.float(), -1)
         wanted = F.log_softmax(teacher.float(), -1)
         divergence = F.kl_div(logprobs, wanted, reduction="sum", log_target=True)
         right = F.nll_loss(logprobs, self._columns(batch.labels), reduction="sum", ignore_index=-1)
-        wanted_states = batch.states.float()
-        distance = (said.float() - wanted_states).square().mean(1).sum() / wanted_states.var()
-        return right + KL_WEIGHT * divergence + self.options.likeness * distance, len(batch.labels)
+        loss = right + KL_WEIGHT * divergence
+        if said.shape == batch.states.shape:
+            states = batch.states.float()
+            loss = loss + self.options.likeness * (said.float() - states).square().mean(1).sum() / states.var()
+        return loss, len(batch.labels)
 
     def measure(self, example: Example) -> Acceptance:
         batch = Batch.of(example.rows[:1])
@@ -123,6 +138,9 @@ class FineTuning:
     learning: dict[str, Tensor]
     dtype: torch.dtype
     options: TrainOptions
+
+    def share(self, name: str) -> float:
+        return 1.0
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
         batch = Batch.of(example.rows)
