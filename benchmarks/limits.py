@@ -15,7 +15,6 @@ import openvino
 from openvino import opset13
 
 from harken.audio import mel_filters
-from harken.backends.onnx.linear import BLOCK
 
 if TYPE_CHECKING:
     from harken.types import Dims
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 SIZE = 2048
 CHAIN = 4
 FLOAT_BYTES = 4
-WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1 + FLOAT_BYTES / BLOCK}
-"""Of one weight of the decoder; an 8-bit one with its share of the scale of its block."""
+WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1}
+"""Of one weight of the decoder; the scales of rows are next to nothing."""
 LARGE_BYTES = 256_000_000
 
 

@@ -21,13 +21,15 @@ from common import DEFAULT_SET, limit_threads, machine, parser, positive, read_s
 
 if TYPE_CHECKING:
     import harken
-    from harken.backends.onnx.linear import Linear
+    from harken.backends.onnx.builder import GraphBuilder
+    from harken.backends.onnx.graphs import Weights
+    from harken.backends.onnx.linear import Arithmetic
     from harken.backends.onnx.runtimes import Graph
     from harken.backends.onnx.session import OnnxFeatures
     from harken.contract import Floats
     from harken.types import Dims
 
-BLOCKS = (16, 32, 64, 128)
+BLOCKS = (32, 128)
 ROUNDS = 5
 
 
@@ -50,20 +52,15 @@ def main() -> None:
     import numpy as np
 
     import harken
-    from harken.backends.onnx.linear import float_linear, int8_linear
 
     recognizer = harken.load("tiny.en", precision="fp32", threads=args.threads)
-    passages = list(
-        read(recognizer, [recording.path for recording in read_set(args.audio, args.set, args.limit)])
-    )
-    recipes: dict[str, Linear] = {
-        "float32": float_linear,
-        **{f"int8, blocks of {b}": partial(int8_linear, block=b) for b in BLOCKS},
-    }
+    paths = [recording.path for recording in read_set(args.audio, args.set, args.limit)]
+    passages = list(read(recognizer, paths))
+    recipes = make_recipes()
     with tempfile.TemporaryDirectory() as folder:
         decoders = {
-            name: compiled(linear, Path(folder) / f"{i}.onnx", args.threads)
-            for i, (name, linear) in enumerate(recipes.items())
+            name: compiled(*recipe, Path(folder) / f"{i}.onnx", args.threads)
+            for i, (name, recipe) in enumerate(recipes.items())
         }
         times: dict[str, list[float]] = {name: [] for name in decoders}
         logits: dict[str, Floats] = {}
@@ -102,8 +99,48 @@ def read(recognizer: harken.Recognizer, paths: Sequence[Path]) -> Iterator[Passa
         yield Passage(features=features, tokens=(*prompt, *decoded.hypothesis.tokens))
 
 
-def compiled(linear: Linear, path: Path, threads: int) -> Graph:
-    """The decoder of tiny.en with the given linear layers."""
+def make_recipes() -> dict[str, tuple[Weights, Arithmetic]]:
+    """Decoders of tiny.en to compare: weights as they are or rotated, and how to multiply by them."""
+    from harken.backends.onnx.linear import FLOAT, INTEGER, Arithmetic
+    from harken.backends.onnx.rotation import Rotated
+    from harken.checkpoints import open_checkpoint, resolve
+
+    checkpoint = open_checkpoint(resolve("tiny.en"))
+    plain, rotated = checkpoint.weights, Rotated(checkpoint.weights, checkpoint.dims)
+    int8, int7 = INTEGER["int8"], INTEGER["int7"]
+    blocks = {size: Arithmetic(*[partial(block_linear, block=size)] * 2) for size in BLOCKS}
+    return {
+        "float32": (plain, FLOAT),
+        "float32, rotated": (rotated, FLOAT),
+        **{f"blocks of {size}": (plain, its) for size, its in blocks.items()},
+        **{f"blocks of {size}, rotated": (rotated, its) for size, its in blocks.items()},
+        "rows": (plain, Arithmetic(int8.linear, int8.linear)),
+        "rows, loud units apart": (plain, int8),
+        "rows, rotated": (rotated, Arithmetic(int8.linear, int8.linear)),
+        "**rows, rotated, loud units apart**": (rotated, int8),
+        "the same with weights of 7 bits": (rotated, int7),
+    }
+
+
+def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str:
+    """Multiply 8-bit weights, one scale for each block of a row, with activations quantised as finely on the fly."""
+    import numpy as np
+
+    from harken.backends.onnx.builder import MICROSOFT
+
+    rows, columns = weight.shape
+    grouped = weight.reshape(rows, columns // block, block)
+    scales = np.abs(grouped).max(axis=2) / np.float32(127)
+    divisors = np.where(scales > 0, scales, np.float32(1))
+    quantised = (np.rint(grouped / divisors[:, :, None]) + 128).astype(np.uint8)
+    its = [x, graph.constant(quantised), graph.constant(scales)]
+    return graph.op(
+        "MatMulNBits", *its, domain=MICROSOFT, K=columns, N=rows, bits=8, block_size=block, accuracy_level=4
+    )
+
+
+def compiled(weights: Weights, arithmetic: Arithmetic, path: Path, threads: int) -> Graph:
+    """The decoder of tiny.en."""
     import onnx
 
     from harken.backends.onnx.graphs import decoder
@@ -113,7 +150,7 @@ def compiled(linear: Linear, path: Path, threads: int) -> Graph:
 
     checkpoint = open_checkpoint(resolve("tiny.en"))
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
-    onnx.save_model(decoder(checkpoint.weights, checkpoint.dims, linear, heads), path)
+    onnx.save_model(decoder(weights, checkpoint.dims, arithmetic, heads), path)
     return OnnxRuntimeGraph(path, threads)
 
 

@@ -130,9 +130,9 @@ class TimedBackend:
         session = self._backend.open(features, rows, capacity, attention=attention)
         graph, extend = session._graph, session.extend
 
-        def timed_graph(inputs: Any) -> Any:
+        def timed_graph(inputs: Any, into: Any) -> Any:
             self._account(SESSION, calls=0)
-            outputs = graph(inputs)
+            outputs = graph(inputs, into)
             part = STEP if inputs["positions"].min() else PROMPT
             self._account(part)
             self._account.needs(part, self._pass_s(inputs))
@@ -153,8 +153,9 @@ class TimedBackend:
         from limits import attention_operations, decoder_bytes, linear_operations
 
         limits, precision = self._limits, self._backend.plan.decoder[1]
-        audios, _, queries, slots = inputs["past_mask"].shape
-        dims = replace(self.dims, n_audio_ctx=inputs["cross_k.0"].shape[2])
+        audios, queries = inputs["tokens"].shape
+        slots, positions = inputs["mask"].shape[-1], inputs["cross_k.0"].shape[-2]
+        dims = replace(self.dims, n_audio_ctx=positions)
         linear = linear_operations(dims, audios * queries, len(inputs["wanted"]))
         attention = audios * attention_operations(dims, queries, slots)
         computed_s: float = (
