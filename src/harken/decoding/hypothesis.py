@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from harken.contract import Floats, Session
 
@@ -132,7 +132,7 @@ class DecodeStats:
     draft_s: float = 0.0
 
     def __add__(self, other: DecodeStats) -> DecodeStats:
-        sums = {its.name: getattr(self, its.name) + getattr(other, its.name) for its in fields(self)}
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
         return DecodeStats(**sums)
 
     @property
