@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from harken.decoding.drafts import Ask, Proposal, common
 from harken.decoding.lookup import LONGEST_MATCH, MOST_TOKENS, Lookup
+from harken.decoding.rules import make_rules
+from models import TOKENIZER
 
 
 def ask(prefix: str, limit: int = 4, row: int = 0, **more: float) -> Ask:
@@ -124,3 +126,13 @@ def test_common(a: list[int], b: list[int]) -> None:
 def test_chance() -> None:
     assert ask("", trust=0.5).chance(0.8) == pytest.approx(0.4)
     assert ask("", trust=1.3).chance(0.9) == 0.99
+
+
+def test_what_the_rules_forbid_is_not_proposed_nor_what_stands_behind_it() -> None:
+    rules = make_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
+    stamp = TOKENIZER.timestamp_begin
+    said = (stamp, 5, 6, 7, 8)
+    lookup = Lookup([said, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
+    first, second = lookup.propose([Ask(row=0, prefix=(), limit=9), Ask(row=1, prefix=(stamp,), limit=9)])
+    assert first.tokens == (stamp, 5, 6)
+    assert second.tokens == (5,)

@@ -6,7 +6,7 @@ PromptLookupCandidateGenerator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harken.decoding.drafts import Ask, Proposal
@@ -31,12 +31,15 @@ class Lookup:
         How many tokens have to be the same.
     claim : float
         Probability with which each token is taken to be right.
+    allows : callable
+        Whether a token may follow a prefix (`Rules.allows`); one that may not ends the proposal before it.
     """
 
     texts: Sequence[Sequence[int]]
     same_audio: bool = False
     shortest_match: int = 3
     claim: float = 0.5
+    allows: Callable[[Sequence[int], int], bool] = lambda prefix, token: True
     forwards: int = 0
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
@@ -47,10 +50,10 @@ class Lookup:
         start = self._place(_spelled(text), _spelled(ask.prefix))
         if start is None:
             return Proposal()
-        reach, tokens = 1.0, []
+        reach, tokens = 1.0, list[int]()
         for token in text[start : start + min(ask.limit, MOST_TOKENS)]:
             reach *= ask.chance(self.claim)
-            if reach < ask.floor:
+            if reach < ask.floor or not self.allows((*ask.prefix, *tokens), token):
                 break
             tokens.append(token)
         return Proposal(tuple(tokens), (self.claim,) * len(tokens))

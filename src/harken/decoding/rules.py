@@ -63,6 +63,11 @@ class Rules:
         if self.timestamps:
             logits.prefer_timestamps(self.timestamp_begin)
 
+    def allows(self, prefix: Sequence[int], token: int) -> bool:
+        """Whether a token may follow `prefix`, as far as that does not depend on logits."""
+        banned = any(start <= token < stop for start, stop in self.banned(prefix))
+        return not (banned or (self.suppressed == token).any())
+
     def banned(self, prefix: Sequence[int]) -> list[Span]:
         """Id ranges that may not follow `prefix`, the tokens sampled after the prompt."""
         place = len(prefix) - self.timestamps

@@ -94,10 +94,10 @@ class Drafter:
         its = self.speculator
         sources = []
         if any(previous):
-            lookup = Lookup(previous, same_audio=True, shortest_match=1, claim=0.9)
+            lookup = Lookup(previous, same_audio=True, shortest_match=1, claim=0.9, allows=rules.allows)
             sources.append(_Source(lookup, its.tallies["previous"], len(audios), most=96))
         if its.ngram:
-            sources.append(_Source(Lookup(prompts), its.tallies["ngram"], len(audios)))
+            sources.append(_Source(Lookup(prompts, allows=rules.allows), its.tallies["ngram"], len(audios)))
         if its.assistant:
             draft = AssistantDraft(its.assistant.backend, lambda: self.features, audios, prompts, rules)
             sources.append(_Source(draft, its.tallies["assistant"], len(audios)))
