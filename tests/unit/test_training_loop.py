@@ -253,7 +253,8 @@ def test_a_graft_on_a_turned_encoder_reads_as_it_did() -> None:
     turn, offset = rng.standard_normal((64, 32)).astype(np.float32), rng.standard_normal(32).astype(np.float32)
     heard = [rng.standard_normal((24, 64)).astype(np.float32) for _ in range(9)]
     theirs = [its @ turn + offset for its in heard]
-    map = graft.fit(zip(heard, theirs, strict=True), 64, 32)
+    pairs = ((a.astype(np.float16), b.astype(np.float16)) for a, b in zip(heard, theirs, strict=True))
+    map = graft.fit(pairs, 65, 32)
     np.testing.assert_allclose(map, np.vstack([turn, offset]), atol=0.05)
     dims = graft.grafted_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)

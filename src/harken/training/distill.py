@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from harken.checkpoints import Checkpoint, encoder_digest
 from harken.training import graft
 from harken.training.export import export
 from harken.training.labels import Teacher
-from harken.training.library import Library
+from harken.training.library import Library, Likened
 from harken.training.objective import Distillation
 from harken.training.pieces import Piece
 from harken.training.precision import fastest
+from harken.training.prepare import Ask, prepare
 from harken.training.recordings import find_speech
 from harken.training.run import Audience, Task, collect, learn
 from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims
@@ -78,7 +80,8 @@ def distill(
     library = Library(task.journal.pieces)
     frequent = frequent_ids(task.tokenizer, map(library.said, pieces))
     if start:
-        dims, weights = _grafted(task, start, pieces)
+        library = _likened(task, start, [*pieces, *held_out], audience)
+        dims, weights = _grafted(task, start, pieces, library)
     else:
         dims, weights = student_dims(model.dims, layers), copied(model.weights, chosen)
     objective = Distillation(
@@ -97,16 +100,31 @@ def distill(
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
         export(task.out, dims, arrays, task.tokenizer, beside=task.beside, entry=entry)
 
-    return learn(task, objective, pieces, held_out, write, audience)
+    return learn(task, objective, pieces, held_out, library, write, audience)
 
 
-def _grafted(task: Task, start: Start, pieces: Sequence[Piece]) -> tuple[Dims, dict[str, Tensor]]:
+def _likened(task: Task, start: Start, pieces: Sequence[Piece], audience: Audience) -> Likened:
+    """Have the smaller model read every piece."""
+    library = Library(task.journal.pieces)
+    likened = Likened(library.folder, Library(task.journal.companions))
+
+    def whom() -> Ask:
+        return graft.Companion(start.load(), start.checkpoint.weights, library)
+
+    progress = partial(audience.progress, "pieces again")
+    prepare(pieces, likened.others, whom, task.tokenizer.eot, progress)
+    return likened
+
+
+def _grafted(
+    task: Task, start: Start, pieces: Sequence[Piece], library: Likened
+) -> tuple[Dims, dict[str, Tensor]]:
     """Dimensions and weights to start from; where there is a state to go on from, the map does not matter."""
     ours, theirs = task.checkpoint.dims, start.checkpoint.dims
     map = np.zeros((ours.n_audio_state + 1, theirs.n_audio_state))
     if not task.journal.begun:
-        heard = graft.pairs(pieces, Library(task.journal.pieces), start.load())
-        map = graft.fit(heard, ours.n_audio_state, theirs.n_audio_state)
+        pairs = ((Library.get(library, piece).heard, library.others.get(piece).heard) for piece in pieces)
+        map = graft.fit(pairs, *map.shape)
     return graft.grafted_dims(theirs, ours), graft.grafted(start.checkpoint.weights, map)
 
 

@@ -25,11 +25,14 @@ class Row:
     states : ndarray of shape (n - first, n_text_state), float16; or (0, n_text_state)
         Final states of the main decoder where it foretells ``tokens[first:]``: multiplied with the token embedding
         they are its logits, all of them and not only the best few. Empty where no decoder was asked.
+    like : ndarray of shape (n - first, n_text_state of the student), float16; or None
+        States that a student should have there, where these are not those of the main decoder.
     """
 
     tokens: Ints
     first: int
     states: Half
+    like: Half | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

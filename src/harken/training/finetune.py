@@ -15,6 +15,7 @@ from harken.results import Word
 from harken.training.examples import Example, Row
 from harken.training.export import export
 from harken.training.labels import ways_to_ask, window, written
+from harken.training.library import Library
 from harken.training.network import listen
 from harken.training.objective import FineTuning
 from harken.training.pieces import Piece
@@ -73,7 +74,7 @@ def finetune(task: Task, freeze_encoder: bool, load: Callable[[], Recognizer], a
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
         export(task.out, task.checkpoint.dims, arrays, task.tokenizer, beside=task.beside)
 
-    return learn(task, objective, pieces, held_out, write, audience)
+    return learn(task, objective, pieces, held_out, Library(task.journal.pieces), write, audience)
 
 
 class _Reader:

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
-from harken.contract import Floats
 from harken.errors import OptionError
+from harken.training.examples import Example, Half
 from harken.training.labels import output, window
 from harken.training.library import Library
+from harken.training.network import read
 from harken.training.pieces import Piece
 from harken.types import Dims
 
@@ -79,26 +80,51 @@ def is_grafted(name: str) -> bool:
     return name.endswith((".cross_attn.key.weight", ".cross_attn.value.weight"))
 
 
-def pairs(pieces: Sequence[Piece], library: Library, smaller: Recognizer) -> Iterable[tuple[Floats, Floats]]:
-    """What both encoders say of each piece, shapes (positions, their state)."""
-    for piece in pieces:
-        theirs = output(smaller.backend.encode(window(piece.samples(), smaller.dims)[None]))
-        yield library.get(piece).heard.astype(np.float32), theirs
+class Companion:
+    """The smaller model with its own encoder, asked to read what the main model says: as it reads, a graft should.
+
+    Parameters
+    ----------
+    recognizer : Recognizer
+        Of the CPU engine.
+    weights : Weights
+        Of the same model.
+    library : Library
+        What the main model says of the pieces.
+    """
+
+    def __init__(self, recognizer: Recognizer, weights: Weights, library: Library) -> None:
+        self._backend, self._library = recognizer.backend, library
+        self._weights = {
+            name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")
+        }
+
+    def __call__(self, piece: Piece, previous: Sequence[int]) -> Example:
+        """What its encoder heard in a piece, and its states where the main model's texts are to be foretold."""
+        dims = self._backend.dims
+        heard = output(self._backend.encode(window(piece.samples(), dims)[None]))
+        rows = []
+        for row in self._library.get(piece).rows:
+            with torch.inference_mode():
+                tokens = torch.from_numpy(row.tokens[None, :-1])
+                states = read(self._weights, dims, tokens, torch.from_numpy(heard))[0, row.first - 1 :]
+            rows.append(replace(row, states=states.half().numpy()))
+        return Example(heard=heard.astype(np.float16), rows=tuple(rows))
 
 
-def fit(pairs: Iterable[tuple[Floats, Floats]], ours: int, theirs: int) -> Map:
+def fit(pairs: Iterable[tuple[Half, Half]], rows: int, columns: int) -> Map:
     """Fit the map from one encoder's output to another's, by least squares with a ridge.
 
     Parameters
     ----------
     pairs : iterable of (ndarray, ndarray)
-        As from `pairs`.
-    ours, theirs : int
-        Widths of the two.
+        What both say of the same sound, each of shape (positions, state), float16.
+    rows, columns : int
+        Shape of the map.
     """
-    square, cross = np.zeros((ours + 1, ours + 1)), np.zeros((ours + 1, theirs))
+    square, cross = np.zeros((rows, rows)), np.zeros((rows, columns))
     for heard, wanted in pairs:
-        source = np.pad(heard, ((0, 0), (0, 1)), constant_values=1.0)
+        source = np.pad(heard.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
         square += source.T @ source
         cross += source.T @ wanted
     found: Map = np.linalg.solve(square + RIDGE * np.eye(len(square)), cross).astype(np.float64)

@@ -72,6 +72,11 @@ class Journal:
         """Where its examples lie."""
         return self.folder / "pieces"
 
+    @property
+    def companions(self) -> Path:
+        """Where lies what a smaller model makes of them."""
+        return self.folder / "companions"
+
     def begin(self, kind: Mapping[str, Any]) -> None:
         """Make the folder, or make sure that it holds this very training.
 
@@ -97,7 +102,8 @@ class Journal:
         elif out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
-            _make(self.pieces)
+            for folder in (self.pieces, self.companions):
+                _make(folder)
             write_atomic(path, [json.dumps(dict(kind), indent=1) + "\n"])
 
     def plan(self) -> list[Piece]:

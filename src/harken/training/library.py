@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +60,24 @@ class Library:
         with np.load(self.path(piece)) as file:
             said: list[int] = file["tokens.0"][file["first"][0] :].tolist() if len(file["first"]) else []
             return said
+
+
+@dataclass(frozen=True, slots=True)
+class Likened(Library):
+    """Examples of which the texts were read by another decoder too, whose states a student should have.
+
+    Parameters
+    ----------
+    folder : Path
+    others : Library
+        What the other decoder makes of the same pieces and texts.
+    """
+
+    others: Library
+
+    def get(self, piece: Piece) -> Example:
+        """Read an example, and from the others what it should be like."""
+        example = Library.get(self, piece)
+        theirs = self.others.get(piece).rows
+        rows = (replace(row, like=other.states) for row, other in zip(example.rows, theirs, strict=True))
+        return replace(example, rows=tuple(rows))

@@ -52,8 +52,8 @@ class Distillation:
     """An assistant learns what the main model says, and how sure it was of everything else.
 
     The loss is cross-entropy with the pseudo-labels, divergence from the model's distribution, and the squared distance
-    between the final states of both, in units of their variance: a model that is sure tells little else by its
-    distribution (Sanh et al. 2019, arXiv:1910.01108, section 3, aligns states for the same reason).
+    of final states from those that it should be like, in units of their variance: a model that is sure tells little by
+    its distribution, and much by its states (Sanh et al. 2019, arXiv:1910.01108, section 3, align states too).
 
     Parameters
     ----------
@@ -102,10 +102,8 @@ class Distillation:
         divergence = F.kl_div(logprobs, wanted, reduction="sum", log_target=True)
         right = F.nll_loss(logprobs, self._columns(batch.labels), reduction="sum", ignore_index=-1)
         loss = right + KL_WEIGHT * divergence
-        if said.shape == batch.states.shape:
-            states = batch.states.float()
-            loss = loss + self.options.likeness * (said.float() - states).square().mean(1).sum() / states.var()
-        return loss, len(batch.labels)
+        distance = (said.float() - batch.like).square().mean(1).sum() / batch.like.var()
+        return loss + self.options.likeness * distance, len(batch.labels)
 
     def measure(self, example: Example) -> Acceptance:
         batch = Batch.of(example.rows[:1])
@@ -172,13 +170,16 @@ class Batch:
         Where in the flattened rows something is to be foretold.
     labels : Tensor of shape (positions,), int64
         What.
-    states : Tensor of shape (positions, n_text_state), float16
+    states : Tensor of shape (positions, n_text_state of the main model), float16
+    like : Tensor of shape (positions, n_text_state), float32
+        States that the student should have there.
     """
 
     tokens: Tensor
     at: Tensor
     labels: Tensor
     states: Tensor
+    like: Tensor
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Batch:
@@ -190,6 +191,9 @@ class Batch:
             torch.from_numpy(np.concatenate(at)),
             torch.from_numpy(np.concatenate([row.tokens[row.first :] for row in rows])),
             torch.from_numpy(np.concatenate([row.states for row in rows])),
+            torch.from_numpy(
+                np.concatenate([row.states if row.like is None else row.like for row in rows])
+            ).float(),
         )
 
     def pick(self, said: Tensor) -> Tensor:

@@ -131,12 +131,12 @@ def learn(
     objective: Objective,
     pieces: Sequence[Piece],
     held_out: Sequence[Piece],
+    library: Library,
     write: Callable[[], None],
     audience: Audience,
 ) -> bool:
     """Train, and write the weights whenever they are the best so far; whether it came to its end."""
     watch = replace(audience.watch, best=lambda point: write())
-    library = Library(task.journal.pieces)
     return train(objective, pieces, held_out, library, task.journal, task.options, task.data.seed, watch)
 
 
