@@ -22,16 +22,16 @@ from harken.training.library import Library  # noqa: E402
 from harken.training.loop import Watch, rate_at, steps_of, train  # noqa: E402
 from harken.training.network import listen, read  # noqa: E402
 from harken.training.objective import Batch, Distillation, FineTuning, masked  # noqa: E402
-from harken.training.options import TrainOptions  # noqa: E402
+from harken.training.options import DistillOptions  # noqa: E402
 from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims  # noqa: E402
 from harken.types import Dims  # noqa: E402
 from lessons import make_example, make_examples  # noqa: E402
 from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
 
-OPTIONS = TrainOptions(epochs=6, batch=3, rate=5e-3, measure=4, dropout=0.1, masked=0.2)
+OPTIONS = DistillOptions(epochs=6, batch=3, rate=5e-3, measure=4, dropout=0.1, masked=0.2)
 
 
-def distillation(options: TrainOptions = OPTIONS) -> Distillation:
+def distillation(options: DistillOptions = OPTIONS) -> Distillation:
     weights = copied(make_weights(), (1,))
     return Distillation(
         dims=student_dims(DIMS, 1),
@@ -56,7 +56,7 @@ def _one_thread() -> Iterator[None]:
 class Training:
     """A small training in a folder; may be stopped behind any step."""
 
-    def __init__(self, folder: Path, options: TrainOptions = OPTIONS) -> None:
+    def __init__(self, folder: Path, options: DistillOptions = OPTIONS) -> None:
         self.journal, self.options = Journal(folder / "training"), options
         self.library = Library(self.journal.pieces)
         self.journal.begin({"task": "test"})
@@ -195,7 +195,7 @@ def test_a_student_of_all_layers_is_its_teacher() -> None:
         frequent=np.arange(DIMS.n_vocab),
         embedding=weights[EMBEDDING],
         dtype=torch.float32,
-        options=TrainOptions(dropout=0.0, masked=0.0),
+        options=DistillOptions(dropout=0.0, masked=0.0),
     )
     loss, positions = objective.loss(example)
     cross_entropy = objective.measure(example).loss
@@ -327,7 +327,7 @@ def test_forwards_are_those_of_a_draft_of_four(right: str, passes: int) -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
-    options = TrainOptions(epochs=10, batch=5, rate=1.0, warmup=0.1)
+    options = DistillOptions(epochs=10, batch=5, rate=1.0, warmup=0.1)
     steps = steps_of(options, 48)
     rates = [rate_at(step, steps, options) for step in range(steps)]
     assert steps == 100

@@ -9,6 +9,7 @@ import click
 from harken.cli.exits import EPILOGUE
 from harken.cli.learning import carry_out, files, learning_options, loader, make_task
 from harken.cli.options import Command
+from harken.training.options import FineTuneOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
@@ -18,7 +19,7 @@ from harken.cli.options import Command
     default=False,
     help="Let only the decoder learn, which is several times faster.",
 )
-@learning_options
+@learning_options(FineTuneOptions)
 def command(model: str, freeze_encoder: bool, **given: Any) -> None:
     """Teach MODEL what is said in recordings.
 
@@ -27,7 +28,7 @@ def command(model: str, freeze_encoder: bool, **given: Any) -> None:
 
     After Ctrl-C the same command goes on where it was interrupted; the best model so far is in the folder.
     """
-    task = make_task(model, given, needs_text=True)
+    task = make_task(model, given, FineTuneOptions, needs_text=True)
     from harken.training.finetune import finetune
 
     load = loader(model, given)

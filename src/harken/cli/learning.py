@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from harken.training.journal import Point
     from harken.training.run import Audience, Task
 
+How = TypeVar("How", bound=TrainOptions)
+
 files = partial(flag, section="Files")
 
 
@@ -38,44 +40,43 @@ def _path(value: str) -> str:
 _path.__name__ = "path"
 
 
-def learning_options(command: Any) -> Any:
-    """Add what both commands are asked for."""
-    for decorate in reversed(
-        (
-            listed(
-                "--data",
-                item=_path,
-                section="Files",
-                required=True,
-                help="Manifests and folders to learn from.",
-            ),
-            listed(
-                "--held-out-data",
-                item=_path,
-                section="Files",
-                help="Manifests and folders to measure with, instead of a share of the data.",
-            ),
-            files("--out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Where to."),
-            files("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar."),
-            files("--threads", type=click.IntRange(1, 1024), help="Threads to compute with."),
-            files("--revision", help="Branch, tag or commit of a Hugging Face repository."),
-            files("--download/--no-download", default=True, help="Whether a model may be fetched."),
-            options_of(DataOptions),
-            options_of(TrainOptions),
-        )
-    ):
-        command = decorate(command)
-    return command
+def learning_options(kind: type[TrainOptions]) -> Callable[[Any], Any]:
+    """Add what both commands are asked for, and how to train."""
+    decorators = (
+        listed(
+            "--data", item=_path, section="Files", required=True, help="Manifests and folders to learn from."
+        ),
+        listed(
+            "--held-out-data",
+            item=_path,
+            section="Files",
+            help="Manifests and folders to measure with, instead of a share of the data.",
+        ),
+        files(
+            "--out",
+            metavar="DIR",
+            required=True,
+            type=click.Path(path_type=Path),
+            help="Folder for the result.",
+        ),
+        files("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar."),
+        files("--threads", type=click.IntRange(1, 1024), help="Threads to compute with."),
+        files("--revision", help="Branch, tag or commit of a Hugging Face repository."),
+        files("--download/--no-download", default=True, help="Whether a model may be fetched."),
+        options_of(DataOptions),
+        options_of(kind),
+    )
+    return lambda command: reduce(lambda command, decorate: decorate(command), reversed(decorators), command)
 
 
-def make_task(model: str, given: dict[str, Any], *, needs_text: bool) -> Task:
+def make_task(model: str, given: dict[str, Any], kind: type[How], *, needs_text: bool) -> Task[How]:
     """Find everything that was named, and say what is wrong before any work is done."""
     from harken.text import Tokenizer
     from harken.training.recordings import read_entries
     from harken.training.run import Task, use_threads
 
     use_threads(given["threads"])
-    data, options = chosen(DataOptions, given), chosen(TrainOptions, given)
+    data, options = chosen(DataOptions, given), chosen(kind, given)
     note = partial(click.echo, err=True)
     entries = read_entries(given["data"], note, needs_text=needs_text)
     measured = read_entries(given["held_out_data"], note, needs_text=needs_text)
@@ -106,7 +107,7 @@ def loader(model: str, given: dict[str, Any]) -> Callable[[], Recognizer]:
     )
 
 
-def carry_out(task: Task, given: dict[str, Any], do: Callable[[Audience], bool]) -> None:
+def carry_out(task: Task[Any], given: dict[str, Any], do: Callable[[Audience], bool]) -> None:
     """Do a task before an audience; Ctrl-C ends it behind what is in work, with everything saved.
 
     Raises

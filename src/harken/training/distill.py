@@ -17,6 +17,7 @@ from harken.training.export import export
 from harken.training.labels import Teacher
 from harken.training.library import Library, Likened
 from harken.training.objective import Distillation
+from harken.training.options import DistillOptions
 from harken.training.pieces import Piece
 from harken.training.precision import fastest
 from harken.training.prepare import Ask, prepare
@@ -42,7 +43,11 @@ class Start:
 
 
 def distill(
-    task: Task, layers: int, load: Callable[[], Recognizer], audience: Audience, start: Start | None = None
+    task: Task[DistillOptions],
+    layers: int,
+    load: Callable[[], Recognizer],
+    audience: Audience,
+    start: Start | None = None,
 ) -> bool:
     """Make an assistant; goes on where the same task was interrupted.
 
@@ -103,7 +108,7 @@ def distill(
     return learn(task, objective, pieces, held_out, library, write, audience)
 
 
-def _likened(task: Task, start: Start, pieces: Sequence[Piece], audience: Audience) -> Likened:
+def _likened(task: Task[DistillOptions], start: Start, pieces: Sequence[Piece], audience: Audience) -> Likened:
     """Have the smaller model read every piece."""
     library = Library(task.journal.pieces)
     likened = Likened(library.folder, Library(task.journal.companions))
@@ -117,7 +122,7 @@ def _likened(task: Task, start: Start, pieces: Sequence[Piece], audience: Audien
 
 
 def _grafted(
-    task: Task, start: Start, pieces: Sequence[Piece], library: Likened
+    task: Task[DistillOptions], start: Start, pieces: Sequence[Piece], library: Likened
 ) -> tuple[Dims, dict[str, Tensor]]:
     """Dimensions and weights to start from; where there is a state to go on from, the map does not matter."""
     ours, theirs = task.checkpoint.dims, start.checkpoint.dims

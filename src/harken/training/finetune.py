@@ -18,6 +18,7 @@ from harken.training.labels import ways_to_ask, window, written
 from harken.training.library import Library
 from harken.training.network import listen
 from harken.training.objective import FineTuning
+from harken.training.options import FineTuneOptions
 from harken.training.pieces import Piece
 from harken.training.precision import fastest
 from harken.training.recordings import LONGEST_S, Speech, find_speech
@@ -27,7 +28,9 @@ PADDING_S = 0.1
 """Sound kept around what is said: timestamps are to be where it begins and ends."""
 
 
-def finetune(task: Task, freeze_encoder: bool, load: Callable[[], Recognizer], audience: Audience) -> bool:
+def finetune(
+    task: Task[FineTuneOptions], freeze_encoder: bool, load: Callable[[], Recognizer], audience: Audience
+) -> bool:
     """Fine-tune a model; goes on where the same task was interrupted.
 
     Parameters
@@ -80,7 +83,7 @@ def finetune(task: Task, freeze_encoder: bool, load: Callable[[], Recognizer], a
 class _Reader:
     """Answers with what the manifest says about a piece."""
 
-    def __init__(self, task: Task, encoder: dict[str, torch.Tensor] | None) -> None:
+    def __init__(self, task: Task[FineTuneOptions], encoder: dict[str, torch.Tensor] | None) -> None:
         self._tokenizer, self._dims, self._encoder = task.tokenizer, task.checkpoint.dims, encoder
 
     def __call__(self, piece: Piece, previous: Sequence[int]) -> Example:
@@ -135,7 +138,7 @@ def cut(words: Sequence[Word], duration_s: float) -> Iterator[Speech]:
         )
 
 
-def _check(task: Task) -> None:
+def _check(task: Task[FineTuneOptions]) -> None:
     if not any(entry.text.strip() for entry in (*task.entries, *task.measured)):
         raise ManifestError(
             f"{task.entries[0].path}: nothing tells what is said in it, nor in the others; "

@@ -16,7 +16,7 @@ from harken.contract import Ints
 from harken.training.acceptance import Acceptance, count
 from harken.training.examples import Example, Row
 from harken.training.network import listen, read
-from harken.training.options import TrainOptions
+from harken.training.options import DistillOptions, FineTuneOptions
 from harken.training.student import EMBEDDING
 from harken.types import Dims
 
@@ -71,7 +71,7 @@ class Distillation:
         Learning rate of a weight by its name, in shares of that of a step.
     dtype : torch.dtype
         What matrices are multiplied in.
-    options : TrainOptions
+    options : DistillOptions
     """
 
     dims: Dims
@@ -80,7 +80,7 @@ class Distillation:
     frequent: Ints
     embedding: Tensor
     dtype: torch.dtype
-    options: TrainOptions
+    options: DistillOptions
     share: Callable[[str], float] = lambda name: 1.0
     _vocabulary: Tensor = field(init=False, repr=False)
     _teachers: Tensor = field(init=False, repr=False)
@@ -128,14 +128,14 @@ class FineTuning:
     weights, learning : dict of str to Tensor
         As for `Distillation`. Where none of the encoder's learn, examples hold its output.
     dtype : torch.dtype
-    options : TrainOptions
+    options : FineTuneOptions
     """
 
     dims: Dims
     weights: dict[str, Tensor]
     learning: dict[str, Tensor]
     dtype: torch.dtype
-    options: TrainOptions
+    options: FineTuneOptions
 
     def share(self, name: str) -> float:
         return 1.0

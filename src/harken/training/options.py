@@ -9,9 +9,12 @@ from typing import Any
 from harken.errors import OptionError
 from harken.transcribe.options import option
 
+EPOCHS = "How many times every piece is learnt from."
+RATE = "Highest learning rate, reached behind the warm-up and left in half a cosine."
+DROPOUT = "Share of what each part of a layer adds that is left out."
+
 _data = partial(option, "Data")
 _training = partial(option, "Training")
-_assistant = partial(option, "Assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class DataOptions:
     untimed: float = _data(0.25, "Share of the pieces that are learnt without timestamps too.")
     prompted: float = _data(0.25, "Share of the pieces that are learnt with the text before them too.")
     silence: float = _data(0.1, "Share of the pieces without speech that are kept.")
-    seed: int = _data(0, "Where the random numbers start; equal seeds give equal weights.")
+    seed: int = _data(0, "Where the random numbers start; equal seeds give equal pieces.")
 
     def __post_init__(self) -> None:
         for name in ("held_out", "alone", "untimed", "prompted", "silence"):
@@ -52,7 +55,7 @@ class TrainOptions:
         If a value is outside what is allowed.
     """
 
-    epochs: int = _training(20, "How many times every piece is learnt from.")
+    epochs: int = _training(20, EPOCHS)
     batch: int = _training(8, "Pieces of one step.")
     rate: float = _training(
         3e-4, "Highest learning rate, reached behind the warm-up and left in half a cosine."
@@ -60,10 +63,7 @@ class TrainOptions:
     warmup: float = _training(0.05, "Share of the steps in which the learning rate rises.")
     weight_decay: float = _training(0.01, "Weight decay of AdamW, on matrices.")
     clip: float = _training(1.0, "Longest gradient; a longer one is shortened.")
-    likeness: float = _training(
-        1.0, "Weight of the distance between the assistant's states and the model's; only to distill."
-    )
-    dropout: float = _training(0.1, "Share of what each part of a layer adds that is left out.")
+    dropout: float = _training(0.1, DROPOUT)
     masked: float = _training(
         0.05, "Share of the encoder's output that is hidden, in spans of up to half a second."
     )
@@ -76,10 +76,32 @@ class TrainOptions:
         for name in ("warmup", "weight_decay"):
             _between(name, getattr(self, name), 0, 1)
         _between("clip", self.clip, 1e-6, 1e6)
-        _between("likeness", self.likeness, 0, 100)
         for name in ("dropout", "masked"):
             _between(name, getattr(self, name), 0, 0.9)
         _between("measure", self.measure, 1, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillOptions(TrainOptions):
+    """How an assistant is trained."""
+
+    likeness: float = _training(
+        1.0,
+        "Weight of how far its states are from the model's, or from those of the smaller model it starts from.",
+    )
+
+    def __post_init__(self) -> None:
+        TrainOptions.__post_init__(self)
+        _between("likeness", self.likeness, 0, 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuneOptions(TrainOptions):
+    """How a model is fine-tuned: with care, as it knows much that the recordings do not say."""
+
+    epochs: int = _training(3, EPOCHS)
+    rate: float = _training(1e-5, RATE)
+    dropout: float = _training(0.0, DROPOUT)
 
 
 def chosen(kind: type[Any], given: dict[str, Any]) -> Any:

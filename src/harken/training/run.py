@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from harken.errors import BackendUnavailable, ManifestError
 
@@ -26,10 +26,12 @@ from harken.training.pieces import Piece, make_pieces
 from harken.training.prepare import Ask, prepare
 from harken.training.recordings import Listen, choose_held_out, survey
 
+How = TypeVar("How", bound=TrainOptions)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What to learn from, and where to.
+class Task(Generic[How]):
+    """What to learn from, how, and where to.
 
     Attributes
     ----------
@@ -53,7 +55,7 @@ class Task:
     measured: Sequence[Entry]
     out: Path
     data: DataOptions
-    options: TrainOptions
+    options: How
 
     @property
     def journal(self) -> Journal:
@@ -99,7 +101,7 @@ class Audience:
 
 
 def collect(
-    task: Task, listen: Listen, whom: Callable[[], Ask], audience: Audience
+    task: Task[Any], listen: Listen, whom: Callable[[], Ask], audience: Audience
 ) -> tuple[list[Piece], list[Piece]]:
     """Cut recordings into pieces and have them answered, once; pieces to learn from, and to measure with.
 
@@ -127,7 +129,7 @@ def collect(
 
 
 def learn(
-    task: Task,
+    task: Task[Any],
     objective: Objective,
     pieces: Sequence[Piece],
     held_out: Sequence[Piece],
@@ -140,7 +142,7 @@ def learn(
     return train(objective, pieces, held_out, library, task.journal, task.options, task.data.seed, watch)
 
 
-def _plan(task: Task, listen: Listen, audience: Audience) -> list[Piece]:
+def _plan(task: Task[Any], listen: Listen, audience: Audience) -> list[Piece]:
     apart = {entry.name for entry in task.measured} or choose_held_out(task.entries, task.data.held_out)
     entries = [entry for entry in (*task.entries, *task.measured) if _understood(task, entry, audience)]
 
@@ -150,7 +152,7 @@ def _plan(task: Task, listen: Listen, audience: Audience) -> list[Piece]:
     return list(make_pieces([*survey(entries, apart, listen, audience.note, progress)], task.data))
 
 
-def _understood(task: Task, entry: Entry, audience: Audience) -> bool:
+def _understood(task: Task[Any], entry: Entry, audience: Audience) -> bool:
     known = task.tokenizer.language_tokens if task.tokenizer.multilingual else ("en",)
     if entry.language is None or entry.language in known:
         return True
