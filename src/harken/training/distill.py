@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
+from harken.text import frequent_ids
 from harken.training import graft
 from harken.training.export import export
 from harken.training.labels import Teacher
@@ -23,8 +25,11 @@ from harken.training.precision import fastest
 from harken.training.prepare import Ask, prepare
 from harken.training.recordings import find_speech
 from harken.training.run import Audience, Task, collect, learn
-from harken.training.student import EMBEDDING, copied, frequent_ids, learning, spaced, student_dims
+from harken.training.student import EMBEDDING, copied, learning, looked_at, spaced, student_dims
 from harken.types import Dims
+
+MOST_FREQUENT = 0.5
+"""Share of a vocabulary up to which it saves enough to score a part of it only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ def distill(
     task.begin(task="distill", layers=layers, start=start.checkpoint.weights.digest if start else None)
     pieces, held_out = collect(task, find_speech, lambda: Teacher(load(), model), audience)
     library = Library(task.journal.pieces)
-    frequent = frequent_ids(task.tokenizer, map(library.said, pieces))
+    said = [library.said(piece) for piece in pieces]
     if start:
         library = _likened(task, start, [*pieces, *held_out], audience)
         dims, weights = _grafted(task, start, pieces, library)
@@ -93,13 +98,16 @@ def distill(
         dims=dims,
         weights=weights,
         learning=learning(weights),
-        frequent=frequent,
+        frequent=looked_at(task.tokenizer, said),
         embedding=torch.tensor(model.weights[EMBEDDING]).float(),
         dtype=fastest(),
         options=task.options,
         share=_graft_first if start else _alike,
     )
-    entry = {"encoder_sha256": encoder_digest(model), "frequent": frequent.tolist()}
+    entry: dict[str, Any] = {"encoder_sha256": encoder_digest(model)}
+    frequent = frequent_ids(task.tokenizer, said)
+    if len(frequent) < MOST_FREQUENT * model.dims.n_vocab:
+        entry["frequent"] = frequent.tolist()
 
     def write() -> None:
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}

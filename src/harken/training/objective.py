@@ -64,7 +64,7 @@ class Distillation:
     learning : dict of str to Tensor
         Those of them that change.
     frequent : ndarray of int64
-        Ascending ids that it scores; the loss looks at these only.
+        Ascending ids that the loss looks at, which saves most of its time; it is measured with all there are.
     embedding : Tensor of shape (n_vocab, n_text_state of the main model)
         Of the main model's tokens.
     share : callable
@@ -109,8 +109,8 @@ class Distillation:
         batch = Batch.of(example.rows[:1])
         with torch.inference_mode(), _matrices_in(self.dtype):
             said = read(self.weights, self.dims, batch.tokens, torch.tensor(example.heard).float())
-            logits = F.linear(batch.pick(said), self._vocabulary)
-        return foretold(logits, self._columns(batch.labels))
+            logits = F.linear(batch.pick(said), self.weights[EMBEDDING].to(self.dtype))
+        return foretold(logits, batch.labels)
 
     def _columns(self, ids: Tensor) -> Tensor:
         """Where ids stand among the frequent ones; -1 where they do not."""
@@ -220,10 +220,10 @@ def masked(heard: Tensor, share: float) -> Tensor:
     return heard.masked_fill(hidden, 0.0)
 
 
-def foretold(logits: Tensor, columns: Tensor) -> Acceptance:
-    """Count what logits of shape (positions, ids) foretell; a column of -1 is never foretold."""
-    loss = F.cross_entropy(logits.float(), columns, reduction="sum", ignore_index=-1)
-    return count((logits.argmax(-1) == columns).numpy(), float(loss))
+def foretold(logits: Tensor, labels: Tensor) -> Acceptance:
+    """Count what logits of shape (positions, n_vocab) foretell of labels."""
+    loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+    return count((logits.argmax(-1) == labels).numpy(), float(loss))
 
 
 def _matrices_in(dtype: torch.dtype) -> AbstractContextManager[None]:

@@ -177,6 +177,6 @@ def _stretches(part: Part) -> tuple[Floats, Floats]:
     return np.zeros(round(part.pause_s * SAMPLE_RATE), np.float32), _samples(part.path)[span]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _samples(path: str) -> Floats:
     return load(path)

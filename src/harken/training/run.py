@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -73,12 +75,17 @@ class Task(Generic[How]):
         self.journal.begin(
             {
                 "model": self.checkpoint.weights.digest,
-                "recordings": [f"{entry.name}: {entry.text}" for entry in (*self.entries, *self.measured)],
+                "recordings": self._recordings(),
                 **asdict(self.data),
                 **asdict(self.options),
                 **more,
             }
         )
+
+    def _recordings(self) -> str:
+        """How many there are, and a digest of their names and texts."""
+        lists = [[(entry.name, entry.text) for entry in entries] for entries in (self.entries, self.measured)]
+        return f"{sum(map(len, lists))}, {hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from harken.text import Tokenizer
 from harken.types import Dims
 
 EMBEDDING = "decoder.token_embedding.weight"
-ALWAYS_FREQUENT = 8192
-"""Ids that are scored whether or not they were seen: byte pairs that were joined first are the most frequent ones."""
+ALWAYS_LOOKED_AT = 8192
+"""Ids that a loss looks at whether or not they were seen: byte pairs that were joined first are the most frequent."""
 
 
 def spaced(layers: int, of: int) -> tuple[int, ...]:
@@ -64,8 +64,8 @@ def learning(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: values.requires_grad_() for name, values in weights.items() if name != EMBEDDING}
 
 
-def frequent_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> Ints:
-    """Ids that an assistant scores, ascending: what was said, the most common byte pairs, all that is not text."""
-    first = min(ALWAYS_FREQUENT, tokenizer.eot)
+def looked_at(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> Ints:
+    """Ids that a loss looks at, ascending: what was said, the most common byte pairs, all that is not text."""
+    first = min(ALWAYS_LOOKED_AT, tokenizer.eot)
     seen = {token for text in texts for token in text}
     return np.array(sorted({*range(first), *range(tokenizer.eot, tokenizer.n_vocab), *seen}), np.int64)
