@@ -128,15 +128,19 @@ class TimedBackend:
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
         session = self._backend.open(features, rows, capacity, attention=attention)
-        graph, extend = session._graph, session.extend
+        bind, extend, positions = session._bind, session.extend, session._features.positions
 
-        def timed_graph(inputs: Any, into: Any) -> Any:
-            self._account(SESSION, calls=0)
-            outputs = graph(inputs, into)
-            part = STEP if inputs["positions"].min() else PROMPT
-            self._account(part)
-            self._account.needs(part, self._pass_s(inputs))
-            return outputs
+        def timed_bind() -> Any:
+            run = bind()
+
+            def timed_run(inputs: Any, into: Any) -> None:
+                self._account(SESSION, calls=0)
+                run(inputs, into)
+                part = STEP if inputs["positions"].min() else PROMPT
+                self._account(part)
+                self._account.needs(part, self._pass_s(inputs, positions))
+
+            return timed_run
 
         def timed_extend(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
             self._account(CHOICE)
@@ -145,16 +149,16 @@ class TimedBackend:
             self._account.needs(CHOICE, logits.values.nbytes / self._limits.logits)
             return logits
 
-        session._graph, session.extend = timed_graph, timed_extend  # type: ignore[method-assign, assignment]
+        session._bind, session.extend = timed_bind, timed_extend  # type: ignore[method-assign, assignment]
         return session
 
-    def _pass_s(self, inputs: Any) -> float:
+    def _pass_s(self, inputs: Any, positions: int) -> float:
         """Floor of one forward pass of the decoder."""
         from limits import attention_operations, decoder_bytes, linear_operations
 
         limits, precision = self._limits, self._backend.plan.decoder[1]
         audios, queries = inputs["tokens"].shape
-        slots, positions = inputs["mask"].shape[-1], inputs["cross_k.0"].shape[-2]
+        slots = inputs["mask"].shape[-1]
         dims = replace(self.dims, n_audio_ctx=positions)
         linear = linear_operations(dims, audios * queries, len(inputs["wanted"]))
         attention = audios * attention_operations(dims, queries, slots)

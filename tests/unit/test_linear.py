@@ -27,7 +27,8 @@ def multiply(
         graph.output(getattr(arithmetic, name)(graph, given, weight), name, ("rows", len(weight)))
     onnx.save_model(graph.model(), tmp_path / "linear.onnx")
     run = OnnxRuntimeGraph(tmp_path / "linear.onnx", threads=1)
-    out = run({"x": x}, {})
+    out = {name: np.empty((len(x), len(weight)), np.float32) for name in ("linear", "after_gelu")}
+    run({"x": x}, out)
     return out["linear"], out["after_gelu"]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harken.backends.onnx.plan import make_plan
 from harken.backends.onnx.rotation import Rotated
-from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
+from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.saturation import probe, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
@@ -138,7 +138,7 @@ class OnnxBackend:
             return OpenVinoGraph(path(part, precision), self.threads, precision)
         return OnnxRuntimeGraph(path(part, precision), self.threads)
 
-    def _load_decoder(self, path: Callable[[str, str], Path]) -> Graph:
+    def _load_decoder(self, path: Callable[[str, str], Path]) -> BindableGraph:
         _, precision = self.plan.decoder
         return OnnxRuntimeGraph(path("decoder", precision), self.threads)
 

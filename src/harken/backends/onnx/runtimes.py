@@ -5,7 +5,7 @@ Which runtime executes which graph is measured, not assumed: see docs/decisions/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -18,19 +18,23 @@ from harken.errors import BackendUnavailable
 Arrays = Mapping[str, NDArray[Any]]
 
 
+Run = Callable[[Arrays, Arrays], None]
+"""Run a graph over inputs, by name, and compute outputs where they are wanted: C-contiguous float32 arrays by name."""
+
+
 class Graph(Protocol):
-    """A compiled graph."""
+    """A compiled graph; calling it is a `Run` over all inputs and outputs."""
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
-        """Run once and return the outputs, by name.
+    def __call__(self, inputs: Arrays, into: Arrays) -> None: ...
 
-        Those that `into` names are computed in place there, which saves a copy; others are new.
 
-        Parameters
-        ----------
-        inputs, into : mapping of str to ndarray
-            C-contiguous; those of `into` float32 and of the right shapes. An array may be in both, where the graph
-            reads nothing of it after having written.
+class BindableGraph(Graph, Protocol):
+    """A compiled graph that can be told once about arrays that stay where they are."""
+
+    def bind(self, inputs: Arrays, into: Arrays) -> Run:
+        """Take some inputs and outputs from now on, and return what runs over them and all others.
+
+        An array may be both, where the graph reads nothing of it after having written.
         """
         ...
 
@@ -55,22 +59,29 @@ class OnnxRuntimeGraph:
         # Idle workers must not spin while the other runtime computes.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._outputs = {output.name for output in self._session.get_outputs()}
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
+    def __call__(self, inputs: Arrays, into: Arrays) -> None:
+        self.bind({}, {})(inputs, into)
+
+    def bind(self, inputs: Arrays, into: Arrays) -> Run:
         binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_cpu_input(name, array)
-        new = [name for name in self._outputs if name not in into]
-        for name in new:
-            binding.bind_output(name, "cpu")
-        for name, array in into.items():
-            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        self._session.run_with_iobinding(binding)
-        return {
-            **into,
-            **{name: value.numpy() for name, value in zip(new, binding.get_outputs(), strict=False)},
-        }
+        staying = inputs, into  # kept alive by `run`, which the binding does not see to
+
+        def take(inputs: Arrays, into: Arrays) -> None:
+            for name, array in inputs.items():
+                binding.bind_cpu_input(name, array)
+            for name, array in into.items():
+                binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+
+        def run(inputs: Arrays, into: Arrays) -> None:
+            for unwanted in self._outputs - into.keys() - staying[1].keys():
+                binding.bind_output(unwanted, "cpu")
+            take(inputs, into)
+            self._session.run_with_iobinding(binding)
+
+        take(*staying)
+        return run
 
 
 class OpenVinoGraph:
@@ -99,12 +110,11 @@ class OpenVinoGraph:
         self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
         self._free = Lock()
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> Arrays:
+    def __call__(self, inputs: Arrays, into: Arrays) -> None:
         with self._free:  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
             for name, array in into.items():
                 self._request.set_tensor(name, self._tensor(array, shared_memory=True))
             self._request.infer(inputs, share_inputs=True, share_outputs=True)
-        return into
 
 
 def import_onnxruntime() -> Any:

@@ -51,6 +51,8 @@ def weight_bits(graph: Graph) -> int:
     weights = probe_weights().astype(np.int64)
     for rows in ROWS:
         x = np.full((rows, DEPTH), LARGEST_ACTIVATION, np.uint8)
-        if not np.array_equal(graph({"x": x}, {})["sums"], x.astype(np.int64) @ weights):
+        sums = np.empty((rows, COLUMNS), np.float32)
+        graph({"x": x}, {"sums": sums})
+        if not np.array_equal(sums, x.astype(np.int64) @ weights):
             return 7
     return 8

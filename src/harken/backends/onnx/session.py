@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.host import HostLogits
-from harken.backends.onnx.runtimes import Arrays, Graph
+from harken.backends.onnx.runtimes import BindableGraph, Run
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
@@ -80,7 +80,7 @@ class OnnxSession:
 
     Parameters
     ----------
-    graph : Graph
+    graph : BindableGraph
     dims : Dims
     features : OnnxFeatures
     rows : sequence of int
@@ -95,7 +95,7 @@ class OnnxSession:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: BindableGraph,
         dims: Dims,
         features: OnnxFeatures,
         rows: Sequence[int],
@@ -115,6 +115,7 @@ class OnnxSession:
         ]
         self._seen = np.zeros((len(rows), FIRST_SLOTS), bool)
         self._store = self._allocate(FIRST_SLOTS)
+        self._run: Run | None = None
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -125,15 +126,25 @@ class OnnxSession:
             [row for row, its in enumerate(self._lane) if its == lane and len(tokens[row])]
             for lane in range(len(self._audios))
         ]
+        columns = self._dims.n_vocab if self._vocabulary is None else len(self._vocabulary)
         if not any(lanes):
-            columns = self._dims.n_vocab if self._vocabulary is None else len(self._vocabulary)
             return HostLogits(np.empty((0, columns), np.float32), self._vocabulary)
         free = self._reserve(lanes, tokens)
-        past = {name: array for name, array in self._store.items() if name != ATTENTION}
-        present = {name.replace("past", "present"): array for name, array in past.items()}
-        out = self._graph({**self._queries(lanes, tokens, tail, free), **self._cross, **past}, present)
+        queries = self._queries(lanes, tokens, tail, free)
+        out = {"logits": np.empty((len(queries["wanted"]), columns), np.float32)}
+        if self._alignment_heads:
+            shape = (len(lanes), self._alignment_heads, *queries["mask"].shape[2:4], self._features.positions)
+            out["fresh_attention"] = np.empty(shape, np.float32)
+        self._run = self._run or self._bind()
+        self._run(queries, out)
         self._advance(out, lanes, tokens, free)
         return HostLogits(out["logits"], self._vocabulary)
+
+    def _bind(self) -> Run:
+        """Tell the graph what stays where it is: the store, which it reads and writes, and what windows hold."""
+        past = {name: array for name, array in self._store.items() if name != ATTENTION}
+        present = {name.replace("past", "present"): array for name, array in past.items()}
+        return self._graph.bind({**self._cross, **past}, present)
 
     def _queries(
         self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int, free: list[list[int]]
@@ -227,7 +238,7 @@ class OnnxSession:
             grown = self._allocate(slots)
             for name, array in self._store.items():
                 grown[name][..., : self._slots, :] = array
-            self._store = grown
+            self._store, self._run = grown, None
             self._seen = np.pad(self._seen, ((0, 0), (0, added)))
             used = [np.pad(taken, (0, added)) for taken in used]
         return [_grant(asked, taken, width) for asked, taken in zip(laid_out, used, strict=True)]
@@ -263,7 +274,11 @@ class OnnxSession:
         return np.asarray(self._seen[rows].any(axis=0))
 
     def _advance(
-        self, out: Arrays, lanes: list[list[int]], tokens: Sequence[Sequence[int]], free: list[list[int]]
+        self,
+        out: dict[str, Floats],
+        lanes: list[list[int]],
+        tokens: Sequence[Sequence[int]],
+        free: list[list[int]],
     ) -> None:
         """Lengthen the paths by the slots of the new tokens, and keep what these have listened to."""
         if self._alignment_heads:
@@ -279,7 +294,7 @@ class OnnxSession:
         """Keep only the given lanes; costs a copy, so it is done when half of them are idle."""
         self._audios = [self._audios[lane] for lane in busy]
         self._cross = self._features.take(self._audios)
-        self._store = {name: array[busy] for name, array in self._store.items()}
+        self._store, self._run = {name: array[busy] for name, array in self._store.items()}, None
         self._lane = [busy.index(lane) for lane in self._lane]
 
 
