@@ -10,8 +10,8 @@ from harken.errors import OptionError
 from harken.transcribe.options import option
 
 EPOCHS = "How many times every piece is learnt from."
+BATCH = "Pieces of one step."
 RATE = "Highest learning rate, reached behind the warm-up and left in half a cosine."
-DROPOUT = "Share of what each part of a layer adds that is left out."
 
 _data = partial(option, "Data")
 _training = partial(option, "Training")
@@ -55,17 +55,15 @@ class TrainOptions:
         If a value is outside what is allowed.
     """
 
-    epochs: int = _training(20, EPOCHS)
-    batch: int = _training(8, "Pieces of one step.")
-    rate: float = _training(
-        3e-4, "Highest learning rate, reached behind the warm-up and left in half a cosine."
-    )
+    epochs: int = _training(16, EPOCHS)
+    batch: int = _training(4, BATCH)
+    rate: float = _training(1e-3, RATE)
     warmup: float = _training(0.05, "Share of the steps in which the learning rate rises.")
     weight_decay: float = _training(0.01, "Weight decay of AdamW, on matrices.")
     clip: float = _training(1.0, "Longest gradient; a longer one is shortened.")
-    dropout: float = _training(0.1, DROPOUT)
+    dropout: float = _training(0.0, "Share of what each part of a layer adds that is left out.")
     masked: float = _training(
-        0.05, "Share of the encoder's output that is hidden, in spans of up to half a second."
+        0.0, "Share of the encoder's output that is hidden, in spans of up to half a second."
     )
     measure: int = _training(100, "Steps between two measurements and checkpoints.")
 
@@ -86,7 +84,7 @@ class DistillOptions(TrainOptions):
     """How an assistant is trained."""
 
     likeness: float = _training(
-        1.0,
+        2.0,
         "Weight of how far its states are from the model's, or from those of the smaller model it starts from.",
     )
 
@@ -100,8 +98,8 @@ class FineTuneOptions(TrainOptions):
     """How a model is fine-tuned: with care, as it knows much that the recordings do not say."""
 
     epochs: int = _training(3, EPOCHS)
+    batch: int = _training(16, BATCH)
     rate: float = _training(1e-5, RATE)
-    dropout: float = _training(0.0, DROPOUT)
 
 
 def chosen(kind: type[Any], given: dict[str, Any]) -> Any:
