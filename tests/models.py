@@ -50,7 +50,7 @@ ENGINES = {
     "numpy": Engine(tolerance=1e-6, reason="it is the oracle"),
     "onnx-fp32": Engine(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "onnx-bf16": Engine(tolerance=0.08, reason="8-bit mantissa in the encoder; measured 0.04"),
-    "onnx-int8": Engine(tolerance=0.25, reason="8-bit weights and activations; measured 0.10"),
+    "onnx-int8": Engine(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
     "torch-fp32": Engine(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "torch-taped": Engine(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
     "torch-fp16": Engine(tolerance=0.02, reason="11-bit mantissa throughout; measured 0.008"),

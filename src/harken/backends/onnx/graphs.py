@@ -1,9 +1,8 @@
 """Whisper's encoder and decoder as ONNX graphs, built straight from the weights.
 
-The decoder graph knows no rows: it sees, for every window, some queries and the keys that lie in that window's
-slots, and two masks that say which query may look at which key. Greedy rows, hypotheses of a beam and drafted
-tokens are all just masks (see `harken.backends.onnx.session`). It takes the past as a view and returns only the
-fresh keys and values, so no step copies the cache.
+The decoder graph knows no rows: it sees, for every window, some queries, the slots where their keys go, and a mask
+that says which query may look at which slot. Greedy rows, hypotheses of a beam and drafted tokens are all just masks
+(see `harken.backends.onnx.session`). It writes what is new into the store that it is given, so no step copies it.
 
 Source: openai/whisper, model.py.
 """
