@@ -99,27 +99,27 @@ def measured_pace() -> Pace:
 def test_drafting_begins_when_plain_decoding_has_been_measured() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS)
+    assert pace.balance == pytest.approx(CREDIT_STEPS)
 
 
 def test_gains_and_losses_are_booked_and_the_account_has_a_ceiling() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
     book(pace, width=4, produced=1, verify_s=1.0, draft_s=9.0)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS - 9)
+    assert pace.balance == pytest.approx(CREDIT_STEPS - 9)
     book(pace, width=4, produced=4, verify_s=1.0, draft_s=1.0)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS - 7)
+    assert pace.balance == pytest.approx(CREDIT_STEPS - 7)
     book(pace)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS - 7 + REFILL)
+    assert pace.balance == pytest.approx(CREDIT_STEPS - 7 + REFILL)
     book(pace, width=13, produced=13, verify_s=1.0)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS)
+    assert pace.balance == pytest.approx(CREDIT_STEPS)
 
 
 def test_looking_in_vain_costs_what_it_costs() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
     book(pace, draft_s=0.5)
-    assert pace.balance_s == pytest.approx(CREDIT_STEPS + REFILL - 0.5)
+    assert pace.balance == pytest.approx(CREDIT_STEPS + REFILL - 0.5)
 
 
 def test_an_empty_account_is_filled_by_plain_decoding() -> None:
@@ -137,7 +137,7 @@ def test_a_dear_beginning_has_to_be_covered() -> None:
     pace = measured_pace()
     pace.prepared(40.0)
     assert pace.may_draft(set_up=False)
-    assert pace.balance_s == pytest.approx(80)
+    assert pace.balance == pytest.approx(80)
     book(pace, width=2, draft_s=45)
     assert not pace.may_draft(set_up=False)
     assert pace.may_draft(set_up=True)
@@ -156,7 +156,7 @@ def test_one_step_in_so_many_is_plain() -> None:
 def test_the_floor_is_what_a_token_costs_beside_what_it_saves() -> None:
     pace = measured_pace()
     pace.drafted(4, 1.2)
-    assert pace.step_s == pytest.approx(0.3)
+    assert pace.step == pytest.approx(0.3)
     assert pace.floor(1) == pytest.approx(0.3 + 0.1)
     assert pace.may_draft(set_up=True)
     for width in (2, 8) * 20:

@@ -360,8 +360,8 @@ def test_what_drafting_took_is_told() -> None:
         assert took == 4
         assert stats.draft_forwards == 4 + 4 + 4 + 4
         assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
-        assert drafts.pace.setup_s == pytest.approx(setup_s, abs=0.01)
-    assert drafts.pace.step_s == pytest.approx(0.5, abs=0.01)
+        assert 100 * drafts.pace.setup == pytest.approx(setup_s, abs=0.01)
+    assert 100 * drafts.pace.step == pytest.approx(0.5, abs=0.01)
 
 
 def decoded(strategy: Any, speculator: Speculator) -> DecodeStats:

@@ -28,7 +28,7 @@ PATIENCE = 8.0
 
 @dataclass(slots=True)
 class Line:
-    """Seconds as a straight line over tokens, fitted to what was measured.
+    """A cost as a straight line over tokens, fitted to what was measured.
 
     Parameters
     ----------
@@ -44,21 +44,21 @@ class Line:
     _xy: float = 0.0
     measured: int = 0
 
-    def add(self, tokens: int, seconds: float) -> float:
+    def add(self, tokens: int, cost: float) -> float:
         """Add a measurement and return it; one that is far off, as when the machine was busy elsewhere, as less."""
         if self.measured >= MEASURED_STEPS:
-            seconds = min(seconds, 2 * self.at(tokens))
+            cost = min(cost, 2 * self.at(tokens))
         self._n = self.memory * self._n + 1
         self._x = self.memory * self._x + tokens
-        self._y = self.memory * self._y + seconds
+        self._y = self.memory * self._y + cost
         self._xx = self.memory * self._xx + tokens * tokens
-        self._xy = self.memory * self._xy + tokens * seconds
+        self._xy = self.memory * self._xy + tokens * cost
         self.measured += 1
-        return seconds
+        return cost
 
     @property
     def slope(self) -> float:
-        """Seconds that one more token takes."""
+        """Cost of one more token."""
         x, y = self._x / self._n, self._y / self._n
         spread = self._xx / self._n - x * x
         prior = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
@@ -67,7 +67,7 @@ class Line:
         return max((self._xy / self._n - x * y) / spread, 0.0)
 
     def at(self, tokens: float) -> float:
-        """Seconds that so many tokens take."""
+        """Cost of so many tokens."""
         return max(self._y / self._n + self.slope * (tokens - self._x / self._n), 1e-9)
 
 
@@ -97,23 +97,32 @@ class Tally:
 class Pace:
     """What drafting has cost and brought so far, for one pair of a model and a draft.
 
+    All costs are kept in plain steps, steps of one row without a draft, as these took at the time: a machine that was
+    busy while something was measured was busy with both.
+
     Parameters
     ----------
     clock : callable
         Seconds, from wherever.
     plain : Line
-        Steps without a draft, over rows. They are measured for themselves: where a pass over two tokens takes much more
-        than one over one token, no line through passes over many tells what one takes.
+        Seconds of steps without a draft, over rows. They are measured for themselves: where a pass over two tokens
+        takes much more than one over one token, no line through passes over many tells what one takes.
     verify : Line
         Steps with a draft, over tokens in all rows; plain ones only until there are any.
+    step : float
+        A step of the draft.
+    setup : float
+        Until an assistant has heard a window and read its prompt.
+    balance : float or None
+        What is on the account; None before anything was measured.
     """
 
     clock: Callable[[], float]
     plain: Line = field(default_factory=lambda: Line(PLAIN_MEMORY))
     verify: Line = field(default_factory=Line)
-    step_s: float = 0.0
-    setup_s: float = 0.0
-    balance_s: float | None = None
+    step: float = 0.0
+    setup: float = 0.0
+    balance: float | None = None
     _since_plain: int = 0
     _warm: bool = False
 
@@ -124,13 +133,13 @@ class Pace:
         """
         if self.plain.measured < MEASURED_STEPS or self._since_plain >= PLAIN_EVERY:
             return False
-        if self.balance_s is None:
-            self.balance_s = self._most
-        return self.balance_s > (0.0 if set_up else self.setup_s)
+        if self.balance is None:
+            self.balance = self._most
+        return self.balance > (0.0 if set_up else self.setup)
 
     def floor(self, rows: int) -> float:
         """Chance of being accepted above which proposing one more token in each of some rows pays."""
-        return (self.step_s + self.verify.slope * rows) / self.plain.at(rows)
+        return (self.step + self.verify.slope * rows) / self._plain_steps(rows)
 
     def book(self, *, rows: int, width: int, produced: int, verify_s: float, draft_s: float) -> None:
         """Book one step.
@@ -149,20 +158,19 @@ class Pace:
         if width == 1:
             self.plain.add(rows, verify_s)
         self._since_plain = self._since_plain + 1 if width > 1 else 0
+        verified = self._steps(verify_s)
         if width > 1 or self.verify.measured < MEASURED_STEPS:
-            verify_s = self.verify.add(rows * width, verify_s)
-        if self.balance_s is None:
+            verified = self.verify.add(rows * width, verified)
+        if self.balance is None:
             return
-        plain_s = self.plain.at(rows) * produced / rows
-        gain = plain_s - verify_s if width > 1 else REFILL * plain_s
-        self.balance_s = min(self.balance_s + gain - draft_s, self._most)
+        plain = self._plain_steps(rows) * produced / rows
+        gain = plain - verified if width > 1 else REFILL * plain
+        self.balance = min(self.balance + gain - self._steps(draft_s), self._most)
 
     def drafted(self, forwards: int, seconds: float) -> None:
         """Note what one proposal took, in forward passes of the draft and seconds."""
-        step_s = seconds / forwards
-        self.step_s = (
-            step_s if not self.step_s else MEMORY * self.step_s + (1 - MEMORY) * min(step_s, 2 * self.step_s)
-        )
+        step = self._steps(seconds) / forwards
+        self.step = step if not self.step else MEMORY * self.step + (1 - MEMORY) * min(step, 2 * self.step)
 
     def prepared(self, seconds: float) -> None:
         """Note what it took until an assistant had heard a window and read its prompt.
@@ -170,12 +178,20 @@ class Pace:
         The first time is not held against it: then its memory is touched for the first time too, which takes several
         times as long.
         """
-        if self.balance_s is not None and not self._warm:
+        setup = self._steps(seconds)
+        if self.balance is not None and not self._warm:
             self._warm = True
-            self.balance_s += seconds
+            self.balance += setup
             return
-        self.setup_s = seconds if not self.setup_s else 0.5 * (self.setup_s + min(seconds, 4 * self.setup_s))
+        self.setup = setup if not self.setup else 0.5 * (self.setup + min(setup, 4 * self.setup))
+
+    def _steps(self, seconds: float) -> float:
+        return seconds / self.plain.at(1)
+
+    def _plain_steps(self, rows: int) -> float:
+        """A step of some rows without a draft."""
+        return self._steps(self.plain.at(rows))
 
     @property
     def _most(self) -> float:
-        return max(CREDIT_STEPS * self.plain.at(1), 2 * self.setup_s)
+        return max(CREDIT_STEPS, 2 * self.setup)
