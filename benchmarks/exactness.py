@@ -84,7 +84,7 @@ def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, 
 
     class Eager(Pace):
         def may_draft(self, *, set_up: bool) -> bool:
-            return True
+            return self.plain.measured > 0
 
         def floor(self, rows: int) -> float:
             return WORTH

@@ -159,8 +159,8 @@ class Engines:
         if checkpoint is None:
             return Speculator(clock, ngram=True)
         shared = shares_encoder(checkpoint, model)
-        # On the CPU a draft is never worse for being int8: what it proposes is verified anyway.
-        precision = "int8" if self.backend == "onnx" else None
+        # On the CPU a step is as fast as its weights are read, and what an assistant proposes is verified anyway.
+        precision = "int4" if self.backend == "onnx" else None
         backend = self.make(
             checkpoint, precision=precision, shares_encoder=shared, vocabulary=checkpoint.frequent
         )

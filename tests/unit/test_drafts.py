@@ -133,11 +133,18 @@ def test_it_stops_at_the_end_of_the_text_and_at_the_limit() -> None:
 
 def test_it_stops_where_it_is_not_sure_enough() -> None:
     draft, backend = drafting(TEXTS[:1])
-    (proposal,) = draft.propose([ask(0, [1], 9, trust=0.8, floor=0.6)])
+    (proposal,) = draft.propose([ask(0, [1], 9, trust=0.8, floor=0.6, least=0.55)])
     assert proposal.tokens == (2, 3)
     assert proposal.claimed == pytest.approx([1, 1], abs=1e-3)
     assert len(read(backend)) == 3, "it has to look at a token to see that it is not worth it"
-    assert tokens(draft, ask(0, [1], 9, trust=0.5, floor=0.6)) == [()]
+    assert tokens(draft, ask(0, [1], 9, trust=0.5, floor=0.6, least=0.55)) == [()]
+
+
+def test_what_has_been_thought_of_is_proposed_though_going_on_would_not_pay() -> None:
+    draft, backend = drafting(TEXTS[:1])
+    (proposal,) = draft.propose([ask(0, [1], 9, trust=0.8, floor=0.6, least=0.1)])
+    assert proposal.tokens == (2, 3, 4)
+    assert len(read(backend)) == 3
 
 
 def test_it_claims_what_the_rules_leave() -> None:

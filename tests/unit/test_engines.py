@@ -164,10 +164,10 @@ def test_a_decoder_scores_what_it_says(made: Made) -> None:
     assert np.exp(logprobs).sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_on_the_cpu_it_computes_in_int8_whatever_the_model_does(made: Made, tmp_path: Path) -> None:
+def test_on_the_cpu_it_computes_in_four_bits_whatever_the_model_does(made: Made, tmp_path: Path) -> None:
     its = Engines(backend="onnx", precision="fp32", threads=1, cache=tmp_path)
     assert its.make(open_checkpoint(made["twin"])).capabilities.precision == "fp32"
-    assert speculator(made["twin"], made["big"], its).assistant.backend.capabilities.precision == "int8"
+    assert speculator(made["twin"], made["big"], its).assistant.backend.capabilities.precision == "int4"
 
 
 # --- refused -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from harken.backends.onnx.builder import GraphBuilder
-from harken.backends.onnx.linear import INTEGER, LOUD, Arithmetic, quantise_rows
+from harken.backends.onnx.linear import BLOCK, INTEGER, LOUD, Arithmetic, quantise_blocks, quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 
 COLUMNS, OUTPUTS = 96, 40
@@ -48,7 +48,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert not scales.any()
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("int8", 0.012), ("int7", 0.02)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("int8", 0.012), ("int7", 0.02), ("int4", 0.12)])
 def test_products_are_near_those_of_float32(tmp_path: Path, kind: str, tolerance: float) -> None:
     x = RNG.standard_normal((5, COLUMNS), np.float32)
     gelu = np.maximum(x, np.float32(-0.1))
@@ -86,3 +86,15 @@ def test_loud_units_do_not_drown_the_others(tmp_path: Path) -> None:
     expected = x @ weight.T
     assert np.abs(after_gelu - expected).max() < 0.05 * expected.std()
     assert np.abs(linear - expected).max() > expected.std()
+
+
+@pytest.mark.parametrize("columns", [64, 40])
+def test_four_bits_are_off_by_no_more_than_half_a_step(columns: int) -> None:
+    weight = np.random.default_rng(0).standard_normal((6, columns)).astype(np.float32)
+    quantised, scales = quantise_blocks(weight)
+    digits = np.stack([quantised & 15, quantised >> 4], axis=-1).reshape(*scales.shape, BLOCK)
+    restored = ((digits.astype(np.float32) - 8) * scales[:, :, None]).reshape(6, -1)[:, :columns]
+    steps = np.repeat(np.abs(scales), BLOCK, axis=1)[:, :columns]
+    # What lies opposite of the largest may be a whole step away, as 16 numbers cannot be symmetric.
+    assert (np.abs(restored - weight) <= 1.001 * steps).all()
+    assert np.median(np.abs(restored - weight) / steps) < 0.3

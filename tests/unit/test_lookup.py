@@ -100,7 +100,7 @@ def test_limits_and_claims() -> None:
 )
 def test_nothing_is_proposed_that_is_not_worth_it(floor: float, trust: float, tokens: int) -> None:
     lookup = Lookup(spelled("abcdefgh"), same_audio=True, claim=0.9)
-    (proposal,) = lookup.propose([ask("", limit=8, floor=floor, trust=trust)])
+    (proposal,) = lookup.propose([ask("", limit=8, least=floor, trust=trust)])
     assert len(proposal.tokens) == tokens
 
 

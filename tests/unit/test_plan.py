@@ -20,6 +20,7 @@ BFLOAT = PLAIN | {"BF16"}
     [
         (BFLOAT, "auto", "int8", "openvino bf16", "onnxruntime int8"),
         (BFLOAT, "int8", "int8", "openvino bf16", "onnxruntime int8"),
+        (BFLOAT, "int4", "int4", "openvino bf16", "onnxruntime int4"),
         (BFLOAT, "bf16", "bf16", "openvino bf16", "onnxruntime fp32"),
         (BFLOAT, "fp32", "fp32", "openvino f32", "onnxruntime fp32"),
         (PLAIN, "auto", "int8", "openvino f32", "onnxruntime int8"),

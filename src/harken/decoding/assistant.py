@@ -138,11 +138,10 @@ class _Guess:
         return Proposal(tuple(self._tokens), tuple(self._claimed))
 
     def take(self, token: int, claimed: float, eot: int) -> None:
-        """Add a token if it is likely enough to be accepted."""
+        """Add a token if that is worth verifying, and go on if a further one is worth a step."""
         self._reach *= self._ask.chance(claimed)
-        if not self._reach > self._ask.floor:
-            self._open = False
-            return
-        self._tokens.append(token)
-        self._claimed.append(claimed)
-        self._open = token != eot and len(self._tokens) < self._ask.limit
+        if self._reach > self._ask.least:
+            self._tokens.append(token)
+            self._claimed.append(claimed)
+        sure = self._reach > max(self._ask.floor, self._ask.least)
+        self._open = sure and token != eot and len(self._tokens) < self._ask.limit

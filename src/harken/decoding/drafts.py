@@ -25,7 +25,11 @@ class Ask:
     trust : float
         How much more often than a draft thinks its tokens are accepted in this row, as measured.
     floor : float
-        A token is not worth proposing if the chance that it and all before it are accepted is lower than this.
+        A token is not worth a further step of the draft if the chance that all before it are accepted is lower than
+        this.
+    least : float
+        A token that has been thought of is not worth verifying if the chance that it and all before it are accepted is
+        lower than this.
     """
 
     row: int
@@ -33,6 +37,7 @@ class Ask:
     limit: int
     trust: float = 1.0
     floor: float = 0.0
+    least: float = 0.0
 
     def chance(self, claimed: float) -> float:
         """Chance that a token is accepted if its draft claims this one."""

@@ -53,7 +53,7 @@ class Lookup:
         reach, tokens = 1.0, list[int]()
         for token in text[start : start + min(ask.limit, MOST_TOKENS)]:
             reach *= ask.chance(self.claim)
-            if reach < ask.floor or not self.allows((*ask.prefix, *tokens), token):
+            if reach <= ask.least or not self.allows((*ask.prefix, *tokens), token):
                 break
             tokens.append(token)
         return Proposal(tuple(tokens), (self.claim,) * len(tokens))

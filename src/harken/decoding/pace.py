@@ -138,8 +138,12 @@ class Pace:
         return self.balance > (0.0 if set_up else self.setup)
 
     def floor(self, rows: int) -> float:
-        """Chance of being accepted above which proposing one more token in each of some rows pays."""
-        return (self.step + self.verify.slope * rows) / self._plain_steps(rows)
+        """Chance of being accepted above which thinking of one more token in each of some rows pays."""
+        return self.step / self._plain_steps(rows) + self.least(rows)
+
+    def least(self, rows: int) -> float:
+        """Chance of being accepted above which verifying one more token in each of some rows pays."""
+        return self.verify.slope * rows / self._plain_steps(rows)
 
     def book(self, *, rows: int, width: int, produced: int, verify_s: float, draft_s: float) -> None:
         """Book one step.

@@ -205,7 +205,7 @@ class Speculation:
         )
 
     def _ask(self, prefixes: Mapping[int, Sequence[int]], room: Mapping[int, int]) -> None:
-        floor = self.pace.floor(len(prefixes))
+        floor, least = self.pace.floor(len(prefixes)), self.pace.least(len(prefixes))
         for source in self.sources:
             asks = [
                 Ask(
@@ -214,6 +214,7 @@ class Speculation:
                     limit=0 if row in self._drafted else min(source.most, room[row]),
                     trust=source.trust(row),
                     floor=floor,
+                    least=least,
                 )
                 for row, prefix in prefixes.items()
             ]

@@ -40,8 +40,8 @@ class OnnxBackend:
         By the names of the original state dict; read only when a graph has to be built.
     digest : str
         Names the weights on disk: the same digest, the same graphs.
-    precision : {"auto", "fp32", "bf16", "int8"}
-        "auto" is int8.
+    precision : {"auto", "fp32", "bf16", "int8", "int4"}
+        "auto" is int8; int4 is for what drafts.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
@@ -145,7 +145,7 @@ class OnnxBackend:
     def _path(
         self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], part: str, precision: str
     ) -> Path:
-        kind = _integers(store) if precision == "int8" else "float"
+        kind = _integers(store) if precision == "int8" else precision if precision == "int4" else "float"
         build = partial(_build, part, kind, weights, self.dims, self.alignment_heads, self.vocabulary)
         choice = f"-{self._choice():08x}" if part == "decoder" else ""
         return store.get(f"{digest[:32]}-{part}-{kind}{choice}-v{FORMAT}", build)

@@ -13,6 +13,8 @@ from harken.backends.onnx.runtimes import import_openvino
 from harken.errors import BackendUnavailable, OptionError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
+FOR_DRAFTS = "int4"
+"""Too coarse to transcribe with; for an assistant, whose every token is verified, it is a third faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ def make_plan(precision: str) -> Plan:
     OptionError
         If the precision is unknown, or is bf16 and the processor has no bfloat16 arithmetic.
     """
-    if precision not in PRECISIONS:
+    if precision not in (*PRECISIONS, FOR_DRAFTS):
         raise OptionError("precision", precision, ", ".join(PRECISIONS))
     capable = openvino_capabilities()
     encoder = ("openvino", "f32") if capable else ("onnxruntime", "fp32")
@@ -52,6 +54,8 @@ def make_plan(precision: str) -> Plan:
                 precision,
                 "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic",
             )
+        case "int4":
+            return Plan(precision="int4", encoder=encoder, decoder=("onnxruntime", "int4"))
         case _:
             return Plan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
 
