@@ -91,7 +91,8 @@ def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, 
 
     drafted = harken.load(model, assistant=assistant, precision=precision, threads=threads)
     assert drafted.speculator, "there is an assistant"
-    drafted.speculator.pace = Eager(time.perf_counter)
+    for experience in (drafted.speculator.greedy, drafted.speculator.sampling):
+        experience.pace = Eager(time.perf_counter)
     plain = harken.Recognizer(drafted.backend, drafted.tokenizer, drafted.model)
     return {PLAIN: plain, DRAFTED: drafted}
 

@@ -148,6 +148,8 @@ class Drafts:
         prompts: Sequence[Sequence[int]],
         previous: Sequence[Sequence[int]],
         rules: Rules,
+        *,
+        sampling: bool = False,
     ) -> Speculation:
         drafts = self.make(len(audios))
         sources = [

@@ -106,7 +106,7 @@ def benches() -> dict[int, Bench]:
 def speculator(**what: Any) -> Speculator:
     """One that drafts whenever it can: on its clock nothing takes any time."""
     made = Speculator(float, **what)
-    made.pace = eager_pace()
+    made.greedy.pace, made.sampling.pace = eager_pace(), eager_pace()
     return made
 
 
@@ -427,7 +427,8 @@ def test_whole_recordings(
     )
     itself = Assistant(backend=backend, shares_encoder=True)
     made = Speculator(lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True)
-    made.pace = eager_pace(made.pace.clock if seed % 3 else float)
+    for experience in (made.greedy, made.sampling):
+        experience.pace = eager_pace(experience.pace.clock if seed % 3 else float)
     drafted = Recognizer(backend, TOKENIZER, "tiny", made).transcribe(samples, **options, batch_size=size)
     plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=size)
     assert told(drafted.result()) == told(plain.result())

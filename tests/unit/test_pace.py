@@ -155,14 +155,16 @@ def test_one_step_in_so_many_is_plain() -> None:
 
 def test_the_floor_is_what_a_token_costs_beside_what_it_saves() -> None:
     pace = measured_pace()
-    pace.drafted(4, 1.2)
-    assert pace.step == pytest.approx(0.3)
+    pace.drafted(4, 1.2, 1)
+    assert pace.draft.at(1) == pytest.approx(0.3)
     assert pace.floor(1) == pytest.approx(0.3 + 0.1)
     assert pace.may_draft(set_up=True)
     for width in (2, 8) * 20:
         book(pace, width=width, produced=width, verify_s=1 + 0.02 * (width - 1))
     assert pace.floor(1) == pytest.approx(0.32, abs=0.01)
-    assert pace.floor(4) < pace.floor(1), "rows share the draft's step"
+    for rows in (1, 4) * 9:
+        pace.drafted(1, 0.3, rows)
+    assert pace.floor(4) < pace.floor(1) + 3 * 0.02 + 0.01, "rows share the draft's step"
 
 
 # --- long decodes at known prices --------------------------------------------------------------------------

@@ -361,7 +361,7 @@ def test_what_drafting_took_is_told() -> None:
         assert stats.draft_forwards == 4 + 4 + 4 + 4
         assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
         assert 100 * drafts.pace.setup == pytest.approx(setup_s, abs=0.01)
-    assert 100 * drafts.pace.step == pytest.approx(0.5, abs=0.01)
+    assert 100 * drafts.pace.draft.at(1) == pytest.approx(0.5, abs=0.01)
 
 
 def decoded(strategy: Any, speculator: Speculator) -> DecodeStats:
@@ -433,7 +433,7 @@ def hear(
 
 def eager_speculator(**what: Any) -> Speculator:
     made = Speculator(float, **what)
-    made.pace = eager_pace()
+    made.greedy.pace, made.sampling.pace = eager_pace(), eager_pace()
     return made
 
 
@@ -479,8 +479,8 @@ def test_speculation_is_of_one_decode() -> None:
     drafter = speculator.listen(make_mel(1), Windows(1))
     one, other = (drafter.open([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
     assert isinstance(one, Speculation)
-    assert one.pace is other.pace is speculator.pace
+    assert one.pace is other.pace is speculator.greedy.pace
     assert one.sources[0].draft is not other.sources[0].draft
     names = ("previous", "ngram")
     for source, again, name in zip(one.sources, other.sources, names, strict=True):
-        assert source.tally is again.tally is speculator.tallies[name]
+        assert source.tally is again.tally is getattr(speculator.greedy, name)

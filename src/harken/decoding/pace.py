@@ -109,8 +109,8 @@ class Pace:
         takes much more than one over one token, no line through passes over many tells what one takes.
     verify : Line
         Steps with a draft, over tokens in all rows; plain ones only until there are any.
-    step : float
-        A step of the draft.
+    draft : Line
+        A step of the draft, over rows.
     setup : float
         Until an assistant has heard a window and read its prompt.
     balance : float or None
@@ -120,7 +120,7 @@ class Pace:
     clock: Callable[[], float]
     plain: Line = field(default_factory=lambda: Line(PLAIN_MEMORY))
     verify: Line = field(default_factory=Line)
-    step: float = 0.0
+    draft: Line = field(default_factory=Line)
     setup: float = 0.0
     balance: float | None = None
     _since_plain: int = 0
@@ -139,7 +139,8 @@ class Pace:
 
     def floor(self, rows: int) -> float:
         """Chance of being accepted above which thinking of one more token in each of some rows pays."""
-        return self.step / self._plain_steps(rows) + self.least(rows)
+        step = self.draft.at(rows) if self.draft.measured else 0.0
+        return step / self._plain_steps(rows) + self.least(rows)
 
     def least(self, rows: int) -> float:
         """Chance of being accepted above which verifying one more token in each of some rows pays."""
@@ -171,10 +172,9 @@ class Pace:
         gain = plain - verified if width > 1 else REFILL * plain
         self.balance = min(self.balance + gain - self._steps(draft_s), self._most)
 
-    def drafted(self, forwards: int, seconds: float) -> None:
-        """Note what one proposal took, in forward passes of the draft and seconds."""
-        step = self._steps(seconds) / forwards
-        self.step = step if not self.step else MEMORY * self.step + (1 - MEMORY) * min(step, 2 * self.step)
+    def drafted(self, forwards: int, seconds: float, rows: int) -> None:
+        """Note what one proposal took, in forward passes of the draft and seconds, for some rows together."""
+        self.draft.add(rows, self._steps(seconds) / forwards)
 
     def prepared(self, seconds: float) -> None:
         """Note what it took until an assistant had heard a window and read its prompt.

@@ -22,8 +22,20 @@ from harken.decoding.rules import Rules
 
 MOST_DRAFTED = 12
 """Tokens that a model drafts at most before they are verified."""
+MOST_LOOKED_UP = 15
+"""Tokens of an earlier hypothesis: one fewer than the CPU engine computes each as if it were alone."""
 NEAR_TIE = 1e-3
 """In log-probability: a margin between the best two tokens that rounding may turn round."""
+
+
+@dataclass(slots=True)
+class Experience:
+    """What drafting has cost and brought in one kind of decoding, and how far each source is to be trusted in it."""
+
+    pace: Pace
+    previous: Tally = field(default_factory=Tally)
+    ngram: Tally = field(default_factory=Tally)
+    assistant: Tally = field(default_factory=Tally)
 
 
 class Speculator:
@@ -43,8 +55,8 @@ class Speculator:
         self, clock: Callable[[], float], *, assistant: Assistant | None = None, ngram: bool = False
     ) -> None:
         self.assistant, self.ngram = assistant, ngram
-        self.pace = Pace(clock)
-        self.tallies: dict[str, Tally] = {"previous": Tally(), "ngram": Tally(), "assistant": Tally()}
+        # Samples are harder to guess, and several are drawn at a time: what is lost there says nothing of the rest.
+        self.greedy, self.sampling = Experience(Pace(clock)), Experience(Pace(clock))
 
     def listen(self, mel: Floats, features: Features) -> Drafter:
         """Prepare to draft for windows that are encoded together.
@@ -78,6 +90,8 @@ class Drafter:
         prompts: Sequence[Sequence[int]],
         previous: Sequence[Sequence[int]],
         rules: Rules,
+        *,
+        sampling: bool = False,
     ) -> Speculation:
         """Prepare to draft for rows.
 
@@ -90,18 +104,21 @@ class Drafter:
         previous : sequence of sequence of int
             An earlier hypothesis of each row; empty where there is none.
         rules : Rules
+        sampling : bool
+            Whether tokens are drawn, and not the best ones taken.
         """
         its = self.speculator
+        experience = its.sampling if sampling else its.greedy
         sources = []
         if any(previous):
             lookup = Lookup(previous, same_audio=True, shortest_match=1, claim=0.9, allows=rules.allows)
-            sources.append(_Source(lookup, its.tallies["previous"], len(audios), most=96))
+            sources.append(_Source(lookup, experience.previous, len(audios), most=MOST_LOOKED_UP))
         if its.ngram:
-            sources.append(_Source(Lookup(prompts, allows=rules.allows), its.tallies["ngram"], len(audios)))
+            sources.append(_Source(Lookup(prompts, allows=rules.allows), experience.ngram, len(audios)))
         if its.assistant:
             draft = AssistantDraft(its.assistant.backend, lambda: self.features, audios, prompts, rules)
-            sources.append(_Source(draft, its.tallies["assistant"], len(audios)))
-        return Speculation(its.pace, sources)
+            sources.append(_Source(draft, experience.assistant, len(audios)))
+        return Speculation(experience.pace, sources)
 
 
 class _Source:
@@ -222,18 +239,18 @@ class Speculation:
             proposals = source.draft.propose(asks)
             forwards = source.draft.forwards - before
             if forwards:
-                self._measure(forwards, self.pace.clock() - began)
+                self._measure(forwards, self.pace.clock() - began, len(prefixes))
             for ask, proposal in zip(asks, proposals, strict=True):
                 if proposal.tokens:
                     self._drafted[ask.row] = _Drafted(proposal, source)
                 elif ask.limit:
                     source.tally.fade()
 
-    def _measure(self, forwards: int, seconds: float) -> None:
+    def _measure(self, forwards: int, seconds: float, rows: int) -> None:
         """Note what an assistant took; the first time it hears the window and reads the prompt."""
         self._counts["draft_forwards"] += forwards
         if self._set_up:
-            self.pace.drafted(forwards, seconds)
+            self.pace.drafted(forwards, seconds, rows)
         else:
             self.pace.prepared(seconds)
             self._set_up = True

@@ -121,7 +121,7 @@ def decode(
 
     speculation: Speculation | None = None
 
-    def speculate(rows: Sequence[int]) -> Speculation | None:
+    def speculate(rows: Sequence[int], *, sampling: bool = False) -> Speculation | None:
         its = [windows[row] for row in rows]
         return (
             None
@@ -131,6 +131,7 @@ def decode(
                 [window.prompt for window in its],
                 [window.previous for window in its],
                 rules,
+                sampling=sampling,
             )
         )
 
@@ -144,7 +145,7 @@ def decode(
             session.select(fan_out)
             pick = pick_sample(temperature, generators)
             each_limit = [limits[row] for row in fan_out]
-            speculation = speculate(fan_out)
+            speculation = speculate(fan_out, sampling=True)
             samples = follow(session, logits.take(fan_out), rules, pick, each_limit, count, listen, speculation)
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
