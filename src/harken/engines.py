@@ -50,6 +50,11 @@ class Engines:
             raise OptionError("backend", self.backend, " or ".join(BACKENDS))
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
+        if self.backend == "onnx":
+            from harken.backends.onnx.plan import PRECISIONS
+
+            if self.precision not in PRECISIONS:
+                raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise OptionError("threads", self.threads, "an integer from 1 to 1024")
 

@@ -145,6 +145,7 @@ def test_a_folder_without_sound_is_an_error(tmp_path: Path) -> None:
 
 
 def test_long_texts_are_cut_at_pauses() -> None:
+    pytest.importorskip("torch", reason="fine-tuning takes PyTorch")
     from harken.training.finetune import PADDING_S, cut
 
     starts = np.cumsum([1.0 if i % 7 else 2.5 for i in range(60)])
