@@ -12,6 +12,9 @@ a finished row          an empty sequence in ``extend``, or dropped by ``select`
 ======================  ==========================================================
 
 Rows are ragged: one sequence of tokens a row, of any length. Positions are counted from the row's own start.
+
+A stream is heard window by window: an `Encoder` keeps what its next window will look back at, ``hear`` encodes the next
+windows of some streams together, ``gather`` makes features of all that they have heard.
 """
 
 from __future__ import annotations
@@ -47,6 +50,24 @@ class Features(Protocol):
     @property
     def audios(self) -> int:
         """Number of windows."""
+        ...
+
+
+class Encoder(Protocol):
+    """What the encoder remembers of one stream; owned by the backend that opened it.
+
+    A position is what the encoder gives for 2 mel frames. Positions are *kept* once they are final; behind them there
+    may be some of look-ahead, which the next window hears again.
+    """
+
+    @property
+    def kept(self) -> int:
+        """Number of positions that are final."""
+        ...
+
+    @property
+    def positions(self) -> int:
+        """Number of positions, those of the look-ahead included."""
         ...
 
 
@@ -192,5 +213,47 @@ class Backend(Protocol):
             Most tokens a row will hold, at most ``dims.n_text_ctx``.
         attention : bool
             Whether to keep the cross-attention of the alignment heads (see `Session.attention`).
+        """
+        ...
+
+    def open_encoder(self, history: int) -> Encoder:
+        """Open the encoder of a stream, which looks back at the last `history` mel frames that were kept.
+
+        Parameters
+        ----------
+        history : int
+            Even; 0 looks back at nothing.
+        """
+        ...
+
+    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
+        """Encode the next windows of some streams together, each as if it were alone.
+
+        All positions of a window attend to one another and to the stream's history, in every layer. The first of them
+        are kept, and their keys and values become history; those behind are look-ahead and will be encoded again with
+        the next window (the right context of Shi et al. 2021, "Emformer", section 3.1). The convolutions go on over
+        the edge of the window exactly, so the cost is that of (W + history) keys for each of W positions, wherever in
+        the stream that is.
+
+        Parameters
+        ----------
+        encoders : sequence of Encoder
+            Opened by this backend with the same history, none of them twice.
+        mel : ndarray of shape (encoders, n_mels, frames), float32
+            Normalised log10 mel: the frames that follow those kept so far. Their number is odd, 2 W + 1: the last one
+            is only seen by the convolutions. Or it is even, 2 W, where nothing follows: zeros stand behind it.
+        keep : int
+            How many of the frames are final, even and at most 2 W.
+
+        Notes
+        -----
+        A stream has no more than ``dims.n_audio_ctx`` positions, those of the look-ahead included.
+        """
+        ...
+
+    def gather(self, encoders: Sequence[Encoder]) -> Features:
+        """Features with one window a stream: all positions that it has, those of the look-ahead last.
+
+        Windows may differ in length; nobody attends to what a shorter one lacks, and `Session.attention` is 0 there.
         """
         ...

@@ -29,6 +29,7 @@ LAYERS = (
     ("__init__",),
     ("api",),
     ("engines", "transcription"),
+    ("streaming",),
     ("transcribe",),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
@@ -49,6 +50,7 @@ THIRD_PARTY = {
     "openvino": ("harken.backends.onnx",),
     "platformdirs": ("harken.backends.onnx",),
     "rich": ("harken.cli",),
+    "sounddevice": ("harken.cli",),
     "torch": ("harken.backends.torch", "harken.training"),
     "whisper_normalizer": ("harken.evaluation",),
 }

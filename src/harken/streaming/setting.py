@@ -1,0 +1,62 @@
+"""How a stream is heard: the numbers that quality, latency and cost follow from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harken.errors import OptionError
+from harken.types import FRAMES_PER_STEP, WINDOW_FRAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One way to hear a stream, in mel frames of 10 ms.
+
+    At every update the encoder hears a window: `hop_frames` that become final, and look-ahead behind them that is heard
+    again with the next one. So windows overlap by the look-ahead.
+
+    Parameters
+    ----------
+    window_frames : int
+        W: frames that attend to each other, even.
+    hop_frames : int
+        From one update to the next, even, at most W.
+    history_frames : int
+        O: frames before the window that it looks back at, even.
+    hold_frames : int
+        A word is committed once this much sound has been heard behind it.
+    agreement : int
+        And once so many hypotheses in a row have said it (LocalAgreement-n, Liu et al. 2020, "Low-latency
+        sequence-to-sequence speech recognition and translation by partial hypothesis selection"); 1 trusts the first.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed.
+    """
+
+    window_frames: int = 200
+    hop_frames: int = 50
+    history_frames: int = 400
+    hold_frames: int = 100
+    agreement: int = 1
+
+    def __post_init__(self) -> None:
+        limits = {
+            "window_frames": (10, 1000),
+            "hop_frames": (10, self.window_frames),
+            "history_frames": (0, WINDOW_FRAMES),
+        }
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if not least <= value <= most or value % FRAMES_PER_STEP:
+                raise OptionError(name, value, f"an even number from {least} to {most}")
+        if not 0 <= self.hold_frames <= 1000:
+            raise OptionError("hold_frames", self.hold_frames, "0 to 1000")
+        if not 1 <= self.agreement <= 8:
+            raise OptionError("agreement", self.agreement, "1 to 8")
+
+    @property
+    def look_ahead_frames(self) -> int:
+        """Frames of a window that will be heard again."""
+        return self.window_frames - self.hop_frames
