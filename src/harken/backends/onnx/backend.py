@@ -6,13 +6,14 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.onnx.encoder import OnnxEncoder
 from harken.backends.onnx.plan import make_plan
 from harken.backends.onnx.rotation import Rotated
 from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph, OpenVinoGraph
@@ -20,13 +21,13 @@ from harken.backends.onnx.saturation import probe, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.store import GraphStore, default_root
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints
-from harken.types import Dims
+from harken.contract import Capabilities, Encoder, Features, Floats, Ints
+from harken.types import FRAMES_PER_STEP, Dims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 9
+FORMAT = 10
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -81,7 +82,7 @@ class OnnxBackend:
         self.vocabulary = vocabulary
         self.threads = threads or usable_processors()
         self.plan = make_plan(precision)
-        path = partial(self._path, GraphStore(cache or default_root()), digest, weights)
+        self._path_of = path = partial(self._path, GraphStore(cache or default_root()), digest, weights)
         # They load mostly outside of Python, so together they take the time of the slowest one.
         with ThreadPoolExecutor(3) as pool:
             encoder = pool.submit(self._load_before, path, "encoder") if self.dims.has_encoder else None
@@ -107,6 +108,25 @@ class OnnxBackend:
         assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
         return self._listen(features.heard)
 
+    def open_encoder(self, history: int) -> OnnxEncoder:
+        return OnnxEncoder(self.dims, history // FRAMES_PER_STEP)
+
+    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
+        streams = [encoder for encoder in encoders if isinstance(encoder, OnnxEncoder)]
+        inputs, into = OnnxEncoder.ask(streams, mel)
+        self._window(inputs, into)
+        heard = into["heard"]
+        # To the bridge, the windows of all streams are one.
+        cross = self._listen(heard.reshape(1, -1, heard.shape[2])).cross
+        for row, stream in enumerate(streams):
+            here = slice(row * heard.shape[1], (row + 1) * heard.shape[1])
+            fresh = {name: array[row] for name, array in into.items()}
+            fresh |= {name: array[0, :, here] for name, array in cross.items()}
+            stream.take(mel[row], fresh, keep // FRAMES_PER_STEP)
+
+    def gather(self, encoders: Sequence[Encoder]) -> OnnxFeatures:
+        return OnnxEncoder.gather([encoder for encoder in encoders if isinstance(encoder, OnnxEncoder)])
+
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> OnnxSession:
@@ -130,6 +150,11 @@ class OnnxBackend:
         for one in _windows(audios):
             self._bridge({"heard": heard[one]}, {name: array[one] for name, array in cross.items()})
         return OnnxFeatures(heard, cross)
+
+    @cached_property
+    def _window(self) -> Graph:
+        """The encoder of streams, which is loaded when the first of them is heard."""
+        return self._load_before(self._path_of, "window")
 
     def _load_before(self, path: Callable[[str, str], Path], part: str) -> Graph:
         """Load what comes before the decoder and runs once a window."""
@@ -187,6 +212,8 @@ def _build(
 
     if part == "encoder":
         return graphs.encoder(weights, dims)
+    if part == "window":
+        return graphs.window(weights, dims)
     if part == "bridge":
         return graphs.bridge(weights, dims)
     if kind in INTEGER:

@@ -44,16 +44,51 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     x = graph.op("Add", x, graph.op("Slice", positions, graph.constant([0]), length, graph.constant([0])))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
-        y = graph.layer_norm(x, weights, f"{block}.attn_ln")
-        scale = (state // heads) ** -0.5
-        query = layer.split(layer.linear(y, f"{block}.attn.query", scale), heads)
-        key = layer.split(layer.linear(y, f"{block}.attn.key"), heads, transposed=True)
-        value = layer.split(layer.linear(y, f"{block}.attn.value"), heads)
+        query, key, value = layer.heard(x, block, heads)
         weight = graph.op("Softmax", graph.op("MatMul", query, key), axis=-1)
         y = layer.merge(graph.op("MatMul", weight, value), state)
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
     graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "heard", (1, "T", state))
+    return graph.model()
+
+
+def window(weights: Weights, dims: Dims) -> onnx.ModelProto:
+    """Encoder of the next W positions of A streams each, behind H positions of history.
+
+    Inputs
+        mel (A, n_mels, 2 W + 3) float32, from two frames before the window to one behind it; inside (A, 1, 2 W + 1)
+        float32, 0 where the first convolution's output lies before the stream, else 1; positions (A, W) int64, counted
+        from the start of the stream; mask (A, 1, 1, H + W) float32, added to the scores; for each layer i
+        past_k.i (A, heads, head size, H) and past_v.i (A, heads, H, head size)
+    Outputs
+        heard (A, W, n_audio_state); for each layer i the keys and values of the window, key.i (A, heads, head size, W)
+        and value.i (A, heads, W, head size)
+    """
+    state, heads = dims.n_audio_state, dims.n_audio_head
+    head = state // heads
+    graph = GraphBuilder("window")
+    layer = _Layers(graph, weights, FLOAT)
+    x = graph.input("mel", ("A", dims.n_mels, "2W+3"))
+    inside = graph.input("inside", ("A", 1, "2W+1"))
+    positions = graph.input("positions", ("A", "W"), np.int64)
+    mask = graph.input("mask", ("A", 1, 1, "H+W"))
+    x = graph.op("Mul", layer.convolution(x, "encoder.conv1", stride=1, padding=0), inside)
+    x = layer.convolution(x, "encoder.conv2", stride=2, padding=0)
+    x = graph.op("Transpose", x, perm=[0, 2, 1])
+    x = graph.op("Add", x, layer.embed("encoder.positional_embedding", positions))
+    for i in range(dims.n_audio_layer):
+        block = f"encoder.blocks.{i}"
+        query, key, value = layer.heard(x, block, heads)
+        keys = graph.op("Concat", graph.input(f"past_k.{i}", ("A", heads, head, "H")), key, axis=3)
+        values = graph.op("Concat", graph.input(f"past_v.{i}", ("A", heads, "H", head)), value, axis=2)
+        graph.output(key, f"key.{i}", ("A", heads, head, "W"))
+        graph.output(value, f"value.{i}", ("A", heads, "W", head))
+        scores = graph.op("Add", graph.op("MatMul", query, keys), mask)
+        y = layer.merge(graph.op("MatMul", graph.op("Softmax", scores, axis=-1), values), state)
+        x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
+        x = layer.mlp(x, block)
+    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "heard", ("A", "W", state))
     return graph.model()
 
 
@@ -86,8 +121,9 @@ def decoder(
         tokens, positions (A, Q) int64; slots (A, heads, Q, 4) int64, where in a store each new key and value goes;
         together (1,) int64, how many queries of a window are multiplied at once, M, a divisor of Q; mask
         (A, 1, Q / M, M, S) float32, added to the scores; wanted (P,) int64, which of the A * Q queries get logits;
-        aligned (1,) int64, 0, or Q if queries are to tell what they listen to; for each layer i cross_k.i and
-        cross_v.i (A, heads, 1, T, head size) as from the bridge, and past_k.i and past_v.i (A, heads, 1, S, head size)
+        aligned (1,) int64, 0, or Q if queries are to tell what they listen to; silent (A, 1, 1, 1, T) float32, added to
+        the scores of what is listened to; for each layer i cross_k.i and cross_v.i (A, heads, 1, T, head size) as from
+        the bridge, and past_k.i and past_v.i (A, heads, 1, S, head size)
     Outputs
         logits (P, n_vocab), or of the tokens in `vocabulary` alone; for each layer i present_k.i and present_v.i, the
         store with what is new, which may be written where the past was; fresh_attention (A, alignment heads, Q / M,
@@ -104,6 +140,7 @@ def decoder(
     mask = graph.input("mask", ("A", 1, "Q/M", "M", "S"))
     wanted = graph.input("wanted", ("P",), np.int64)
     aligned = graph.input("aligned", (1,), np.int64)
+    silent = graph.input("silent", ("A", 1, 1, 1, "T"))
     groups = graph.op("Concat", graph.constant([0, -1]), together, graph.constant([heads, head]), axis=0)
     attention = []
     x = graph.op("Add", layer.embed("decoder.token_embedding.weight", tokens),
@@ -124,7 +161,7 @@ def decoder(
         cross = [graph.input(f"cross_{part}.{i}", ("A", heads, 1, "T", head)) for part in "kv"]
         y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
         query = layer.linear(y, f"{block}.cross_attn.query", head**-0.5)
-        weight, mixed = layer.attend(query, groups, cross, state)
+        weight, mixed = layer.attend(query, groups, cross, state, silent)
         if its := [head for its_layer, head in alignment_heads if its_layer == i]:
             told = graph.op("Slice", weight, graph.constant([0]), aligned, graph.constant([2]))
             attention.append(graph.op("Gather", told, graph.constant(its), axis=1))
@@ -174,14 +211,12 @@ class _Layers:
         y = self.graph.op("Add", y, self.graph.constant(np.concatenate(bias)))
         return self.graph.ops("Split", y, outputs=3, axis=-1, num_outputs=3)
 
-    def attend(
-        self, query: str, groups: str, store: Sequence[str], state: int, mask: str | None = None
-    ) -> tuple[str, str]:
+    def attend(self, query: str, groups: str, store: Sequence[str], state: int, mask: str) -> tuple[str, str]:
         """Softmax weights over the keys, by groups of queries, and the values mixed by them, (A, Q, state)."""
         keys, values = store
         query = self.graph.op("Transpose", self.graph.op("Reshape", query, groups), perm=[0, 3, 1, 2, 4])
         scores = self.graph.op("FusedMatMul", query, keys, domain=MICROSOFT, transB=1)
-        weight = self.graph.op("Softmax", self.graph.op("Add", scores, mask) if mask else scores, axis=-1)
+        weight = self.graph.op("Softmax", self.graph.op("Add", scores, mask), axis=-1)
         mixed = self.graph.op("Transpose", self.graph.op("MatMul", weight, values), perm=[0, 2, 3, 1, 4])
         return weight, self.graph.op("Reshape", mixed, self.graph.constant([0, -1, state]))
 
@@ -190,9 +225,19 @@ class _Layers:
         rows = self.graph.op("Gather", self.graph.constant(self.weights[name]), indices, axis=0)
         return rows if self.weights[name].dtype == np.float32 else self.graph.op("Cast", rows, to=1)
 
-    def convolution(self, x: str, name: str, stride: int) -> str:
+    def heard(self, x: str, block: str, heads: int) -> tuple[str, str, str]:
+        """Query, key and value of the encoder's self-attention, split into heads; keys are transposed."""
+        y = self.graph.layer_norm(x, self.weights, f"{block}.attn_ln")
+        state = self.weights[f"{block}.attn.query.weight"].shape[0]
+        return (
+            self.split(self.linear(y, f"{block}.attn.query", (state // heads) ** -0.5), heads),
+            self.split(self.linear(y, f"{block}.attn.key"), heads, transposed=True),
+            self.split(self.linear(y, f"{block}.attn.value"), heads),
+        )
+
+    def convolution(self, x: str, name: str, stride: int, padding: int = 1) -> str:
         weight, bias = (self.graph.constant(self.float32(f"{name}.{part}")) for part in ("weight", "bias"))
-        y = self.graph.op("Conv", x, weight, bias, kernel_shape=[3], pads=[1, 1], strides=[stride])
+        y = self.graph.op("Conv", x, weight, bias, kernel_shape=[3], pads=[padding] * 2, strides=[stride])
         return self.graph.op("Gelu", y)
 
     def mlp(self, x: str, block: str) -> str:

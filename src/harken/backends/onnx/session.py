@@ -56,10 +56,15 @@ class OnnxFeatures:
         The encoder's output, kept for decoders that adopt it.
     cross : dict of str to ndarray
         One array a graph input, with the windows along axis 0.
+    lengths : sequence of int, or None
+        How many positions each window has, where they differ; behind them the arrays hold anything finite.
     """
 
-    def __init__(self, heard: Floats, cross: dict[str, Floats]) -> None:
+    def __init__(self, heard: Floats, cross: dict[str, Floats], lengths: Sequence[int] | None = None) -> None:
         self.heard, self.cross = heard, cross
+        self._silent = np.zeros((len(heard), 1, 1, 1, heard.shape[1]), np.float32)
+        for audio, length in enumerate(lengths or ()):
+            self._silent[audio, ..., length:] = HIDDEN
 
     @property
     def audios(self) -> int:
@@ -72,7 +77,8 @@ class OnnxFeatures:
     def take(self, audios: Sequence[int]) -> dict[str, Floats]:
         """The arrays of the given windows as the graph takes them; no copy when these are all of them in order."""
         its = slice(None) if list(audios) == list(range(self.audios)) else list(audios)
-        return {name: array[its, :, None] for name, array in self.cross.items()}
+        cross = {name: array[its, :, None] for name, array in self.cross.items()}
+        return {**cross, "silent": self._silent[its]}
 
 
 class OnnxSession:
