@@ -9,16 +9,35 @@ import numpy as np
 
 from harken.backends.host import HostLogits
 from harken.backends.numpy import model
+from harken.backends.numpy.encoder import NumpyEncoder
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints
+from harken.contract import Capabilities, Encoder, Features, Floats, Ints
 from harken.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyFeatures:
-    """Encoder output, shape (audios, n_audio_ctx, n_audio_state), float32."""
+    """Encoder output of some windows.
+
+    Parameters
+    ----------
+    values : ndarray of shape (audios, positions, n_audio_state), float32
+        Nan behind the end of a window that is shorter than others.
+    lengths : sequence of int
+        How many positions each window has.
+    """
 
     values: Floats
+    lengths: Sequence[int]
+
+    @classmethod
+    def of(cls, windows: Sequence[Floats]) -> NumpyFeatures:
+        """Put windows of shape (positions, n_audio_state) side by side."""
+        lengths = [len(window) for window in windows]
+        values = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
+        for row, window in zip(values, windows, strict=True):
+            row[: len(window)] = window
+        return cls(values, lengths)
 
     @property
     def audios(self) -> int:
@@ -62,7 +81,7 @@ class NumpyBackend:
 
     def encode(self, mel: Floats) -> NumpyFeatures:
         assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
-        return NumpyFeatures(np.stack([model.encode(m, self.weights, self.dims) for m in mel]))
+        return NumpyFeatures.of([model.encode(m, self.weights, self.dims) for m in mel])
 
     def adopt(self, features: Features) -> NumpyFeatures:
         assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
@@ -73,6 +92,19 @@ class NumpyBackend:
     ) -> NumpySession:
         assert isinstance(features, NumpyFeatures), "features come from this backend's own encode or adopt"
         return NumpySession(self, features, rows, capacity, attention=attention)
+
+    def open_encoder(self, history: int) -> NumpyEncoder:
+        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
+        return NumpyEncoder(self.weights, self.dims, history)
+
+    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
+        for encoder, window in zip(encoders, mel, strict=True):
+            assert isinstance(encoder, NumpyEncoder), "encoders are opened by this backend"
+            encoder.hear(window, keep)
+
+    def gather(self, encoders: Sequence[Encoder]) -> NumpyFeatures:
+        assert all(isinstance(encoder, NumpyEncoder) for encoder in encoders)
+        return NumpyFeatures.of([encoder.encode() for encoder in encoders if isinstance(encoder, NumpyEncoder)])
 
 
 class NumpySession:
@@ -115,12 +147,12 @@ class NumpySession:
         assert self._keeps_attention, "a session keeps attention if it was opened to"
         layers, heads = zip(*self._backend.alignment_heads, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
-        return weights
+        silent = self._features.values.shape[1] - weights.shape[-1]
+        return np.pad(weights, ((0, 0), (0, 0), (0, silent)))
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
         """Logits and attention at every token of a row."""
         audio, seen = self._rows[row]
-        backend = self._backend
-        return model.decode(
-            np.array(seen, np.int64), self._features.values[audio], backend.weights, backend.dims
-        )
+        backend, heard = self._backend, self._features
+        window = heard.values[audio, : heard.lengths[audio]]
+        return model.decode(np.array(seen, np.int64), window, backend.weights, backend.dims)

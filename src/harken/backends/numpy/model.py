@@ -10,22 +10,38 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
 Weights = Mapping[str, Floats]
+Mask = NDArray[np.bool_]
+"""Which keys each query sees, shape (queries, keys)."""
 
 
 def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
     """Encoder: log-mel of shape (n_mels, 2 n) to features of shape (n, n_audio_state), n up to n_audio_ctx."""
+    return attend(stem(mel, weights), weights, dims)
+
+
+def stem(mel: Floats, weights: Weights) -> Floats:
+    """The encoder up to its first layer: two convolutions, and the embedding of each position.
+
+    Of an odd number of frames, 2 n + 1, the first n positions are those that they have whatever follows.
+    """
     x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
-    x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T
-    x = x + weights["encoder.positional_embedding"][: len(x)]
+    x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T[: mel.shape[1] // 2]
+    y: Floats = x + weights["encoder.positional_embedding"][: len(x)]
+    return y
+
+
+def attend(x: Floats, weights: Weights, dims: Dims, visible: Mask | None = None) -> Floats:
+    """The encoder's layers over positions of shape (n, n_audio_state); every one sees all unless a mask says."""
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head)[0]
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, visible)[0]
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "encoder.ln_post")
 
@@ -40,12 +56,13 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
         Softmax weights over the positions of `features`.
     """
     attention = []
+    causal = np.tri(len(tokens), dtype=np.bool_)
     embedding = weights["decoder.token_embedding.weight"]
     x = embedding[tokens] + weights["decoder.positional_embedding"][: len(tokens)]
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True)[0]
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal)[0]
         y = _layer_norm(x, weights, f"{block}.cross_attn_ln")
         heard, weight = _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
         attention.append(weight)
@@ -55,7 +72,7 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
 
 
 def _attention(
-    x: Floats, source: Floats, weights: Weights, name: str, heads: int, *, causal: bool = False
+    x: Floats, source: Floats, weights: Weights, name: str, heads: int, visible: Mask | None = None
 ) -> tuple[Floats, Floats]:
     """Multi-head attention of x to a source, and its softmax weights, shape (heads, n, positions)."""
 
@@ -66,8 +83,8 @@ def _attention(
     key = split(_linear(source, weights, f"{name}.key"))
     value = split(_linear(source, weights, f"{name}.value"))
     scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
-    if causal:
-        scores = scores + np.triu(np.full(scores.shape[1:], -np.inf, np.float32), k=1)
+    if visible is not None:
+        scores = np.where(visible, scores, np.float32(-np.inf))
     weight = _softmax(scores)
     mixed = (weight @ value).transpose(1, 0, 2).reshape(len(x), -1)
     return _linear(mixed, weights, f"{name}.out"), weight
