@@ -105,13 +105,27 @@ class Regions:
         return [region for probability in probabilities for region in self._hear(float(probability))]
 
     def flush(self, frames: int) -> list[Region]:
-        """End the recording, which has `frames` frames, and return the last region if there is one."""
+        """End the recording, which has `frames` frames, and return the last region if there is one.
+
+        What is fed after it is taken for more of the recording, in which speech begins anew.
+        """
         # The silence behind it is not long enough to count, but the region may be too long for it.
-        return [
+        regions = [
             (start, frames if frames - start <= self._max_frames else min(end, frames))
-            for start, end in self._close()
+            for start, end in self.end_speech()
             if start < frames
         ]
+        self._edge_frames = max([self._edge_frames, *(end for _, end in regions)])
+        return regions
+
+    def end_speech(self) -> list[Region]:
+        """End the speech that is going on where it fell quiet, and return its region unless it is too short."""
+        speech, self._speech = self._speech, None
+        if speech is None or speech.chunks(self._heard_chunks) < self._min_speech_chunks:
+            return []
+        padded = _frame(speech.end(self._heard_chunks)) + self._padding_frames
+        self._edge_frames = min(padded, _frame(self._heard_chunks))
+        return [(speech.start_frames, self._edge_frames)]
 
     @property
     def speaking_since(self) -> int | None:
@@ -119,6 +133,12 @@ class Regions:
         if self._speech and self._speech.chunks(self._heard_chunks) >= self._min_speech_chunks:
             return self._speech.start_frames
         return None
+
+    @property
+    def silence_s(self) -> float:
+        """For how long the speech that has not ended has been quiet; 0 where there is none."""
+        quiet = self._speech.quiet if self._speech else None
+        return 0.0 if quiet is None else (self._heard_chunks - quiet) / _CHUNKS_PER_SECOND
 
     @property
     def settled_frames(self) -> int:
@@ -137,17 +157,9 @@ class Regions:
         elif probability < self._options.silence_below:
             speech.pause(chunk)
         if speech.quiet is not None:
-            return self._close() if self._heard_chunks - speech.quiet >= self._min_silence_chunks else []
+            return self.end_speech() if self._heard_chunks - speech.quiet >= self._min_silence_chunks else []
         end = _frame(self._heard_chunks) + self._padding_frames
         return [self._cut(speech, chunk)] if end - speech.start_frames > self._max_frames else []
-
-    def _close(self) -> list[Region]:
-        """End the speech where it fell quiet; nothing if it was too short."""
-        speech, self._speech = self._speech, None
-        if speech is None or speech.chunks(self._heard_chunks) < self._min_speech_chunks:
-            return []
-        self._edge_frames = _frame(speech.end(self._heard_chunks)) + self._padding_frames
-        return [(speech.start_frames, self._edge_frames)]
 
     def _cut(self, speech: _Speech, chunk: int) -> Region:
         """End the speech in its longest silence, the last of several; it goes on behind that.
