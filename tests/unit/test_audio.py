@@ -215,3 +215,11 @@ def test_streams_in_several_threads_do_not_disturb_each_other():
 def test_importing_the_room_does_not_import_pyav():
     check = "import harken.audio, sys; assert 'av' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
+def test_short_blocks_are_short_and_hold_the_same(tmp_path: Path, kind: str) -> None:
+    path = KINDS[kind].write(tmp_path / "sound")
+    blocks = [*stream(path, block_samples=800)]
+    assert np.array_equal(np.concatenate(blocks), load(path))
+    assert all(800 <= len(block) < 2000 for block in blocks[:-1])

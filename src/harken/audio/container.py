@@ -61,12 +61,12 @@ class Recording:
             return float(self._stream.duration * self._stream.time_base)
         return None if self._container.duration is None else self._container.duration / 1e6
 
-    def pcm(self) -> Iterator[NDArray[np.int16]]:
-        """Pieces of about a second; what broke the recording, if anything did, is raised behind the last."""
+    def pcm(self, piece_s: float = 1.0) -> Iterator[NDArray[np.int16]]:
+        """Pieces of about that length; what broke the recording, if anything did, is raised behind the last."""
         decoded = 0
         try:
             for _, run in groupby(self._frames(), key=_kind):
-                for piece in _mono(run):
+                for piece in _mono(run, piece_s):
                     decoded += len(piece)
                     yield piece
         except AudioError:
@@ -253,24 +253,24 @@ def _kind(frame: AudioFrame) -> tuple[str, str, int]:
     return frame.format.name, frame.layout.name, frame.sample_rate
 
 
-def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
+def _mono(frames: Iterator[AudioFrame], piece_s: float) -> Iterator[NDArray[np.int16]]:
     """Resample a run of frames of one kind, the resampler's tail included."""
     import av
 
     resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
-    for second in chain(_seconds(frames), [None]):
-        for piece in resampler.resample(second):
+    for joined in chain(_joined(frames, piece_s), [None]):
+        for piece in resampler.resample(joined):
             yield piece.to_ndarray()[0]
 
 
-def _seconds(frames: Iterator[AudioFrame]) -> Iterator[AudioFrame]:
+def _joined(frames: Iterator[AudioFrame], piece_s: float) -> Iterator[AudioFrame]:
     """Join frames of some 20 ms, as codecs make them: each call into the resampler has its price."""
     import av
 
     fifo = av.AudioFifo()
     for frame in frames:
         fifo.write(frame)
-        if fifo.samples >= frame.sample_rate:
+        if fifo.samples >= piece_s * frame.sample_rate:
             yield fifo.read()
     if fifo.samples:
         yield fifo.read()

@@ -30,7 +30,8 @@ def stream(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Itera
     source : AudioSource
         What to read. A file object is read from where it stands and is left open.
     block_samples : int
-        Least length of every block but the last; a block is at most about a second longer.
+        Least length of every block but the last; a block is longer by about a second at most, or by as much again
+        where that is less.
 
     Yields
     ------
@@ -49,7 +50,7 @@ def stream(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Itera
         yield from _array_blocks(source, block_samples)
         return
     with opened(source) as recording:
-        for pcm in _joined(recording.pcm(), block_samples):
+        for pcm in _joined(recording.pcm(min(1.0, block_samples / SAMPLE_RATE)), block_samples):
             yield _to_float(pcm)
 
 

@@ -1,0 +1,59 @@
+"""Samples that arrive bit by bit, from any rate to 16 kHz."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.types import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from av import AudioFrame
+
+
+class Resampler:
+    """One channel of sound, as recordings are resampled (`harken.audio.stream`), however it is cut.
+
+    Parameters
+    ----------
+    rate_hz : int
+        Rate of what is pushed. From 16 kHz, 16-bit samples come out bit for bit.
+    """
+
+    def __init__(self, rate_hz: int) -> None:
+        import av
+
+        self._rate_hz = rate_hz
+        self._resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+
+    def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Resample the next samples.
+
+        Parameters
+        ----------
+        samples : ndarray of shape (samples,), float32
+            In [-1, 1]; what is outside is clipped.
+
+        Returns
+        -------
+        ndarray of shape (samples at 16 kHz,), float32
+            What they complete: the filter looks ahead by a fraction of a millisecond to some milliseconds.
+        """
+        import av
+
+        if not len(samples):
+            return samples
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="flt", layout="mono")
+        frame.sample_rate = self._rate_hz
+        return self._resample(frame)
+
+    def finish(self) -> NDArray[np.float32]:
+        """What the filter still held; nothing may be pushed behind it."""
+        return self._resample(None)
+
+    def _resample(self, frame: AudioFrame | None) -> NDArray[np.float32]:
+        pieces = [piece.to_ndarray()[0] for piece in self._resampler.resample(frame)]
+        pcm = np.concatenate(pieces) if pieces else np.zeros(0, np.int16)
+        return pcm.astype(np.float32) / np.float32(32768)
