@@ -54,7 +54,7 @@ class Arena:
         sizes = STEPS if self._replays is not None else (self._narrowest,)
         return next((size for size in sizes if size >= n), n)
 
-    def step(self, grid: Tensor, longest: int, span: int) -> Tensor:
+    def step(self, grid: Tensor, longest: int, span: int, ragged: bool) -> Tensor:
         """Read new tokens in every seat (see `Model.decode`).
 
         Parameters
@@ -64,12 +64,14 @@ class Arena:
             How many positions the longest row has in use.
         span : int
             How many positions the windows have.
+        ragged : bool
+            Whether some have less.
         """
         n, keys = grid.shape[1] - 1, _bucket(longest, self.model.dims.n_text_ctx)
-        step = partial(self.model.decode, memory=self.memory, keys=keys, span=span)
+        step = partial(self.model.decode, memory=self.memory, keys=keys, span=span, ragged=ragged)
         if self._replays is None or n > STEPS[-1]:
             return step(grid)
-        return self._replays((n, keys, span), step, grid)
+        return self._replays((n, keys, span, ragged), step, grid)
 
 
 class Pool:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from harken.backends.torch.arena import Pool
 from harken.backends.torch.device import DTYPES, choose, describe
+from harken.backends.torch.encoder import SPAN_STEP, TorchEncoder
 from harken.backends.torch.graphs import CudaRecorder, Recorder
 from harken.backends.torch.logits import Vocabulary
 from harken.backends.torch.model import Model
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints
-from harken.types import Dims
+from harken.contract import Capabilities, Encoder, Features, Floats, Ints
+from harken.types import FRAMES_PER_STEP, Dims
 
+NO_ENCODER = "this backend has no encoder of its own: it adopts features"
 IDLE_ARENAS = {"cuda": 8, "mps": 2, "cpu": 2}
 """How many arenas are kept for later sessions: where steps are recorded, recording them again takes longest."""
 
@@ -88,6 +90,7 @@ class TorchBackend:
         )
         self._vocabulary = Vocabulary(np.arange(dims.n_vocab) if vocabulary is None else vocabulary, place)
         self._pool = Pool(self._model, recorder, IDLE_ARENAS[place.type])
+        self._span_step = SPAN_STEP if recorder is not None else 1
         self.capabilities = Capabilities(
             name="torch",
             precision=precision,
@@ -96,12 +99,13 @@ class TorchBackend:
         )
 
     def encode(self, mel: Floats) -> TorchFeatures:
-        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
-        return self._features(self._model.encode(torch.tensor(mel)))
+        assert self.dims.has_encoder, NO_ENCODER
+        encoded = self._model.encode(torch.tensor(mel))
+        return TorchFeatures(encoded, self._model.listen(encoded))
 
     def adopt(self, features: Features) -> TorchFeatures:
         assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
-        return self._features(features.encoded)
+        return replace(features, cross=self._model.listen(features.encoded))
 
     def open(
         self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
@@ -109,5 +113,18 @@ class TorchBackend:
         assert isinstance(features, TorchFeatures), "features come from this backend's own encode or adopt"
         return TorchSession(self._pool, self._vocabulary, features, rows, capacity, attention)
 
-    def _features(self, encoded: Tensor) -> TorchFeatures:
-        return TorchFeatures(encoded=encoded, cross=self._model.listen(encoded))
+    def open_encoder(self, history: int) -> TorchEncoder:
+        assert self.dims.has_encoder, NO_ENCODER
+        return TorchEncoder(self._model, history // FRAMES_PER_STEP)
+
+    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
+        TorchEncoder.hear(_own(encoders), mel, keep // FRAMES_PER_STEP)
+
+    def gather(self, encoders: Sequence[Encoder]) -> TorchFeatures:
+        return TorchEncoder.gather(_own(encoders), self._span_step)
+
+
+def _own(encoders: Sequence[Encoder]) -> list[TorchEncoder]:
+    own = [encoder for encoder in encoders if isinstance(encoder, TorchEncoder)]
+    assert len(own) == len(encoders), "encoders come from this backend's own open_encoder"
+    return own

@@ -9,7 +9,7 @@ Nothing here waits for the device or depends on the numbers in a tensor, so a CU
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from harken.backends.torch.device import upload
 from harken.backends.torch.linear import linear, pack
+from harken.backends.torch.weights import load
 from harken.checkpoints.alignment import Heads
 from harken.contract import Ints
 from harken.types import Dims
@@ -38,10 +39,13 @@ class Memory:
     tracks : Tensor of shape (2 * layers + kept layers, seats, n_text_ctx + 1, n_text_state)
         For each layer the keys of all tokens and then their values; behind these the cross-attention queries of the
         layers that `Model.alignment` looks at, or nothing. What is written into the slot behind the last one is lost.
+    beyond : Tensor of shape (lanes, n_audio_ctx)
+        Read where windows differ in length: 0 inside of a lane's window, -inf behind its end.
     """
 
     cross: Tensor
     tracks: Tensor
+    beyond: Tensor
 
 
 class Model:
@@ -73,7 +77,7 @@ class Model:
     ) -> None:
         self.dims, self.device, self.dtype = dims, device, dtype
         self.heads, self.kept = heads, tuple(sorted({layer for layer, _ in heads}))
-        self._weights = _load(weights, dims, device, dtype)
+        self._weights = load(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
         self._projection = pack(embedding if vocabulary is None else embedding[upload(vocabulary, device)])
 
@@ -89,14 +93,15 @@ class Model:
                 dtype=self.dtype,
                 device=self.device,
             ),
+            beyond=torch.zeros((lanes, dims.n_audio_ctx), dtype=self.dtype, device=self.device),
         )
 
     def encode(self, mel: Tensor) -> Tensor:
         """Encode log-mel of shape (audios, n_mels, 2 n): shape (audios, n, n_audio_state)."""
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
-        x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
-        x = F.gelu(self._convolve(x, "encoder.conv2", stride=2))
+        x = F.gelu(self._convolve(_padded(x), "encoder.conv1", stride=1))
+        x = F.gelu(self._convolve(_padded(x), "encoder.conv2", stride=2))
         x = x + w["encoder.positional_embedding"][: x.shape[1]]
         for layer in range(dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
@@ -104,6 +109,43 @@ class Model:
             x = x + self._linear(_attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "encoder.ln_post")
+
+    def hear(self, mel: Tensor, first: Tensor, past: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Encode the next windows of some streams, W positions each.
+
+        Parameters
+        ----------
+        mel : Tensor of shape (streams, n_mels, 2 W + 3)
+            From 2 frames before the window to 1 frame behind it; zeros where the stream has none.
+        first : Tensor of shape (streams,), int64
+            Position of the first two frames of each window in its stream.
+        past : Tensor of shape (2 * layers, streams, history, n_audio_state)
+            For each layer the keys that windows look back at, then their values.
+        mask : Tensor of shape (streams, 1, 1, history + W), or None
+            -inf where a stream has no past, 0 elsewhere.
+
+        Returns
+        -------
+        encoded : Tensor of shape (streams, W, n_audio_state)
+        fresh : Tensor of shape (2 * layers, streams, W, n_audio_state)
+            Keys and values of the windows, as in `past`.
+        """
+        dims, w = self.dims, self._weights
+        x = mel.to(self.device, self.dtype).transpose(1, 2)
+        x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
+        x[:, 0] *= (first > 0)[:, None]  # before the stream the second convolution is padded, too
+        x = F.gelu(self._convolve(x, "encoder.conv2", stride=2))
+        positions = first[:, None] + torch.arange(x.shape[1], device=x.device)
+        x = x + w["encoder.positional_embedding"][positions]
+        fresh: list[Tensor] = []
+        for layer in range(dims.n_audio_layer):
+            block = f"encoder.blocks.{layer}"
+            query, *its = self._projected(x, block)
+            key, value = (torch.cat(pair, 1) for pair in zip(past[2 * layer :], its, strict=False))
+            fresh += its
+            x = x + self._linear(_attend(query, key, value, dims.n_audio_head, mask), f"{block}.attn.out")
+            x = x + self._mlp(x, block)
+        return self._norm(x, "encoder.ln_post"), torch.stack(fresh)
 
     def listen(self, encoded: Tensor) -> Tensor:
         """Cross-attention keys and values of what was encoded by this model, or by another with the same encoder.
@@ -118,7 +160,7 @@ class Model:
             into[0], into[1] = self._linear(x, f"decoder.blocks.{layer}.cross_attn.kv").chunk(2, -1)
         return cross
 
-    def decode(self, grid: Tensor, memory: Memory, keys: int, span: int) -> Tensor:
+    def decode(self, grid: Tensor, memory: Memory, keys: int, span: int, ragged: bool) -> Tensor:
         """Read new tokens in every seat.
 
         Parameters
@@ -132,6 +174,8 @@ class Model:
             How many positions of the past are looked through, at least as many as any seat has in use.
         span : int
             How many positions the windows have.
+        ragged : bool
+            Whether some have less, so that `Memory.beyond` counts.
 
         Returns
         -------
@@ -146,6 +190,7 @@ class Model:
         slots = (first_slots + positions).flatten()
         hidden = torch.arange(keys, device=grid.device) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=grid.device).masked_fill(hidden, -math.inf)
+        beyond = memory.beyond[:, None, None, :span] if ragged else None
 
         def keep(track: int, values: Tensor) -> Tensor:
             """Write into a track and return what is to be looked through."""
@@ -163,7 +208,8 @@ class Model:
                 keep(2 * layers + kept.index(layer), query)
             # Seats of a lane stand side by side, so that to the window they are one row of many queries.
             key, value = memory.cross[layer, :, :, :span]
-            heard = _attend(query.reshape(len(key), -1, dims.n_text_state), key, value, dims.n_text_head)
+            query = query.reshape(len(key), -1, dims.n_text_state)
+            heard = _attend(query, key, value, dims.n_text_head, beyond)
             x = x + self._linear(heard.reshape(x.shape), f"{block}.cross_attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "decoder.ln")
@@ -172,13 +218,15 @@ class Model:
         """Project onto the vocabulary, or its chosen part: shape (P, n_text_state) to (P, columns), float32."""
         return linear(x, self._projection).float()
 
-    def alignment(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def alignment(self, queries: Tensor, keys: Tensor, beyond: Tensor | None) -> Tensor:
         """Cross-attention of the alignment heads.
 
         Parameters
         ----------
         queries : Tensor of shape (kept layers, tokens, n_text_state)
         keys : Tensor of shape (layers, positions, n_text_state)
+        beyond : Tensor of shape (positions,), or None
+            -inf behind the end of the window, 0 elsewhere.
 
         Returns
         -------
@@ -189,7 +237,8 @@ class Model:
         tracks = [self.kept.index(layer) for layer in layers]
         q = queries.unflatten(-1, (heads, -1))[tracks, :, of_layer].float()
         k = keys.unflatten(-1, (heads, -1))[layers, :, of_layer].float()
-        return (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).softmax(-1)
+        scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
+        return (scores if beyond is None else scores + beyond.float()).softmax(-1)
 
     def _projected(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
         """Query, key and value of self-attention."""
@@ -208,11 +257,16 @@ class Model:
         return self._linear(y, f"{block}.mlp.2")
 
     def _convolve(self, x: Tensor, name: str, stride: int) -> Tensor:
-        """Convolution of width 3 over (audios, frames, channels), one frame of padding on either side.
+        """Convolution of width 3 over (audios, frames, channels), where all 3 frames are.
 
         As a matrix product, because cuDNN's convolutions round float32 to TF32 unless a global switch is thrown.
         """
-        return self._linear(F.pad(x, (0, 0, 1, 1)).unfold(1, 3, stride).flatten(2), name)
+        return self._linear(x.unfold(1, 3, stride).flatten(2), name)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """A frame of zeros on either side of (audios, frames, channels)."""
+    return F.pad(x, (0, 0, 1, 1))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
@@ -223,33 +277,3 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor 
 
     mixed = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
     return mixed.transpose(1, 2).flatten(2)
-
-
-def _load(
-    weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """Bring the weights to the device, those that read the same input joined into one matrix."""
-    names = [name for name in weights if dims.has_encoder or not name.startswith("encoder.")]
-    loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in names}
-    # One more position: that of the slot where what is written is lost.
-    loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
-    for layer in range(dims.n_text_layer):
-        _join(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
-        _join(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
-    if dims.has_encoder:
-        for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
-            loaded[name] = loaded[name].flatten(1)
-        for layer in range(dims.n_audio_layer):
-            _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
-    return {name: pack(weight) if _multiplies(name, weight) else weight for name, weight in loaded.items()}
-
-
-def _multiplies(name: str, weight: Tensor) -> bool:
-    return weight.dim() == 2 and name.endswith(".weight") and name != "decoder.token_embedding.weight"
-
-
-def _join(weights: dict[str, Tensor], attention: str, joined: str, parts: Sequence[str]) -> None:
-    nothing = torch.zeros_like(weights[f"{attention}.value.bias"])  # keys have no bias
-    for kind in ("weight", "bias"):
-        matrices = [weights.pop(f"{attention}.{part}.{kind}", nothing) for part in parts]
-        weights[f"{attention}.{joined}.{kind}"] = torch.cat(matrices)

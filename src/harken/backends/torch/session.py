@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -27,10 +28,13 @@ class TorchFeatures:
     encoded : Tensor of shape (audios, positions, n_audio_state)
     cross : Tensor of shape (layers, 2, audios, positions, n_text_state)
         Cross-attention keys and values.
+    lengths : tuple of int, or None
+        How many of the positions each window has, where some have less than all.
     """
 
     encoded: Tensor
     cross: Tensor
+    lengths: tuple[int, ...] | None = None
 
     @property
     def audios(self) -> int:
@@ -38,7 +42,7 @@ class TorchFeatures:
 
     @property
     def span(self) -> int:
-        """Number of positions of each window."""
+        """Number of positions of each window, those included that it lacks."""
         return int(self.cross.shape[3])
 
 
@@ -65,12 +69,17 @@ class TorchSession:
         capacity: int,
         attention: bool,
     ) -> None:
-        self._pool, self._vocabulary, self._capacity, self._span = pool, vocabulary, capacity, features.span
+        self._pool, self._vocabulary, self._capacity = pool, vocabulary, capacity
+        self._span, self._ragged = features.span, features.lengths is not None
+        self._longest = max(features.lengths or [features.span])
         audios = list(dict.fromkeys(rows))
         width = max(Counter(rows).values(), default=1)
         self._sit(pool.borrow(Shape(len(audios), width, attention)))
         for lane, audio in enumerate(audios):
             self._cross[:, :, lane] = features.cross[:, :, audio]
+            if features.lengths is not None:
+                self._beyond[lane] = 0
+                self._beyond[lane, features.lengths[audio] :] = -math.inf
         self._rows = [_Row(seat, 0) for seat in _spread([audios.index(audio) for audio in rows], width)]
 
     @property
@@ -93,7 +102,7 @@ class TorchSession:
             grid[row.seat, 1 : 1 + len(new)] = new
             first = row.seat * n
             wanted += range(first + max(0, len(new) - tail), first + len(new))
-        x = arena.step(upload(grid, device), longest, self._span).flatten(0, 1)
+        x = arena.step(upload(grid, device), longest, self._span, self._ragged).flatten(0, 1)
         self._rows = after
         chosen = x.index_select(0, upload(wanted, device))
         return TorchLogits(arena.model.logits(chosen), self._vocabulary)
@@ -121,13 +130,20 @@ class TorchSession:
         its, model, shape = self._rows[row], self._arena.model, self._arena.shape
         assert shape.attention, "a session keeps attention if it was opened to"
         queries = self._arena.memory.tracks[2 * model.dims.n_text_layer :, its.seat, : its.length]
-        weights: Floats = model.alignment(queries, self._cross[:, 0, self._lane(its)]).cpu().numpy()
+        lane, longest = self._lane(its), self._longest
+        beyond = self._beyond[lane, :longest] if self._ragged else None
+        weights: Floats = model.alignment(queries, self._cross[:, 0, lane, :longest], beyond).cpu().numpy()
         return weights
 
     @property
     def _cross(self) -> Tensor:
         """Keys and values of the windows that are listened to, shape (layers, 2, lanes, positions, n_text_state)."""
         return self._arena.memory.cross[:, :, :, : self._span]
+
+    @property
+    def _beyond(self) -> Tensor:
+        """Where windows have ended, shape (lanes, positions)."""
+        return self._arena.memory.beyond[:, : self._span]
 
     def _lane(self, row: _Row) -> int:
         return row.seat // self._arena.shape.width
@@ -151,11 +167,12 @@ class TorchSession:
 
     def _move(self, chosen: Sequence[_Row], shape: Shape) -> None:
         """Go on in an arena of another shape."""
-        old, cross, leave = self._arena, self._cross, self._leave
+        old, cross, beyond, leave = self._arena, self._cross, self._beyond, self._leave
         lanes = [self._lane(row) for row in chosen]
         busy = sorted(set(lanes))
         self._sit(self._pool.borrow(shape))
         self._cross[:, :, : len(busy)] = cross[:, :, busy]
+        self._beyond[: len(busy)] = beyond[busy]
         self._copy(old, chosen, _spread([busy.index(lane) for lane in lanes], shape.width))
         leave()
 
