@@ -1,0 +1,116 @@
+"""A live session heard in simulated real time: sound comes in blocks, nobody sleeps, and every call is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter, process_time
+from typing import Protocol
+
+from harken.contract import Floats
+from harken.streaming import Event
+from harken.types import SAMPLE_RATE
+
+
+class Live(Protocol):
+    """What can be fed with a stream: `harken.streaming` has one, a benchmark may have others."""
+
+    def feed(self, samples: Floats) -> list[Event]:
+        """Take the next samples, 16 kHz mono, and tell what came of it."""
+        ...
+
+    def close(self) -> list[Event]:
+        """End the stream, and tell what is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When something was known.
+
+    Attributes
+    ----------
+    unaware_s : float
+        By the sound that it took alone, as if computing took no time: seconds of the stream.
+    aware_s : float
+        With the time that computing took, on the clock of a stream that goes on meanwhile.
+    """
+
+    unaware_s: float
+    aware_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call of a session.
+
+    Attributes
+    ----------
+    samples : int
+        Length of the stream so far.
+    wall_s, cpu_s : float
+        What the call took, on the wall and of all processors together.
+    done_s : float
+        When it was done, in seconds from the start of the stream in real time.
+    events : tuple of Event
+    """
+
+    samples: int
+    wall_s: float
+    cpu_s: float
+    done_s: float
+    events: tuple[Event, ...]
+
+    @property
+    def lag_s(self) -> float:
+        """How far the session was behind the sound when it was done."""
+        return self.done_s - self.samples / SAMPLE_RATE
+
+    def moment(self, event: Event) -> Moment:
+        """When an event of it was known."""
+        return Moment(unaware_s=event.emitted_samples / SAMPLE_RATE, aware_s=self.done_s)
+
+
+def simulate(session: Live, samples: Floats, block_samples: int) -> Iterator[Step]:
+    """Feed a stream block by block, and close it.
+
+    The queue of real time is simulated: a call begins once its block has been spoken and the call before it is done,
+    and takes as long as it took here. Its events are known when it returns. That is what Ma et al. 2020, "SimulEval: an
+    evaluation toolkit for simultaneous translation" (section 3.2) call computation-aware; computation-unaware is how
+    much sound had been read.
+
+    Parameters
+    ----------
+    session : Live
+    samples : ndarray of shape (samples,), float32
+        At 16 kHz.
+    block_samples : int
+        Samples of a block; the last one may be shorter.
+
+    Yields
+    ------
+    Step
+        One a call, the last one of closing.
+    """
+    done_s = 0.0
+    for start in range(0, len(samples), block_samples):
+        block = samples[start : start + block_samples]
+        step = _call(partial(session.feed, block), start + len(block), done_s)
+        done_s = step.done_s
+        yield step
+    yield _call(session.close, len(samples), done_s)
+
+
+def _call(work: Callable[[], list[Event]], samples: int, free_s: float) -> Step:
+    """Do a piece of work for which there is sound so far, at the earliest at `free_s`."""
+    began_s, began_cpu_s = perf_counter(), process_time()
+    events = work()
+    wall_s, cpu_s = perf_counter() - began_s, process_time() - began_cpu_s
+    return Step(
+        samples=samples,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        done_s=max(samples / SAMPLE_RATE, free_s) + wall_s,
+        events=tuple(events),
+    )

@@ -1,0 +1,191 @@
+"""When words of a live stream are shown and committed, and how long that is after they were spoken."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jiwer")
+pytest.importorskip("whisper_normalizer")
+
+from harken.evaluation.display import Display, matches, units_of
+from harken.evaluation.latency import Latencies, Spread, latencies
+from harken.evaluation.live import Moment, simulate
+from harken.results import Word
+from harken.streaming import Event
+from live_script import ScriptedLive, ended, interim, segment, started
+
+UNITS = units_of("en")
+SLOW_S = 0.25
+"""What computing takes beyond the sound, in `moment`."""
+
+
+def moment(at_s: float) -> Moment:
+    return Moment(unaware_s=at_s, aware_s=at_s + SLOW_S)
+
+
+def display(*events: Event) -> Display:
+    """Show some events; each is known some time after its sound."""
+    its = Display(UNITS)
+    for event in events:
+        its.take(event, moment(event.emitted_samples / 16000))
+    return its
+
+
+def times(*events: Event) -> list[tuple[str, float, float]]:
+    """Words, since when they are shown, and since when they are committed."""
+    return [
+        (its.text, its.shown.unaware_s, its.committed.unaware_s if its.committed else -1)
+        for its in display(*events).words()
+    ]
+
+
+class TestUnits:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (" Hello,  World!", ["hello", "world"]),
+            ("I'm", ["i", "am"]),
+            ("Mr. Hale", ["mister", "hale"]),
+            ("um, well", ["well"]),
+            ("twenty three", ["20", "3"]),
+            ("", []),
+        ],
+    )
+    def test_english(self, text: str, expected: list[str]) -> None:
+        assert UNITS(text) == expected
+
+    def test_letters_where_there_are_no_spaces(self) -> None:
+        assert units_of("zh")("你好。") == ["你", "好"]
+
+    def test_a_text_that_grows_keeps_its_words(self) -> None:
+        text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
+        cut = [UNITS(text[:end]) for end, letter in enumerate(text) if letter == " "]
+        assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(cut))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "", []),
+        ("", "a", []),
+        ("a b", "", []),
+        ("a b", "a b", [(0, 0), (1, 1)]),
+        ("a b", "a b c", [(0, 0), (1, 1)]),
+        ("a x c", "a c", [(0, 0), (2, 1)]),
+        ("a c", "a x c", [(0, 0), (1, 2)]),
+        ("a x c", "a y c", [(0, 0), (2, 2)]),
+        ("x", "y", []),
+    ],
+)
+def test_matches(before: str, after: str, expected: list[tuple[int, int]]) -> None:
+    assert [*matches(before.split(), after.split())] == expected
+
+
+class TestDisplay:
+    def test_words_count_from_when_they_were_shown_and_committed(self) -> None:
+        assert times(
+            started(0),
+            interim(1, "", " One"),
+            interim(2, " One", " dog"),
+            interim(3, " One dog", " barks"),
+            segment(4, " One dog barks."),
+            ended(4),
+        ) == [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)]
+
+    def test_a_word_that_was_never_shown_before(self) -> None:
+        assert times(interim(1, " One"), segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
+
+    def test_one_that_went_away_counts_from_its_return(self) -> None:
+        events = (interim(1, "", " dog"), interim(2, "", " fog"), interim(3, "", " dog"), interim(4, " dog"))
+        assert times(*events, segment(5, " dog")) == [("dog", 3, 4)]
+        assert display(*events).flickered == 2
+
+    def test_one_that_only_moves_stays(self) -> None:
+        events = (interim(1, "", " dog barks"), interim(2, "", " A dog barks"), segment(3, " A dog barks"))
+        assert times(*events) == [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)]
+        assert display(*events).flickered == 0
+
+    def test_what_segments_have_otherwise_is_revised(self) -> None:
+        its = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
+        assert [(word.text, word.committed.unaware_s) for word in its.words() if word.committed] == [
+            *(("one", 1), ("dog", 2), ("barks", 1))
+        ]
+        assert its.revised() == 1
+        assert its.retractions == 0
+        assert (its.interim, its.final) == ([" One fog barks loud"], [" One dog barks"])
+
+    def test_case_and_punctuation_revise_nothing(self) -> None:
+        assert display(interim(1, " one dog"), segment(2, " One, dog!")).revised() == 0
+
+    def test_committed_text_that_is_taken_back_is_a_retraction(self) -> None:
+        its = display(interim(1, " One"), interim(2, " One dog"), interim(3, " One fog"))
+        assert its.retractions == 1
+
+    def test_a_new_utterance_takes_nothing_back(self) -> None:
+        events = (interim(1, " One"), segment(2, " One."), ended(2), started(3), interim(4, " Two"), ended(5))
+        its = display(*events)
+        assert its.retractions == its.flickered == its.revised() - 1 == 0  # nothing confirms the second
+        assert its.interim == [" One", " Two"]
+
+    def test_segments_may_come_behind_the_end_of_the_utterance(self) -> None:
+        events = (interim(1, " A"), ended(2), started(2), interim(3, " dog"), segment(4, " A"), ended(5))
+        assert times(*events, segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
+
+
+def word(text: str, end_s: float) -> Word:
+    return Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
+
+
+class TestLatencies:
+    def test_from_the_end_of_a_word(self) -> None:
+        shown = display(interim(1, "", " One"), interim(2, " One")).words()
+        assert shown == []  # no segment has confirmed it
+        shown = display(interim(1, "", " One"), interim(2, " One"), segment(3, " One")).words()
+        (its,) = latencies(shown, [word("one", 0.5)], UNITS).words
+        assert (its.text, its.end_s) == ("one", 0.5)
+        assert (its.interim.unaware_s, its.commit.unaware_s) == (0.5, 1.5)
+        assert (its.interim.aware_s, its.commit.aware_s) == (0.5 + SLOW_S, 1.5 + SLOW_S)
+
+    def test_what_has_no_partner_is_counted(self) -> None:
+        shown = display(segment(3, " One fog barks")).words()
+        found = latencies(shown, [word("one", 1), word("dog", 2)], UNITS)
+        assert ([its.text for its in found.words], found.unspoken, found.unheard) == (["one"], 2, 1)
+
+    def test_they_add_up(self) -> None:
+        shown = display(segment(3, " One")).words()
+        one, none = latencies(shown, [word("one", 1)], UNITS), latencies(shown, [], UNITS)
+        both = one + none + Latencies(unheard=3)
+        assert (len(both.words), both.unspoken, both.unheard) == (1, 1, 3)
+
+
+def test_a_spread() -> None:
+    assert Spread.of([]) is None
+    assert Spread.of(range(101)) == Spread(p50=50, p95=95, max=100)
+
+
+class TestSimulation:
+    def test_blocks_and_the_end(self) -> None:
+        session = ScriptedLive([started(0.05), ended(0.25)])
+        steps = [*simulate(session, np.zeros(2500, np.float32), 1000)]
+        assert session.blocks == [1000, 1000, 500]
+        assert [its.samples for its in steps] == [1000, 2000, 2500, 2500]
+        assert [len(its.events) for its in steps] == [1, 0, 0, 1]
+        assert steps[0].moment(steps[0].events[0]).unaware_s == 0.05
+        assert steps[-1].moment(steps[-1].events[0]).unaware_s == 2500 / 16000
+
+    def test_an_empty_stream_is_closed(self) -> None:
+        (step,) = simulate(ScriptedLive([]), np.zeros(0, np.float32), 320)
+        assert step.samples == 0
+
+    def test_calls_wait_for_their_sound_and_for_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
+        # Each call reads the clock before and after; between two calls it stands still.
+        readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
+        monkeypatch.setattr("harken.evaluation.live.perf_counter", lambda: next(readings))
+        steps = [*simulate(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
+        assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
+        assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
+        assert [its.lag_s for its in steps] == [0.5, 1.75, 1.25, 1.5]
