@@ -12,6 +12,7 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import command
+from harken.cli.live_rows import ROWS as LIVE_ROWS
 from harken.cli.timings import ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,14 @@ def first_column(start: str, end: str) -> list[str]:
 
 def test_every_row_is_on_the_page() -> None:
     assert first_column("| row | what |", "The column `ratio`") == [row.label for row in ROWS]
+
+
+def test_every_row_of_live_sessions_is_on_their_page() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = page[page.index("| row | what |") :].replace("&nbsp; ", "")
+    assert [
+        row.label for row in LIVE_ROWS if not row.label.startswith("  ") and f"| {row.label} |" not in page
+    ] == []
 
 
 def test_every_option_is_on_the_page() -> None:

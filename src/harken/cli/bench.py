@@ -1,10 +1,10 @@
-"""``harken bench``: how long transcribing takes, and what drafting brings."""
+"""``harken bench``: how long transcribing takes, what drafting brings, how soon a live session has words."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 
 from harken.api import Recognizer
 from harken.atomic import open_atomic
+from harken.cli.bench_streaming import live_ways, measure_live
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.inputs import STDIN, expand, length_s
 from harken.cli.options import (
@@ -24,6 +25,7 @@ from harken.cli.options import (
     flag,
     load_model,
     model_options,
+    options_of,
 )
 from harken.cli.screen import Screen
 from harken.cli.timings import PLAIN, SPECULATIVE, Measured
@@ -41,6 +43,7 @@ from harken.evaluation import (
     timing,
 )
 from harken.evaluation.normalize import normalizer
+from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
 measuring = partial(flag, section="Measuring")
@@ -53,6 +56,24 @@ measuring = partial(flag, section="Measuring")
     is_flag=True,
     help="Decode with and without drafts, in turns; what drafts is --assistant, by default auto.",
 )
+@measuring(
+    "--streaming",
+    is_flag=True,
+    help="Hear everything as live streams in simulated real time; --delay and --finals may name several.",
+)
+@measuring(
+    "--join",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="With --streaming, join the recordings of a speaker to one stream, S seconds of silence between them.",
+)
+@measuring(
+    "--block-s",
+    type=click.FloatRange(0.001, 60),
+    default=0.02,
+    metavar="S",
+    help="With --streaming, how much sound is fed at a time.",
+)
 @measuring("--repeat", type=click.IntRange(1), default=3, metavar="N", help="Passes; the median counts.")
 @measuring(
     "--limit",
@@ -62,6 +83,7 @@ measuring = partial(flag, section="Measuring")
 )
 @measuring("--json", "json_file", metavar="FILE", help="Write everything to a file as one JSON object.")
 @measuring("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@options_of(StreamOptions)
 @model_options
 @decoding_options
 def command(recordings: Sequence[str], json_file: str | None, **given: Any) -> int:
@@ -72,31 +94,27 @@ def command(recordings: Sequence[str], json_file: str | None, **given: Any) -> i
 
     With --speculative one loaded model decodes everything plainly and with drafts, in turns: times, passes of the
     decoder, how many drafted tokens it accepted, and whether it said the same.
+
+    With --streaming live sessions hear it, in simulated real time: how long after they were spoken words are shown and
+    committed, errors beside those of an offline pass, and cost. The options under Live are those of 'harken listen'.
     """
     options = chosen_options(given)
+    if given["speculative"] and given["streaming"]:
+        raise click.UsageError("--speculative and --streaming exclude each other")
     if given["speculative"]:
         given["assistant"] = given["assistant"] or AUTO
+    if given["streaming"]:
+        live_ways(given)  # these two fail before the work
+        normalizer(None)
     sounds = _sounds(recordings, given["limit"])
     with ExitStack() as stack:
         # Opened first: what cannot be written shows before the work, not after it.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
         screen = stack.enter_context(Screen(given["progress"]))
-        scored = _scored(sounds, screen)
+        measure = measure_live if given["streaming"] else _measure
         recognizer = _load(screen, given)
-        engines = {SPECULATIVE if recognizer.speculator else PLAIN: recognizer}
-        if given["speculative"]:
-            plain = Recognizer(recognizer.backend, recognizer.tokenizer, recognizer.model)
-            engines = {PLAIN: plain, **engines}
-        turns, stop = _take_turns(screen, engines, sounds, options, given["repeat"])
-        measured = Measured(
-            by=provenance(options, **_engine(given)),
-            recognizer=recognizer,
-            repeats=given["repeat"],
-            timings={name: timing(turns, name, options, scored=scored) for name in engines},
-            partings=partings(turns, *engines) if len(engines) == 2 else (),
-            failures=failures(turns),
-            complete=stop is None,
-        )
+        by = provenance(options, **_engine(given))
+        measured, stop = measure(screen, recognizer, sounds, options, given, by)
         for failure in measured.failures:
             screen.note(f"harken: {failure.reason}")
         if write:
@@ -106,6 +124,33 @@ def command(recordings: Sequence[str], json_file: str | None, **given: Any) -> i
     if stop:
         raise Stop(stop.code, f"{stop} after {measured.recordings} of {len(sounds)} recordings")
     return SOME_FAILED if measured.failures else 0
+
+
+def _measure(
+    screen: Screen,
+    recognizer: Recognizer,
+    sounds: Sequence[Sound],
+    options: TranscribeOptions,
+    given: Mapping[str, Any],
+    by: Mapping[str, Any],
+) -> tuple[Measured, Stop | None]:
+    """Transcribe everything; how long it took, and what ended it early."""
+    scored = _scored(sounds, screen)
+    engines = {SPECULATIVE if recognizer.speculator else PLAIN: recognizer}
+    if given["speculative"]:
+        plain = Recognizer(recognizer.backend, recognizer.tokenizer, recognizer.model)
+        engines = {PLAIN: plain, **engines}
+    turns, stop = _take_turns(screen, engines, sounds, options, given["repeat"])
+    measured = Measured(
+        by=by,
+        recognizer=recognizer,
+        repeats=given["repeat"],
+        timings={name: timing(turns, name, options, scored=scored) for name in engines},
+        partings=partings(turns, *engines) if len(engines) == 2 else (),
+        failures=failures(turns),
+        complete=stop is None,
+    )
+    return measured, stop
 
 
 def _sounds(names: Sequence[str], limit: int | None) -> list[Sound]:

@@ -1,0 +1,324 @@
+"""Streams made of recordings, takes of live sessions over them, and ``harken bench --streaming``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jiwer")
+pytest.importorskip("whisper_normalizer")
+
+from audio_files import KINDS
+from faces import Face
+from harken import Recognizer, TranscribeOptions
+from harken.cli.exits import Stop
+from harken.evaluation import Entry, Failure, Sound
+from harken.evaluation.joined import Reel, join, spoken
+from harken.evaluation.live_takes import LiveTake, LiveTurn, hear, take_live
+from harken.evaluation.live_timing import live_timing
+from harken.results import Word
+from harken.streaming import Event
+from live_script import ScriptedLive, ended, interim, segment, started
+from models import TOKENIZER
+from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+
+SAID = ("One dog.", "A big house")
+SCRIPT = (
+    started(0.0),
+    interim(0.3, " One", " fog"),
+    interim(0.5, " One dog."),
+    segment(0.6, " One dog."),
+    ended(0.6),
+    started(0.7),
+    interim(0.9, " A pig", " house"),
+    segment(1.2, " A big house"),
+    ended(1.2),
+)
+WORDS = tuple(
+    Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
+    for end_s, text in ((0.2, "One"), (0.4, "dog"), (0.8, "A"), (0.9, "big"), (1.0, "mouse"))
+)
+
+
+@pytest.fixture(autouse=True)
+def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two recordings of one window by one speaker, and a manifest of what is said in them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    folder = Path("talks")
+    folder.mkdir()
+    lines = []
+    for number, text in enumerate(SAID):
+        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        its = {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S, "speaker": "anna"}
+        lines.append(f"{json.dumps(its)}\n")
+    (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def sound(number: int, **changes: Any) -> Sound:
+    entry = Entry(
+        name=f"talks/{number}.wav", path=Path(f"talks/{number}.wav"), text=SAID[number], language="en"
+    )
+    known = {"seconds": WINDOW_S, "speaker": "anna", **changes}
+    fields = {name: getattr(entry, name) for name in ("name", "path", "text", "language")}
+    return Sound(entry=Entry(**{**fields, **known}), referenced=True)
+
+
+class TestReels:
+    def test_a_speaker_is_one_stream(self) -> None:
+        (reel,) = join([sound(0), sound(1)], 0.3)
+        entry = reel.entry
+        assert (entry.name, entry.text, entry.language) == ("talks/anna", "One dog. A big house", "en")
+        assert entry.seconds == pytest.approx(2 * WINDOW_S + 0.3)
+        assert reel.referenced
+        first, second = reel.load()
+        samples = round(WINDOW_S * 16000)
+        assert (len(first), len(second)) == (samples + 4800, samples)
+        assert not first[samples:].any()
+        assert first[:samples].any()
+
+    def test_one_recording_stays_what_it_is(self) -> None:
+        (reel,) = join([sound(0)], 0.3)
+        assert reel.entry == sound(0).entry
+        (samples,) = reel.load()
+        assert len(samples) == round(WINDOW_S * 16000)
+
+    def test_who_speaks_where_and_in_which_language_tells_streams_apart(self) -> None:
+        others = (
+            sound(1, speaker="berta"),
+            sound(0, name="walks/0.wav"),
+            sound(1, language="de"),
+            sound(1, speaker=None),
+        )
+        reels = join([sound(0), *others, sound(1)], 0.0)
+        assert sorted(len(reel.sounds) for reel in reels) == [1, 1, 1, 1, 2]
+
+    def test_a_length_that_is_not_known(self) -> None:
+        assert Reel(sounds=(sound(0), sound(1, seconds=None))).entry.seconds is None
+
+    def test_words_have_the_times_of_the_stream(self) -> None:
+        class Aligned(Recognizer):
+            """Finds every text in the middle of its recording."""
+
+            def align(self, audio: Any, text: str, *options: Any, **changes: Any) -> tuple[Word, ...]:
+                asked.append(text)
+                return (Word(start_s=0.1, end_s=0.2, text=text, probability=1.0),)
+
+        asked: list[str] = []
+        recognizer = Aligned(Recital(line(0)), TOKENIZER, "recital")
+        reel = Reel(sounds=(sound(0), sound(1, text="A BIG HOUSE")), gap_s=0.3)
+        words = spoken(recognizer, reel, reel.load(), TranscribeOptions())
+        assert asked == ["One dog.", "a big house"]
+        assert [its.end_s for its in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
+
+    def test_where_the_text_is_not_known_they_are_transcribed(self) -> None:
+        recognizer = Recognizer(Recital(line(0, " One dog", WINDOW_STEPS)), TOKENIZER, "recital")
+        reel = Reel(sounds=(Sound(entry=sound(0, text="").entry, referenced=False),))
+        options = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
+        words = spoken(recognizer, reel, reel.load(), options)
+        assert "".join(its.text for its in words) == " One dog"
+
+
+class TestTakes:
+    def test_what_came_of_a_session(self) -> None:
+        take = hear(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, "english")
+        assert (take.interim, take.final) == (" One dog.  A pig house", " One dog. A big house")
+        assert (take.retractions, take.flickered, take.revised, take.updates, take.loads) == (0, 1, 1, 5, 0)
+        found = take.latencies
+        assert (len(found.words), found.unspoken, found.unheard) == (4, 1, 1)
+        delays = [(its.text, its.interim.unaware_s, its.commit.unaware_s) for its in found.words]
+        expected = [("one", 0.1, 0.1), ("dog", 0.1, 0.1), ("a", 0.1, 0.1), ("big", 0.3, 0.3)]
+        for (text, *got), (word, *wanted) in zip(delays, expected, strict=True):
+            assert (text, got) == (word, pytest.approx(wanted))
+        assert all(its.commit.aware_s >= its.commit.unaware_s for its in found.words)
+        assert take.cost.audio_s == 1.5
+        assert 0 < take.cost.wall_s < 1
+
+    def test_sessions_take_turns_and_the_middle_pass_counts(self) -> None:
+        turns, order = takes(repeats=3)
+        assert [turn.reel.entry.name for turn in turns] == ["talks/0.wav", "talks/1.wav"]
+        assert [len(its) for its in turns[0].takes.values()] == [3, 3]
+        # Both warm up, and then begin in turn.
+        assert "".join(order) == "ab" + "abbaab" + "baabba"
+        told = live_timing(turns, "a", TranscribeOptions())
+        assert len(told.takes) == 2
+        assert told.cost.audio_s == pytest.approx(2 * WINDOW_S)
+        middle = sorted(its.cost.wall_s for its in turns[0].takes["a"])[1]
+        assert told.takes[0].cost.wall_s == middle
+
+    def test_errors_of_what_is_known(self) -> None:
+        turns, _ = takes(repeats=1)
+        told = live_timing(turns, "a", TranscribeOptions())
+        assert told.final
+        assert told.offline
+        assert (told.final.tally.errors, told.final.tally.reference) == (3 + 2, 5)
+        assert told.offline.rate == 0
+        assert told.excess is None  # relative to nothing
+        assert told.flicker == pytest.approx(2 / 10)
+
+    def test_nothing_at_all(self) -> None:
+        told = live_timing([], "a", TranscribeOptions())
+        assert (told.commit_aware, told.final, told.flicker) == (None, None, None)
+
+    def test_a_recording_that_fails(self) -> None:
+        Path("talks/0.wav").write_text("Dear diary")
+        failure, turn = outcomes(repeats=1)[0]
+        assert isinstance(failure, Failure)
+        assert failure.entry.name == "talks/0.wav"
+        assert isinstance(turn, LiveTurn)
+
+
+def outcomes(repeats: int) -> tuple[list[LiveTurn | Failure], list[str]]:
+    """Two sessions that say all of `SCRIPT` over each recording, and in which order they were opened."""
+    order: list[str] = []
+
+    def opening(name: str) -> Any:
+        def open_session(options: TranscribeOptions) -> ScriptedLive:
+            assert options.language == "en"
+            order.append(name)
+            return ScriptedLive(SCRIPT)
+
+        return open_session
+
+    turns = take_live(
+        reciting(),
+        {name: opening(name) for name in "ab"},
+        [Reel(sounds=(sound(number),)) for number in range(2)],
+        TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=()),
+        block_samples=320,
+        repeats=repeats,
+    )
+    return [*turns], order
+
+
+def takes(repeats: int) -> tuple[list[LiveTurn], list[str]]:
+    found, order = outcomes(repeats)
+    return [its for its in found if isinstance(its, LiveTurn)], order
+
+
+class Reciting(Recognizer):
+    """Transcribes by heart, aligns everything with the end of the sound, and streams `SCRIPT`."""
+
+    opened: list[dict[str, Any]]
+
+    def align(self, audio: Any, text: str, *options: Any, **changes: Any) -> tuple[Word, ...]:
+        return tuple(Word(start_s=0.0, end_s=0.1, text=word, probability=1.0) for word in text.split())
+
+    def stream(self, *options: Any, **changes: Any) -> Any:
+        self.opened.append(changes)
+        return ScriptedLive(SCRIPT)
+
+
+def reciting(said: Sequence[str] = SAID) -> Reciting:
+    """A model that says the texts one after another; what is joined, at once."""
+    its = Reciting(Recital(*(line(0, text, WINDOW_STEPS) for text in said)), TOKENIZER, "recital")
+    its.opened = []
+    return its
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
+    return Face(capsys, monkeypatch)
+
+
+OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
+
+
+def bench(face: Face, *arguments: str, said: Sequence[str] = SAID) -> tuple[Any, Reciting]:
+    recognizer = reciting(said)
+    face.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+    return face.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
+
+
+def figures(text: str) -> dict[str, list[str]]:
+    """Lines of the table by their labels."""
+    rows = (re.split(r"  +", line.strip()) for line in text.splitlines())
+    return {label: cells for label, *cells in rows if cells}
+
+
+class TestCommand:
+    def test_the_table(self, face: Face) -> None:
+        outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
+        assert (outcome.code, outcome.err) == (0, "")
+        head, streams, ways, *_ = outcome.out.splitlines()
+        assert (head, streams) == ("recital, by heart", "2 streams of 2 recordings: 1.0 s of sound")
+        assert ways.split() == ["low", "streamed", "medium", "streamed"]
+        rows = figures(outcome.out)
+        assert rows["window, hop, history, s"] == ["2, 0.5, 4", "2, 0.5, 4"]
+        assert rows["WER offline, %"] == ["0.00", "0.00"]
+        assert rows["WER of the segments, %"] == ["100.00", "100.00"]
+        assert rows["committed text taken back"] == ["0", "0"]
+        assert rows["words timed"] == ["5", "5"]
+        asked = [(its["delay"], its["finals"]) for its in recognizer.opened]
+        assert {*asked} == {("low", "streamed"), ("medium", "streamed")}
+        assert recognizer.opened[-1]["vad"] is False  # options of the transcription go along
+
+    def test_joined(self, face: Face) -> None:
+        outcome, _ = bench(face, "--join", "0.0", "--json", "out.json", said=["One dog. A big house"])
+        assert "1 stream of 2 recordings: 1.0 s of sound\n" in outcome.out
+        told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        (stream,) = told["streams"]
+        assert stream["audio"] == "talks/anna"
+        assert stream["low exact"]["final"] == "One dog. A big house"
+
+    def test_json_holds_everything(self, face: Face) -> None:
+        bench(face, "--hop", "40", "--json", "out.json")
+        told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        assert [*told] == ["by", "engine", "complete", "repeats", "settings", "streams", "failed"]
+        (its,) = told["settings"].values()
+        assert (its["options"]["hop"], its["setting"]["window_frames"]) == (40, 200)
+        assert its["words"] == {"timed": 5, "unspoken": 5, "unheard": 0}
+        assert its["commit"]["aware"]["p50"] >= its["commit"]["unaware"]["p50"]
+        assert its["cost"]["audio_s"] == pytest.approx(2 * WINDOW_S)
+        slowest = [word["commit"]["aware_s"] for word in its["slowest"]]
+        assert slowest == sorted(slowest, reverse=True)
+
+    def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
+        Path("talks/1.wav").write_text("Dear diary")
+        outcome, _ = bench(face)
+        assert outcome.code == 1
+        assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
+        assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
+
+    def test_an_interruption_shows_what_was_done(self, face: Face) -> None:
+        def interrupted(session: Any, samples: Any, *rest: Any) -> LiveTake:
+            heard.append(len(samples))
+            if len(heard) > 2:
+                raise Stop(130, "interrupted")
+            return hear(session, samples, *rest)
+
+        heard: list[int] = []
+        face.monkeypatch.setattr("harken.evaluation.live_takes.hear", interrupted)
+        outcome, _ = bench(face, "--json", "out.json")
+        assert (outcome.code, outcome.err) == (130, "harken: interrupted after 1 of 2 recordings\n")
+        assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
+        assert json.loads(Path("out.json").read_text(encoding="utf-8"))["complete"] is False
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            (["--speculative"], "harken: --speculative and --streaming exclude each other"),
+            (["--delay", "low,soon"], "harken: delay='soon': allowed is minimal, low, medium, high, or"),
+            (["--finals", "rough"], "harken: finals='rough': allowed is exact or streamed"),
+            (["--join", "-1"], "harken: Invalid value for '--join'"),
+        ],
+    )
+    def test_refusals_before_the_work(self, face: Face, arguments: list[str], complaint: str) -> None:
+        face.recites(line(0))
+        outcome = face.run("bench", "talks", "--streaming", *arguments)
+        assert (outcome.out, face.loaded) == ("", [])
+        assert outcome.code == 2
+        assert outcome.err.startswith(complaint)
+
+
+def test_events_of_the_script_are_in_order() -> None:
+    samples = [event.emitted_samples for event in SCRIPT]
+    assert samples == sorted(samples)
+    assert all(isinstance(event, Event) for event in SCRIPT)
