@@ -1,0 +1,340 @@
+"""What a word waits for, what a machine can keep, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harken.audio.mel import LogMel
+from harken.audio.vad import CHUNK_SAMPLES, Regions, VadOptions
+from harken.errors import OptionError
+from harken.streaming import Setting, StreamOptions
+from harken.streaming.budget import UTILISATION, Bound, Budget, Cost, fresh_tokens, measure, onset_s, percentile
+from harken.streaming.options import DELAYS
+from harken.streaming.presets import (
+    NOISY_FRAMES,
+    PRESETS,
+    QUIET_FRAMES,
+    USUAL_FRAMES,
+    adapted,
+    ladder,
+    overridden,
+)
+from harken.types import SAMPLE_RATE
+
+LAPTOP = Cost(base_s=0.02, frame_s=0.0002, token_s=0.003)
+STANDING_STILL = Cost()
+
+
+def times(cost: Cost, factor: float) -> Cost:
+    return Cost(base_s=cost.base_s * factor, frame_s=cost.frame_s * factor, token_s=cost.token_s * factor)
+
+
+def budget(cost: Cost = LAPTOP, **changes: object) -> Budget:
+    return Budget(cost=cost, options=StreamOptions(**changes))  # type: ignore[arg-type]
+
+
+# --- what a word waits for ---------------------------------------------------------------------------------
+
+
+def heard_at(setting: Setting) -> Iterator[tuple[int, int]]:
+    """Sample at which each window can be heard, and the sample that it ends at, by feeding one at a time."""
+    mel, frames, update = LogMel(), 0, 0
+    for fed in range(1, 3 * SAMPLE_RATE):
+        frames += mel.feed(np.zeros(1, np.float32)).shape[1]
+        end = setting.window_frames + update * setting.hop_frames
+        if frames > end:  # one more than the window: what the convolutions see behind it
+            yield fed, end * 160
+            update += 1
+
+
+@pytest.mark.parametrize("agreement", [1, 3])
+@pytest.mark.parametrize("hold_frames", [0, 37])
+def test_no_word_waits_longer_than_the_bound_and_one_waits_as_long(hold_frames: int, agreement: int) -> None:
+    setting = Setting(
+        window_frames=40, hop_frames=20, history_frames=0, hold_frames=hold_frames, agreement=agreement
+    )
+    updates = [*heard_at(setting)]
+    bound = Budget(min_speech_s=0).bound(setting)
+    committing, showing = 0, 0
+    for spoken in range(updates[0][1], updates[4][1]):  # where a word ends
+        saying = [fed for fed, end in updates if end >= spoken + hold_frames * 160]
+        committing = max(committing, saying[agreement - 1] - spoken)
+        showing = max(showing, next(fed for fed, end in updates if end >= spoken) - spoken)
+    # The longest wait is that of a word which ends one sample behind a window.
+    assert committing == round(bound.wait_s * SAMPLE_RATE) - 1
+    assert showing == round(bound.interim_wait_s * SAMPLE_RATE) - 1
+
+
+def test_of_the_presets() -> None:
+    waits_ms = {name: Budget().bound(preset).wait_s * 1000 for name, preset in PRESETS.items()}
+    assert waits_ms == pytest.approx({"minimal": 612.5, "low": 1412.5, "medium": 2012.5, "high": 4012.5})
+    shown_ms = {name: Budget().bound(preset).interim_wait_s * 1000 for name, preset in PRESETS.items()}
+    assert shown_ms == pytest.approx({"minimal": 312.5, "low": 512.5, "medium": 512.5, "high": 1012.5})
+
+
+def test_a_word_near_the_edge_is_not_shown_yet_but_hold_covers_that() -> None:
+    setting = Setting(hop_frames=50, hold_frames=30)
+    bound = Budget(margin_frames=20).bound(setting)
+    assert bound.interim_wait_s == pytest.approx(0.7125)
+    assert bound.wait_s == pytest.approx(0.8125)
+    assert Budget(margin_frames=40).bound(setting).wait_s == pytest.approx(0.9125)
+
+
+@pytest.mark.parametrize("min_speech_s", [0.0, 0.1, 0.128, 0.32, 1.0])
+def test_an_utterance_begins_no_later_than_said(min_speech_s: float) -> None:
+    regions, chunks = Regions(VadOptions(min_speech_s=min_speech_s)), 0
+    regions.feed([0.0] * 40)
+    while regions.speaking_since is None:
+        regions.feed([1.0])
+        chunks += 1
+    late_s = (
+        CHUNK_SAMPLES / SAMPLE_RATE
+    )  # speech began just after a chunk did, and did not suffice for that one
+    assert onset_s(min_speech_s) == pytest.approx(chunks * CHUNK_SAMPLES / SAMPLE_RATE + late_s)
+
+
+def test_the_beginning_of_an_utterance_counts_where_it_is_what_lasts_longest() -> None:
+    quick = Setting(window_frames=20, hop_frames=10, hold_frames=0)
+    assert Budget().bound(quick).interim_wait_s == onset_s(0.1) == pytest.approx(0.16)
+    assert Budget(min_speech_s=0).bound(quick).interim_wait_s == pytest.approx(0.1125)
+    assert Budget().bound(PRESETS["low"]).interim_wait_s == pytest.approx(0.5125)
+
+
+# --- what is computed --------------------------------------------------------------------------------------
+
+
+class Machine:
+    """Takes as long as its cost says, and a little longer now and then."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost, self.now_s, self.calls = cost, 0.0, 0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def update(self, window_frames: int, tokens: int) -> None:
+        first = self.calls % 5 == 0
+        self.calls += 1
+        self.now_s += self.cost.update_s(window_frames, tokens) * (10 if first else 1 + 0.01 * (self.calls % 5))
+
+
+def test_a_machine_is_measured_by_its_slow_updates_but_not_by_its_first() -> None:
+    machine = Machine(LAPTOP)
+    cost = measure(machine.update, machine.clock, repeats=4)
+    assert machine.calls == 15
+    for window_frames, tokens in ((100, 4), (300, 4), (600, 4), (100, 24), (300, 12)):
+        actual_s = LAPTOP.update_s(window_frames, tokens)
+        assert actual_s <= cost.update_s(window_frames, tokens) <= 1.06 * actual_s
+
+
+def test_between_two_windows_no_update_costs_more_than_said() -> None:
+    now_s = 0.0
+
+    def update(window_frames: int, tokens: int) -> None:
+        nonlocal now_s
+        now_s += 0.01 + 1e-7 * window_frames * (window_frames + 400) + 0.002 * tokens
+
+    cost = measure(update, lambda: now_s)
+    for window_frames in range(100, 601, 20):
+        before_s = now_s
+        update(window_frames, 10)
+        assert now_s - before_s <= cost.update_s(window_frames, 10) + 1e-9
+
+
+def test_nothing_falls_with_size_and_nothing_costs_anything_where_time_stands_still() -> None:
+    ticks = iter(range(1000))
+    falling = measure(lambda window, tokens: None, lambda: -(float(next(ticks)) ** 2))
+    assert falling.base_s >= 0
+    assert falling.frame_s >= 0
+    assert falling.token_s >= 0
+    assert measure(lambda window, tokens: None, float) == STANDING_STILL
+
+
+def test_percentile() -> None:
+    assert percentile([3.0, 1.0, 2.0]) == 3.0
+    assert percentile([*map(float, range(1, 101))]) == 95.0
+
+
+def test_an_update_may_have_to_say_all_again_that_is_not_committed() -> None:
+    assert fresh_tokens(PRESETS["low"]) == 9  # 1.4 s at 6 tokens a second
+    assert fresh_tokens(PRESETS["high"]) == 24
+
+
+def test_windows_that_adapt_are_budgeted_at_their_longest() -> None:
+    low = PRESETS["low"]
+    fixed, adapting = (budget(adaptive=adaptive).bound(low) for adaptive in (False, True))
+    assert adapting.process_s - fixed.process_s == pytest.approx(LAPTOP.frame_s * 100)
+    assert adapting.wait_s == fixed.wait_s
+    assert budget(adaptive=False).bound(adapted(low, NOISY_FRAMES)) == adapting
+
+
+def test_a_bound_reads_as_a_line() -> None:
+    bound = Bound(wait_s=1.4125, interim_wait_s=0.5125, process_s=0.1, hop_s=0.5)
+    assert str(bound) == (
+        "shown within 0.61 s, committed within 1.51 s (1412 ms of waiting + 101 ms of computing)"
+    )
+    assert bound.total_s == pytest.approx(1.5125)
+    assert bound.total_ms == 1513
+    assert bound.utilisation == pytest.approx(0.2)
+    assert bound.sustainable
+    assert not replace(bound, process_s=0.41).sustainable
+
+
+# --- presets -----------------------------------------------------------------------------------------------
+
+
+def test_every_delay_has_a_preset() -> None:
+    assert tuple(PRESETS) == DELAYS
+
+
+def test_the_ladder_goes_down_step_by_step_through_the_presets() -> None:
+    rungs = ladder()
+    assert [rungs.index(preset) for preset in PRESETS.values()] == [24, 16, 8, 0]
+    waits_s = [Budget().bound(rung).wait_s for rung in rungs]
+    assert waits_s == sorted(waits_s, reverse=True)
+    windows = [rung.window_frames for rung in rungs]
+    assert windows == sorted(windows, reverse=True)
+
+
+def test_what_options_say_replaces_what_the_delay_says() -> None:
+    low = PRESETS["low"]
+    assert overridden(low, StreamOptions()) == low
+    changed = overridden(low, StreamOptions(window=240, hop=60, history=500, hold=70, agreement=3))
+    assert changed == Setting(window_frames=240, hop_frames=60, history_frames=500, hold_frames=70, agreement=3)
+    assert overridden(low, StreamOptions(window=40)) == replace(low, window_frames=40, hop_frames=40)
+    assert overridden(low, StreamOptions(hop=300)) == replace(low, window_frames=300, hop_frames=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("window", 0),
+        ("window", 41),
+        ("window", 2000),
+        ("hop", 0),
+        ("hop", 51),
+        ("hop", 251),
+        ("hop", 5000),
+        ("history", 3002),
+        ("hold", -1),
+        ("agreement", 0),
+    ],
+)
+def test_an_option_that_is_not_allowed_is_named(name: str, value: int) -> None:
+    with pytest.raises(OptionError, match=f"^{name}={value}: allowed is ") as error:
+        overridden(PRESETS["low"], StreamOptions(**{name: value}))  # type: ignore[arg-type]
+    assert error.value.field == name
+
+
+@pytest.mark.parametrize("setting", ladder())
+def test_windows_follow_the_noise_and_nothing_else_does(setting: Setting) -> None:
+    quiet, usual, noisy = (adapted(setting, frames) for frames in (QUIET_FRAMES, USUAL_FRAMES, NOISY_FRAMES))
+    assert usual == setting
+    assert quiet.window_frames < setting.window_frames < noisy.window_frames
+    assert min(window.look_ahead_frames for window in (quiet, noisy)) >= setting.hop_frames
+    for window in (quiet, noisy):
+        assert replace(window, window_frames=setting.window_frames) == setting
+
+
+def test_windows_adapt_within_what_is_allowed() -> None:
+    assert adapted(PRESETS["low"], QUIET_FRAMES).window_frames == 100
+    assert adapted(PRESETS["low"], NOISY_FRAMES).window_frames == 300
+    tight = Setting(window_frames=60, hop_frames=60)
+    assert adapted(tight, QUIET_FRAMES) == tight
+    assert adapted(Setting(window_frames=1000), NOISY_FRAMES).window_frames == 1000
+
+
+# --- what can be kept --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DELAYS)
+def test_a_name_stands_for_its_preset(name: str) -> None:
+    plan = budget(delay=name).choose()
+    assert plan.setting == PRESETS[name]
+    assert plan.bound == budget().bound(PRESETS[name])
+    assert budget(delay=name, hold=5).choose().setting.hold_frames == 5
+
+
+@pytest.mark.parametrize("factor", [0, 1, 3, 5, 6])
+def test_milliseconds_are_kept_and_more_of_them_are_not_worse(factor: int) -> None:
+    waits_s, windows = [], []
+    least_ms = refused_at(times(LAPTOP, factor))
+    for delay_ms in range(least_ms, 6000, 150):
+        plan = budget(times(LAPTOP, factor), delay=str(delay_ms)).choose()
+        assert plan.bound.total_ms <= delay_ms
+        assert plan.bound.sustainable
+        assert plan.bound == budget(times(LAPTOP, factor)).bound(plan.setting)
+        waits_s.append(plan.bound.total_s)
+        windows.append(plan.setting.window_frames)
+    assert windows == sorted(windows)
+    assert waits_s[0] < waits_s[-1]
+
+
+def refused_at(cost: Cost) -> int:
+    """Milliseconds that the machine says it needs at least; it refuses one less."""
+    with pytest.raises(OptionError, match="delay='1': allowed is at least ") as error:
+        budget(cost, delay="1").choose()
+    least_ms = int(re.findall(r"at least (\d+) ms", str(error.value))[0])
+    with pytest.raises(OptionError, match=f"at least {least_ms} ms"):
+        budget(cost, delay=str(least_ms - 1)).choose()
+    return least_ms
+
+
+def test_milliseconds_get_the_best_setting_that_keeps_them() -> None:
+    high = budget().bound(PRESETS["high"])
+    assert budget(delay=str(high.total_ms)).choose().setting == PRESETS["high"]
+    assert budget(delay="60000").choose().setting == PRESETS["high"]
+    shorter = budget(delay=str(high.total_ms - 1)).choose().setting
+    assert PRESETS["medium"].window_frames < shorter.window_frames < PRESETS["high"].window_frames
+    low = budget().bound(PRESETS["low"])
+    chosen = budget(delay=str(low.total_ms + 100)).choose()
+    assert chosen.setting.window_frames >= PRESETS["low"].window_frames
+    assert low.total_s < chosen.bound.total_s <= low.total_s + 0.1, "what is left is spent on hold"
+
+
+def test_what_is_said_about_the_setting_stays_where_milliseconds_are_kept() -> None:
+    setting = budget(delay="1500", hold=40, hop=60, history=100).choose().setting
+    assert (setting.hold_frames, setting.hop_frames, setting.history_frames) == (40, 60, 100)
+    assert budget(delay="1500", window=80).choose().setting.window_frames == 80
+
+
+def test_a_delay_that_cannot_be_kept_is_refused_with_one_that_can() -> None:
+    with pytest.raises(OptionError) as error:
+        budget(delay="200").choose()
+    assert str(error.value) == (
+        "delay='200': allowed is at least 675 ms on this machine: 612 ms of waiting + 63 ms of computing "
+        "at the smallest setting"
+    )
+
+
+def test_a_slow_machine_refuses_names_and_says_which_it_can() -> None:
+    slow = replace(LAPTOP, base_s=0.3)
+    with pytest.raises(OptionError) as error:
+        budget(slow, delay="minimal").choose()
+    assert error.value.allowed.startswith("low, high, or at least ")
+    assert error.value.allowed.endswith("an update takes 342 ms, more than 80% of the 300 ms between two")
+    assert budget(slow, delay="high").choose().setting == PRESETS["high"]
+    least_ms = refused_at(slow)
+    plan = budget(slow, delay=str(least_ms)).choose()
+    assert plan.setting.hop_frames > PRESETS["minimal"].hop_frames, "fewer updates are what it can keep up"
+    assert plan.bound.utilisation <= UTILISATION
+
+
+def test_a_machine_that_can_keep_no_name_says_so() -> None:
+    with pytest.raises(
+        OptionError, match=r"^delay='low': allowed is at least [0-9]+ ms on this machine: an update"
+    ):
+        budget(times(LAPTOP, 5), delay="low").choose()
+
+
+@pytest.mark.parametrize("delay", ["low", "2000"])
+def test_a_machine_that_is_too_slow_for_anything_says_so(delay: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"none on this machine, with this model: an update takes [0-9]+ ms, more"
+    ):
+        budget(times(LAPTOP, 100), delay=delay).choose()

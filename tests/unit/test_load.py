@@ -1,0 +1,143 @@
+"""How far behind a machine is, what it leaves out, and when it does everything again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harken.streaming import Setting
+from harken.streaming.load import CALM_S, LEVELS, Level, LevelChange, Load, apply
+from harken.streaming.presets import NOISY_FRAMES, PRESETS, QUIET_FRAMES, adapted, ladder
+
+LOW = PRESETS["low"]
+
+
+def drive(
+    load: Load, compute_s: Callable[[Setting], float], until_s: float, from_s: float = 0.0
+) -> list[tuple[float, int]]:
+    """Have updates booked as they come due, and return when the level changed, and to what."""
+    now_s, changes = from_s, []
+    while now_s < until_s:
+        setting = apply(load.level, LOW)
+        now_s += setting.hop_frames / 100
+        if change := load.book(now_s, compute_s(setting)):
+            assert change == LevelChange(level=load.level, lag_s=load.lag_s, detail=LEVELS[load.level].detail)
+            changes.append((round(now_s, 3), change.level))
+    return changes
+
+
+# --- the queue ---------------------------------------------------------------------------------------------
+
+
+def test_work_waits_for_the_work_before_it() -> None:
+    load = Load(LOW)
+    lags_s = []
+    for arrival_s, compute_s in ((1.0, 0.4), (1.5, 0.7), (2.0, 0.1), (2.5, 0.1), (9.0, 0.2)):
+        load.book(arrival_s, compute_s)
+        lags_s.append(load.lag_s)
+    assert lags_s == pytest.approx([0.4, 0.7, 0.3, 0.1, 0.2])
+
+
+def test_where_time_stands_still_nothing_changes() -> None:
+    load = Load(LOW)
+    assert drive(load, lambda setting: 0.0, 3600) == []
+    assert (load.level, load.lag_s) == (0, 0.0)
+
+
+def test_a_machine_that_keeps_up_is_left_alone() -> None:
+    assert drive(Load(LOW), lambda setting: 0.49, 600) == []
+
+
+def test_one_late_update_changes_nothing_and_two_do() -> None:
+    load = Load(LOW)
+    assert load.book(1.0, 0.8) is None
+    assert load.book(1.5, 0.1) is None, "it is early again"
+    assert load.book(2.0, 0.8) is None
+    change = load.book(2.5, 0.5)
+    assert change == LevelChange(level=1, lag_s=pytest.approx(0.8), detail="half as many updates")
+
+
+def test_it_goes_down_a_level_at_a_time_and_ends_at_the_last() -> None:
+    load = Load(LOW)
+    changes = drive(load, lambda setting: 3.0, 60)
+    assert [level for _, level in changes] == [1, 2, 3]
+    assert load.lag_s > 30, "nothing is left out to hide that"
+
+
+def test_finals_that_are_not_exact_leave_one_level_less() -> None:
+    load = Load(LOW, most=2)
+    assert [level for _, level in drive(load, lambda setting: 3.0, 60)] == [1, 2]
+
+
+# --- and back ----------------------------------------------------------------------------------------------
+
+
+def test_a_level_that_suffices_is_kept() -> None:
+    load = Load(LOW)
+    assert drive(load, lambda setting: 0.6, 600) == [(1.0, 1)], "at level 0 it would be late again"
+
+
+def test_all_is_done_again_some_seconds_after_it_could_have_been() -> None:
+    load = Load(LOW)
+    assert [level for _, level in drive(load, lambda setting: 3.0, 20)] == [1, 2, 3]
+    behind_s = load.lag_s
+    changes = drive(load, lambda setting: 0.1, 200, from_s=20.0)
+    assert [level for _, level in changes] == [2, 1, 0]
+    assert changes[0][0] >= 20 + behind_s + CALM_S - 1
+    assert changes[1][0] - changes[0][0] == pytest.approx(CALM_S + 1), "an update a second"
+    assert changes[2][0] - changes[1][0] == pytest.approx(CALM_S + 1)
+
+
+def test_calm_has_to_last() -> None:
+    load = Load(LOW)
+    for arrival_s in (0.5, 1.0):
+        load.book(arrival_s, 0.9)
+    assert load.level == 1
+    for second in range(3, 60):
+        compute_s = 0.6 if second % 4 == 0 else 0.05  # more than half of a hop of level 0
+        assert load.book(float(second), compute_s) is None
+    assert load.level == 1
+
+
+# --- what is left out --------------------------------------------------------------------------------------
+
+
+def test_what_stays_is_left_out_last() -> None:
+    assert LEVELS[0] == Level(detail="all that was asked for")
+    assert [level.exact_finals for level in LEVELS] == [True, True, True, False]
+    assert [level.shortest_window for level in LEVELS] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("window_frames", [QUIET_FRAMES, NOISY_FRAMES])
+@pytest.mark.parametrize("setting", ladder())
+def test_each_level_encodes_less_sound_a_second_and_holds_words_as_before(
+    setting: Setting, window_frames: int
+) -> None:
+    setting = adapted(setting, window_frames)
+    levels = [apply(level, setting) for level in range(len(LEVELS))]
+    encoded = [level.window_frames / level.hop_frames for level in levels]
+    assert levels[0] == setting
+    assert encoded[0] > encoded[1] >= encoded[2] == encoded[3]
+    for level in levels[1:]:
+        assert level.hop_frames == 2 * setting.hop_frames
+        assert level.look_ahead_frames >= min(50, setting.look_ahead_frames)
+        assert (level.hold_frames, level.agreement) == (setting.hold_frames, setting.agreement)
+
+
+def test_of_low() -> None:
+    assert [(apply(level, LOW).window_frames, apply(level, LOW).hop_frames) for level in range(4)] == [
+        (200, 50),
+        (200, 100),
+        (150, 100),
+        (150, 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "hop", "wide", "doubled"),
+    [(60, 60, 120, 120), (1000, 600, 1000, 950), (1000, 1000, 1000, 1000), (10, 10, 20, 20)],
+)
+def test_settings_at_the_edge_of_what_is_allowed(window: int, hop: int, wide: int, doubled: int) -> None:
+    level = apply(1, Setting(window_frames=window, hop_frames=hop))
+    assert (level.window_frames, level.hop_frames) == (wide, doubled)
