@@ -14,16 +14,9 @@ from harken.audio.vad import CHUNK_SAMPLES, Regions, VadOptions
 from harken.errors import OptionError
 from harken.streaming import Setting, StreamOptions
 from harken.streaming.budget import UTILISATION, Bound, Budget, Cost, fresh_tokens, measure, onset_s, percentile
+from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES, USUAL_FRAMES
 from harken.streaming.options import DELAYS
-from harken.streaming.presets import (
-    NOISY_FRAMES,
-    PRESETS,
-    QUIET_FRAMES,
-    USUAL_FRAMES,
-    adapted,
-    ladder,
-    overridden,
-)
+from harken.streaming.presets import PRESETS, adapted, ladder, overridden
 from harken.types import SAMPLE_RATE
 
 LAPTOP = Cost(base_s=0.02, frame_s=0.0002, token_s=0.003)

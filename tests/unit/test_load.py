@@ -8,7 +8,8 @@ import pytest
 
 from harken.streaming import Setting
 from harken.streaming.load import CALM_S, LEVELS, Level, LevelChange, Load, apply
-from harken.streaming.presets import NOISY_FRAMES, PRESETS, QUIET_FRAMES, adapted, ladder
+from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES
+from harken.streaming.presets import PRESETS, adapted, ladder
 
 LOW = PRESETS["low"]
 

@@ -6,8 +6,9 @@
 
 A word is shown by the first update whose window ends behind it, and windows end every hop. It is committed
 once there is `hold` more sound behind it, and an update for every further hypothesis that has to agree. Half an
-FFT window more is needed at the edge of what was heard. docs/streaming.md derives it, and says what it does not
-cover.
+FFT window more is needed at the edge of what was heard. This holds for sessions that do an update as soon as its
+last sample is there, and hear an utterance from its first hop on, in a shorter window until there is a whole one.
+docs/streaming.md derives it, and says what it does not cover.
 
 `T_process` is one update, as measured: where updates take less than a hop, none waits for another.
 """
@@ -21,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from harken.audio.mel import FFT_SAMPLES
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.errors import OptionError
+from harken.streaming.noise import NOISY_FRAMES
 from harken.streaming.options import StreamOptions
-from harken.streaming.presets import NOISY_FRAMES, PRESETS, adapted, ladder, overridden
+from harken.streaming.presets import PRESETS, adapted, ladder, overridden
 from harken.streaming.setting import Setting
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 

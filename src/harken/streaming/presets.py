@@ -8,6 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from harken.errors import OptionError
+from harken.streaming.noise import USUAL_FRAMES
 from harken.streaming.options import StreamOptions
 from harken.streaming.setting import Setting
 from harken.types import FRAMES_PER_STEP
@@ -24,9 +25,6 @@ PRESETS: Mapping[str, Setting] = MappingProxyType(
 
 RUNGS = 8
 """Steps from one preset to the next for those who ask for milliseconds."""
-
-QUIET_FRAMES, USUAL_FRAMES, NOISY_FRAMES = 100, 200, 300
-"""Windows for what is heard well, as usual, and badly; a setting's own window stands for the usual one."""
 
 _LONGEST_WINDOW = 1000
 _FIELDS = MappingProxyType(
@@ -90,7 +88,7 @@ def adapted(setting: Setting, window_frames: int) -> Setting:
     ----------
     setting : Setting
     window_frames : int
-        `QUIET_FRAMES`, `USUAL_FRAMES` or `NOISY_FRAMES`, or what else is to be heard of what usually is 2 s.
+        From `harken.streaming.noise.window_for`: the window of a setting stands for the usual one.
 
     Returns
     -------
