@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.contract import Floats
-from harken.transcribe.warping import listening, token_starts
+from harken.decoding.listening import listening
+from harken.transcribe.warping import token_starts
 
 
 def plain_token_starts(matrix: Floats) -> list[int]:

@@ -13,12 +13,13 @@ from harken.audio import AudioSource, LogMel, normalize, stream
 from harken.audio.vad import CHUNK_SAMPLES, Regions, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import Decoded
+from harken.decoding.listening import listening
 from harken.errors import OptionError
 from harken.plot.picture import STEP_S, Heard, Mark, Picture, marks_of
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
-from harken.transcribe.warping import listening, token_starts
+from harken.transcribe.warping import token_starts
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding import Hypothesis
+from harken.decoding.listening import listening
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.transcribe.segments import Cut
-from harken.transcribe.warping import listening, token_starts
+from harken.transcribe.warping import token_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

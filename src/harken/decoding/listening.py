@@ -1,0 +1,58 @@
+"""Which part of the sound each token listens to, by the cross-attention of the alignment heads.
+
+Source: openai/whisper, timing.py, find_alignment and median_filter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harken.contract import Floats
+
+FILTER_WIDTH = 7
+# Exchanges that put the median of seven in the middle (Devillard 1998, "Fast median search: an ANSI C
+# implementation", opt_med7).
+_MEDIAN_OF_7 = (
+    (0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4),
+)  # fmt: skip
+
+
+def listening(attention: Floats, steps: int, last: int | None = None) -> Floats:
+    """What each token listens to more than the others do.
+
+    Parameters
+    ----------
+    attention : ndarray of shape (heads, tokens, positions), float32
+        Softmax weights of the alignment heads.
+    steps : int
+        How many of the positions hold sound, at least 1.
+    last : int or None
+        Of how many tokens, counted from the end, it is wanted; all are compared with. None wants all.
+
+    Returns
+    -------
+    ndarray of shape (last or tokens, steps), float32
+        Mean over the heads of the weights among the first `steps` positions, in standard deviations over the
+        tokens, filtered by the median of 7 positions.
+    """
+    heard = attention[:, :, :steps]
+    first = 0 if last is None else heard.shape[1] - last
+    mean_of_heads = np.zeros((heard.shape[1] - first, steps), np.float32)
+    for weights in heard:
+        shares = weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+        deviation = shares.std(axis=0)
+        distinct = (shares[first:] - shares.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        mean_of_heads += _median_of_7(distinct) / np.float32(len(heard))
+    return mean_of_heads
+
+
+def _median_of_7(rows: Floats) -> Floats:
+    """Median of each value and the three to either side of it, mirrored at the ends."""
+    width = rows.shape[-1]
+    if width <= FILTER_WIDTH // 2:
+        return rows
+    padded = np.pad(rows, ((0, 0), (FILTER_WIDTH // 2,) * 2), mode="reflect")
+    lanes = [padded[:, i : i + width] for i in range(FILTER_WIDTH)]
+    for low, high in _MEDIAN_OF_7:
+        lanes[low], lanes[high] = np.minimum(lanes[low], lanes[high]), np.maximum(lanes[low], lanes[high])
+    return lanes[FILTER_WIDTH // 2]
