@@ -9,9 +9,9 @@ import pytest
 from harken.streaming import Setting
 from harken.streaming.load import CALM_S, LEVELS, Level, LevelChange, Load, apply
 from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES
-from harken.streaming.presets import PRESETS, adapted, ladder
+from harken.streaming.presets import adapted, ladder
 
-LOW = PRESETS["low"]
+FIXED = Setting(window_frames=200, hop_frames=50)
 
 
 def drive(
@@ -20,7 +20,7 @@ def drive(
     """Have updates booked as they come due, and return when the level changed, and to what."""
     now_s, changes = from_s, []
     while now_s < until_s:
-        setting = apply(load.level, LOW)
+        setting = apply(load.level, FIXED)
         now_s += setting.hop_frames / 100
         if change := load.book(now_s, compute_s(setting)):
             assert change == LevelChange(level=load.level, lag_s=load.lag_s, detail=LEVELS[load.level].detail)
@@ -32,7 +32,7 @@ def drive(
 
 
 def test_work_waits_for_the_work_before_it() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     lags_s = []
     for arrival_s, compute_s in ((1.0, 0.4), (1.5, 0.7), (2.0, 0.1), (2.5, 0.1), (9.0, 0.2)):
         load.book(arrival_s, compute_s)
@@ -41,17 +41,17 @@ def test_work_waits_for_the_work_before_it() -> None:
 
 
 def test_where_time_stands_still_nothing_changes() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     assert drive(load, lambda setting: 0.0, 3600) == []
     assert (load.level, load.lag_s) == (0, 0.0)
 
 
 def test_a_machine_that_keeps_up_is_left_alone() -> None:
-    assert drive(Load(LOW), lambda setting: 0.49, 600) == []
+    assert drive(Load(FIXED), lambda setting: 0.49, 600) == []
 
 
 def test_one_late_update_changes_nothing_and_two_do() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     assert load.book(1.0, 0.8) is None
     assert load.book(1.5, 0.1) is None, "it is early again"
     assert load.book(2.0, 0.8) is None
@@ -60,14 +60,14 @@ def test_one_late_update_changes_nothing_and_two_do() -> None:
 
 
 def test_it_goes_down_a_level_at_a_time_and_ends_at_the_last() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     changes = drive(load, lambda setting: 3.0, 60)
     assert [level for _, level in changes] == [1, 2, 3]
     assert load.lag_s > 30, "nothing is left out to hide that"
 
 
 def test_finals_that_are_not_exact_leave_one_level_less() -> None:
-    load = Load(LOW, most=2)
+    load = Load(FIXED, most=2)
     assert [level for _, level in drive(load, lambda setting: 3.0, 60)] == [1, 2]
 
 
@@ -75,12 +75,12 @@ def test_finals_that_are_not_exact_leave_one_level_less() -> None:
 
 
 def test_a_level_that_suffices_is_kept() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     assert drive(load, lambda setting: 0.6, 600) == [(1.0, 1)], "at level 0 it would be late again"
 
 
 def test_all_is_done_again_some_seconds_after_it_could_have_been() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     assert [level for _, level in drive(load, lambda setting: 3.0, 20)] == [1, 2, 3]
     behind_s = load.lag_s
     changes = drive(load, lambda setting: 0.1, 200, from_s=20.0)
@@ -91,7 +91,7 @@ def test_all_is_done_again_some_seconds_after_it_could_have_been() -> None:
 
 
 def test_calm_has_to_last() -> None:
-    load = Load(LOW)
+    load = Load(FIXED)
     for arrival_s in (0.5, 1.0):
         load.book(arrival_s, 0.9)
     assert load.level == 1
@@ -126,8 +126,8 @@ def test_each_level_encodes_less_sound_a_second_and_holds_words_as_before(
         assert (level.hold_frames, level.agreement) == (setting.hold_frames, setting.agreement)
 
 
-def test_of_low() -> None:
-    assert [(apply(level, LOW).window_frames, apply(level, LOW).hop_frames) for level in range(4)] == [
+def test_in_frames() -> None:
+    assert [(apply(level, FIXED).window_frames, apply(level, FIXED).hop_frames) for level in range(4)] == [
         (200, 50),
         (200, 100),
         (150, 100),

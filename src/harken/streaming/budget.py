@@ -6,9 +6,9 @@
 
 A word is shown by the first update whose window ends behind it, and windows end every hop. It is committed
 once there is `hold` more sound behind it, and an update for every further hypothesis that has to agree. Half an
-FFT window more is needed at the edge of what was heard. This holds for sessions that do an update as soon as its
-last sample is there, and hear an utterance from its first hop on, in a shorter window until there is a whole one.
-docs/streaming.md derives it, and says what it does not cover.
+FFT window more is needed at the edge of what was heard. This holds for sessions that do an update as soon as
+its last sample is there, and hear an utterance from its first hop on, in shorter windows until there is a whole
+one. docs/streaming.md derives it, and says what it does not cover.
 
 `T_process` is one update, as measured: where updates take less than a hop, none waits for another.
 """
@@ -147,7 +147,7 @@ class Bound:
     @property
     def total_ms(self) -> int:
         """`total_s` in whole milliseconds, rounded up."""
-        return math.ceil(round(self.total_s * _MS, 6))
+        return _up_ms(self.total_s)
 
     @property
     def utilisation(self) -> float:
@@ -162,7 +162,7 @@ class Bound:
     @property
     def terms(self) -> str:
         """What the time to a commit is made of, in words."""
-        wait_ms = round(self.wait_s * _MS)
+        wait_ms = _up_ms(self.wait_s)
         return f"{wait_ms} ms of waiting + {self.total_ms - wait_ms} ms of computing"
 
     @property
@@ -293,6 +293,10 @@ class Budget:
     def _heard_s(self, behind_s: float, hop_s: float) -> float:
         """Until there is a window that ends so much behind a word; an utterance has to have begun, too."""
         return max(behind_s + hop_s + EDGE_S, onset_s(self.min_speech_s))
+
+
+def _up_ms(seconds: float) -> int:
+    return math.ceil(round(seconds * _MS, 6))
 
 
 def _shortest(plans: Sequence[Plan]) -> Bound:
