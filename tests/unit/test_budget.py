@@ -178,7 +178,9 @@ def test_a_bound_reads_as_a_line() -> None:
     assert bound.total_ms == 1513
     assert bound.utilisation == pytest.approx(0.2)
     assert bound.sustainable
-    assert not replace(bound, process_s=0.41).sustainable
+    late = replace(bound, process_s=0.41)
+    assert not late.sustainable
+    assert late.excess == "an update takes 410 ms, more than 80% of the 500 ms between two"
 
 
 # --- presets -----------------------------------------------------------------------------------------------
@@ -316,7 +318,7 @@ def test_a_slow_machine_refuses_names_and_says_which_it_can() -> None:
     assert "minimal" not in can
     with pytest.raises(OptionError) as error:
         budget(slow, delay="minimal").choose()
-    update = "an update takes 342 ms, more than 80% of the 300 ms between two"
+    update = budget(slow).bound(PRESETS["minimal"]).excess
     assert error.value.allowed == f"{', '.join(can)}, or at least {least_ms} ms on this machine: {update}"
     assert budget(slow, delay="high").choose().setting == PRESETS["high"]
     plan = budget(slow, delay=str(least_ms)).choose()
