@@ -189,3 +189,10 @@ class TestSimulation:
         assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
         assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
         assert [its.lag_s for its in steps] == [0.5, 1.75, 1.25, 1.5]
+
+    def test_as_if_one_core_did_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Closing takes two processors 0.25 s."""
+        monkeypatch.setattr("harken.evaluation.live.perf_counter", iter([0.0, 0.25]).__next__)
+        monkeypatch.setattr("harken.evaluation.live.process_time", iter([7.0, 7.5]).__next__)
+        (step,) = simulate(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
+        assert (step.wall_s, step.cpu_s, step.done_s) == (0.25, 0.5, 0.5)

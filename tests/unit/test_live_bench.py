@@ -128,7 +128,7 @@ class TestReels:
 
 class TestTakes:
     def test_what_came_of_a_session(self) -> None:
-        take = hear(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, "english")
+        take = hear(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
         assert (take.interim, take.final) == (" One dog.  A pig house", " One dog. A big house")
         assert (take.retractions, take.flickered, take.revised, take.updates, take.loads) == (0, 1, 1, 5, 0)
         found = take.latencies
@@ -288,11 +288,11 @@ class TestCommand:
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
 
     def test_an_interruption_shows_what_was_done(self, face: Face) -> None:
-        def interrupted(session: Any, samples: Any, *rest: Any) -> LiveTake:
+        def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveTake:
             heard.append(len(samples))
             if len(heard) > 2:
                 raise Stop(130, "interrupted")
-            return hear(session, samples, *rest)
+            return hear(session, samples, *rest, **options)
 
         heard: list[int] = []
         face.monkeypatch.setattr("harken.evaluation.live_takes.hear", interrupted)

@@ -74,6 +74,11 @@ measuring = partial(flag, section="Measuring")
     metavar="S",
     help="With --streaming, how much sound is fed at a time.",
 )
+@measuring(
+    "--one-core",
+    is_flag=True,
+    help="With --streaming, let the time of all processors together pass, whatever else the machine does.",
+)
 @measuring("--repeat", type=click.IntRange(1), default=3, metavar="N", help="Passes; the median counts.")
 @measuring(
     "--limit",

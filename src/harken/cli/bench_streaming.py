@@ -160,6 +160,7 @@ def measure_live(
             options,
             block_samples=round(given["block_s"] * SAMPLE_RATE),
             repeats=given["repeat"],
+            one_core=given["one_core"],
         ),
     )
     measured = LiveMeasured(

@@ -1,4 +1,4 @@
-"""A live session heard in simulated real time: sound comes in blocks, nobody sleeps, and every call is timed."""
+"""A live session in simulated real time: sound comes in blocks, nobody sleeps, and every call is timed."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Step:
         return Moment(unaware_s=event.emitted_samples / SAMPLE_RATE, aware_s=self.done_s)
 
 
-def simulate(session: Live, samples: Floats, block_samples: int) -> Iterator[Step]:
+def simulate(session: Live, samples: Floats, block_samples: int, *, one_core: bool = False) -> Iterator[Step]:
     """Feed a stream block by block, and close it.
 
-    The queue of real time is simulated: a call begins once its block has been spoken and the call before it is done,
-    and takes as long as it took here. Its events are known when it returns. That is what Ma et al. 2020, "SimulEval: an
-    evaluation toolkit for simultaneous translation" (section 3.2) call computation-aware; computation-unaware is how
-    much sound had been read.
+    The queue of real time is simulated: a call begins once its block has been spoken and the call before it is
+    done, and takes as long as it took here. Its events are known when it returns. That is what Ma et al. 2020,
+    "SimulEval: an evaluation toolkit for simultaneous translation", call computation-aware; computation-unaware is
+    how much sound had been read.
 
     Parameters
     ----------
@@ -87,22 +87,24 @@ def simulate(session: Live, samples: Floats, block_samples: int) -> Iterator[Ste
         At 16 kHz.
     block_samples : int
         Samples of a block; the last one may be shorter.
+    one_core : bool
+        Let the time of all processors together pass instead of that on the wall: as if one core did everything,
+        whatever else the machine does meanwhile.
 
     Yields
     ------
     Step
         One a call, the last one of closing.
     """
-    done_s = 0.0
+    step = Step(samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
     for start in range(0, len(samples), block_samples):
         block = samples[start : start + block_samples]
-        step = _call(partial(session.feed, block), start + len(block), done_s)
-        done_s = step.done_s
+        step = _call(partial(session.feed, block), start + len(block), step.done_s, one_core)
         yield step
-    yield _call(session.close, len(samples), done_s)
+    yield _call(session.close, len(samples), step.done_s, one_core)
 
 
-def _call(work: Callable[[], list[Event]], samples: int, free_s: float) -> Step:
+def _call(work: Callable[[], list[Event]], samples: int, free_s: float, one_core: bool) -> Step:
     """Do a piece of work for which there is sound so far, at the earliest at `free_s`."""
     began_s, began_cpu_s = perf_counter(), process_time()
     events = work()
@@ -111,6 +113,6 @@ def _call(work: Callable[[], list[Event]], samples: int, free_s: float) -> Step:
         samples=samples,
         wall_s=wall_s,
         cpu_s=cpu_s,
-        done_s=max(samples / SAMPLE_RATE, free_s) + wall_s,
+        done_s=max(samples / SAMPLE_RATE, free_s) + (cpu_s if one_core else wall_s),
         events=tuple(events),
     )

@@ -111,6 +111,7 @@ def take_live(
     *,
     block_samples: int,
     repeats: int,
+    one_core: bool = False,
 ) -> Iterator[LiveTurn | Failure]:
     """Have sessions hear the same streams, so that a busy minute of the machine hits all of them.
 
@@ -127,6 +128,8 @@ def take_live(
         How much sound they are fed at a time.
     repeats : int
         Passes of each over a stream.
+    one_core : bool
+        See `simulate`.
 
     Yields
     ------
@@ -149,14 +152,17 @@ def take_live(
             continue
         samples = np.concatenate(parts)
         for open_session in {} if warm else sessions.values():
-            hear(open_session(its), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples, (), its.language)
+            hear(open_session(its), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples)
         warm = True
         offline, cost = _offline(recognizer, samples, its)
         takes: dict[str, list[LiveTake]] = {name: [] for name in sessions}
         for repeat in range(repeats):
             first = (number + repeat) % len(sessions)
             for name in [*sessions][first:] + [*sessions][:first]:
-                takes[name].append(hear(sessions[name](its), samples, block_samples, words, its.language))
+                session = sessions[name](its)
+                takes[name].append(
+                    hear(session, samples, block_samples, words, language=its.language, one_core=one_core)
+                )
         yield LiveTurn(
             reel=reel,
             offline=offline,
@@ -166,7 +172,13 @@ def take_live(
 
 
 def hear(
-    session: Live, samples: Floats, block_samples: int, words: Sequence[Word], language: str | None
+    session: Live,
+    samples: Floats,
+    block_samples: int,
+    words: Sequence[Word] = (),
+    *,
+    language: str | None = None,
+    one_core: bool = False,
 ) -> LiveTake:
     """Let a session hear a stream in simulated real time (see `simulate`).
 
@@ -180,13 +192,15 @@ def hear(
         What is spoken, with the times of the stream.
     language : str or None
         Code or name; by its rules words are compared.
+    one_core : bool
+        See `simulate`.
     """
     units = units_of(language and resolve(language))
     display = Display(units)
     updates = loads = 0
     lag_s = 0.0
     cost = Cost(audio_s=len(samples) / SAMPLE_RATE)
-    for step in simulate(session, samples, block_samples):
+    for step in simulate(session, samples, block_samples, one_core=one_core):
         cost += Cost(wall_s=step.wall_s, cpu_s=step.cpu_s)
         lag_s = max(lag_s, step.lag_s)
         for event in step.events:
