@@ -8,5 +8,6 @@ except ImportError as error:
     raise BackendUnavailable(f"PyTorch cannot be imported ({error}): pip install 'harken[torch]'") from error
 
 from harken.backends.torch.backend import TorchBackend
+from harken.backends.torch.hashing import Hashing
 
-__all__ = ["TorchBackend"]
+__all__ = ["Hashing", "TorchBackend"]

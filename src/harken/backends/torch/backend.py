@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from harken.backends.torch.arena import Pool
+from harken.backends.torch.attention import attend
 from harken.backends.torch.device import DTYPES, choose, describe
 from harken.backends.torch.encoder import SPAN_STEP, TorchEncoder
 from harken.backends.torch.graphs import CudaRecorder, Recorder
+from harken.backends.torch.hashing import Hashing
 from harken.backends.torch.logits import Vocabulary
 from harken.backends.torch.model import Model
 from harken.backends.torch.session import TorchFeatures, TorchSession
@@ -53,6 +55,8 @@ class TorchBackend:
     recorder : callable, "auto" or None
         Makes a `Recorder` of steps for each arena; None computes every step as it comes. "auto" records CUDA graphs on
         CUDA, and nothing elsewhere.
+    hashing : Hashing, optional
+        How streams attend to some of what they could look at; by default to all of it. Whole windows always do.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class TorchBackend:
         alignment_heads: Heads | None = None,
         threads: int | None = None,
         recorder: Callable[[], Recorder] | Literal["auto"] | None = "auto",
+        hashing: Hashing | None = None,
     ) -> None:
         place, precision = choose(device, precision)
         if threads is not None:
@@ -90,6 +95,7 @@ class TorchBackend:
         )
         self._vocabulary = Vocabulary(np.arange(dims.n_vocab) if vocabulary is None else vocabulary, place)
         self._pool = Pool(self._model, recorder, IDLE_ARENAS[place.type])
+        self._hashing = hashing
         self._span_step = SPAN_STEP if recorder is not None else 1
         self.capabilities = Capabilities(
             name="torch",
@@ -115,7 +121,7 @@ class TorchBackend:
 
     def open_encoder(self, history: int) -> TorchEncoder:
         assert self.dims.has_encoder, NO_ENCODER
-        return TorchEncoder(self._model, history // FRAMES_PER_STEP)
+        return TorchEncoder(self._model, history // FRAMES_PER_STEP, self._hashing or attend)
 
     def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
         TorchEncoder.hear(_own(encoders), mel, keep // FRAMES_PER_STEP)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from harken.backends.torch.attention import Attend
 from harken.backends.torch.device import upload
 from harken.backends.torch.model import Model
 from harken.backends.torch.session import TorchFeatures
@@ -36,11 +37,13 @@ class TorchEncoder:
     model : Model
     history : int
         Positions that a window looks back at.
+    attend : Attend
+        How a window attends to itself and the history.
     """
 
-    def __init__(self, model: Model, history: int) -> None:
+    def __init__(self, model: Model, history: int, attend: Attend) -> None:
         dims = model.dims
-        self._model, self._history = model, history
+        self._model, self._history, self._attend = model, history, attend
         self.kept = self.positions = 0
         self._left = np.zeros((dims.n_mels, LEFT_FRAMES), np.float32)
 
@@ -60,7 +63,8 @@ class TorchEncoder:
         left = np.stack([stream._left for stream in streams])
         sound = np.concatenate([left, np.pad(mel, ((0, 0), (0, 0), (0, behind)))], axis=2)
         first = upload([stream.kept for stream in streams], model.device)
-        encoded, fresh = model.hear(upload(sound, model.device), first, *_pasts(streams, window))
+        past, mask = _pasts(streams, window)
+        encoded, fresh = model.hear(upload(sound, model.device), first, past, mask, streams[0]._attend)
         cross = model.listen(encoded)
         for row, stream in enumerate(streams):
             stream._take(encoded[row], cross[:, :, row])

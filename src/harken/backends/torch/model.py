@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harken.backends.torch.attention import Attend, attend
 from harken.backends.torch.device import upload
 from harken.backends.torch.linear import linear, pack
 from harken.backends.torch.weights import load
@@ -106,11 +107,13 @@ class Model:
         for layer in range(dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
             query, key, value = self._projected(x, block)
-            x = x + self._linear(_attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
+            x = x + self._linear(attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "encoder.ln_post")
 
-    def hear(self, mel: Tensor, first: Tensor, past: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def hear(
+        self, mel: Tensor, first: Tensor, past: Tensor, mask: Tensor | None, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
         """Encode the next windows of some streams, W positions each.
 
         Parameters
@@ -123,6 +126,7 @@ class Model:
             For each layer the keys that windows look back at, then their values.
         mask : Tensor of shape (streams, 1, 1, history + W), or None
             -inf where a stream has no past, 0 elsewhere.
+        attend : Attend
 
         Returns
         -------
@@ -143,7 +147,7 @@ class Model:
             query, *its = self._projected(x, block)
             key, value = (torch.cat(pair, 1) for pair in zip(past[2 * layer :], its, strict=False))
             fresh += its
-            x = x + self._linear(_attend(query, key, value, dims.n_audio_head, mask), f"{block}.attn.out")
+            x = x + self._linear(attend(query, key, value, dims.n_audio_head, mask), f"{block}.attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "encoder.ln_post"), torch.stack(fresh)
 
@@ -202,14 +206,14 @@ class Model:
             block = f"decoder.blocks.{layer}"
             query, key, value = self._projected(x, block)
             past = keep(2 * layer, key), keep(2 * layer + 1, value)
-            x = x + self._linear(_attend(query, *past, dims.n_text_head, mask), f"{block}.attn.out")
+            x = x + self._linear(attend(query, *past, dims.n_text_head, mask), f"{block}.attn.out")
             query = self._linear(self._norm(x, f"{block}.cross_attn_ln"), f"{block}.cross_attn.query")
             if layer in kept:
                 keep(2 * layers + kept.index(layer), query)
             # Seats of a lane stand side by side, so that to the window they are one row of many queries.
             key, value = memory.cross[layer, :, :, :span]
             query = query.reshape(len(key), -1, dims.n_text_state)
-            heard = _attend(query, key, value, dims.n_text_head, beyond)
+            heard = attend(query, key, value, dims.n_text_head, beyond)
             x = x + self._linear(heard.reshape(x.shape), f"{block}.cross_attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "decoder.ln")
@@ -267,13 +271,3 @@ class Model:
 def _padded(x: Tensor) -> Tensor:
     """A frame of zeros on either side of (audios, frames, channels)."""
     return F.pad(x, (0, 0, 1, 1))
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Multi-head attention over (batch, tokens, state), fused where PyTorch has a kernel for it."""
-
-    def split(x: Tensor) -> Tensor:
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-    mixed = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
-    return mixed.transpose(1, 2).flatten(2)

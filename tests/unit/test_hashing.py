@@ -1,0 +1,203 @@
+"""Attention to some of the keys: which those are, that it is exact over them, and what it takes."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harken.errors import OptionError
+from models import DIMS, make_mel, make_weights
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from harken.backends.torch import Hashing, TorchBackend  # noqa: E402
+from harken.backends.torch.attention import attend  # noqa: E402
+
+KEYS = 64
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights(hashing: Hashing, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax weights that one head gives to each key, shape (batch, queries, keys): what it makes of unit vectors."""
+    units = torch.eye(key.shape[1]).expand(len(key), -1, -1)
+    return hashing(query, key, units, 1, mask)
+
+
+def softmax(query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
+    """Softmax weights over what is seen."""
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    return scores.masked_fill(~seen, -math.inf).softmax(-1)
+
+
+def hidden(batch: int, first: int) -> Tensor:
+    """A mask that hides the first keys of every second sequence."""
+    mask = torch.zeros(batch, 1, 1, KEYS)
+    mask[::2, ..., :first] = -math.inf
+    return mask
+
+
+@pytest.mark.parametrize("queries", [1, 7, 40, KEYS])
+@pytest.mark.parametrize("nearby", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_it_is_the_softmax_over_what_was_seen(queries: int, nearby: bool, rounds: int) -> None:
+    hashing = Hashing(rounds=rounds, buckets=4, chunk=4, nearby=nearby)
+    query, key = 3 * draw(3, queries, KEYS), draw(3, KEYS, KEYS, seed=1)
+    for mask in (None, hidden(3, 30)):
+        its = weights(hashing, query, key, mask)
+        seen = its > 0
+        assert (seen.sum(-1) <= (rounds + nearby) * 12).all()
+        assert (seen.sum(-1) > 0).all()
+        torch.testing.assert_close(its, softmax(query, key, seen), rtol=1e-4, atol=1e-6)
+        if mask is not None:
+            assert not seen[::2, :, :30].any()
+
+
+def test_where_a_run_holds_all_keys_it_is_full_attention() -> None:
+    query, key, value = draw(2, 20, 32), draw(2, 30, 32, seed=1), draw(2, 30, 32, seed=2)
+    mask = torch.zeros(2, 1, 1, 30)
+    mask[0, ..., :9] = -math.inf
+    torch.testing.assert_close(
+        Hashing(chunk=10)(query, key, value, 4, mask), attend(query, key, value, 4, mask)
+    )
+
+
+def test_where_the_rounds_see_all_keys_it_is_full_attention() -> None:
+    query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
+    mixed = Hashing(rounds=40, buckets=4, chunk=12)(query, key, value, 4)
+    torch.testing.assert_close(mixed, attend(query, key, value, 4), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("nearby", [True, False])
+def test_the_error_falls_with_rounds(nearby: bool) -> None:
+    query, key, value = 2 * draw(4, 200, 32), 2 * draw(4, 200, 32, seed=1), draw(4, 200, 32, seed=2)
+    exact = attend(query, key, value, 2)
+    errors = [
+        float((Hashing(rounds=rounds, buckets=8, chunk=8, nearby=nearby)(query, key, value, 2) - exact).norm())
+        for rounds in (1, 2, 4, 8, 16)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.35 * errors[0]
+
+
+def test_later_rounds_only_add_keys() -> None:
+    query, key = draw(2, KEYS, KEYS), draw(2, KEYS, KEYS, seed=1)
+    seen = [weights(Hashing(rounds=rounds, chunk=4), query, key) > 0 for rounds in (0, 1, 2, 4)]
+    for fewer, more in pairwise(seen):
+        assert (fewer <= more).all()
+        assert fewer.sum() < more.sum()
+
+
+def test_keys_that_point_the_way_of_the_query_are_found() -> None:
+    order = torch.randperm(KEYS, generator=torch.Generator().manual_seed(3))
+    query = draw(1, KEYS, KEYS)
+    key = query[:, order] + 5  # what all keys have in common is no hint
+    found = weights(Hashing(rounds=4, buckets=16, chunk=4, nearby=False), query, key)[0]
+    chance = weights(Hashing(rounds=4, buckets=16, chunk=4, nearby=False), draw(1, KEYS, KEYS, seed=7), key)[0]
+    match = torch.argsort(order)
+    rows = torch.arange(KEYS)
+    assert (found[rows, match] > 0).float().mean() > 0.95
+    assert (chance[rows, match] > 0).float().mean() < 0.7
+
+
+def test_those_near_in_time_are_found() -> None:
+    """Queries are the last of the keys; each sees its own chunk and those beside it."""
+    its = weights(Hashing(rounds=0, chunk=4), draw(1, 20, KEYS), draw(1, KEYS, KEYS, seed=1))[0] > 0
+    for query, seen in enumerate(its):
+        begin = min(KEYS - 20 + query // 4 * 4 - 4, KEYS - 12)
+        assert seen.nonzero().flatten().tolist() == list(range(begin, begin + 12))
+
+
+def test_sequences_together_are_as_each_alone() -> None:
+    hashing, mask = Hashing(chunk=4), hidden(3, 20)
+    query, key, value = draw(3, 30, 32), draw(3, KEYS, 32, seed=1), draw(3, KEYS, 32, seed=2)
+    together = hashing(query, key, value, 4, mask)
+    for i in range(3):
+        its = slice(i, i + 1)
+        alone = hashing(query[its], key[its], value[its], 4, mask[its])
+        torch.testing.assert_close(together[its], alone, rtol=1e-4, atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that any operator makes."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        storages = [
+            x.untyped_storage().nbytes() // x.itemsize for x in tree_leaves(result) if isinstance(x, Tensor)
+        ]
+        self.size = max(self.size, *storages, 0)
+        return result
+
+
+def test_memory_grows_with_the_chunk_not_with_the_keys() -> None:
+    largest = {}
+    for keys in (500, 1000, 2000):
+        query, key, value = draw(1, keys, 32), draw(1, keys, 32, seed=1), draw(1, keys, 32, seed=2)
+        with Largest() as mode:
+            Hashing(rounds=2, chunk=16)(query, key, value, 2)
+        largest[keys] = mode.size
+        assert mode.size < 2 * keys * keys / 5
+    assert largest[2000] <= 4.2 * largest[500]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision(precision: str) -> None:
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
+    full = attend(query, key, value, 4)
+    mixed = Hashing(rounds=40, buckets=4, chunk=12)(query.to(dtype), key.to(dtype), value.to(dtype), 4)
+    assert mixed.dtype == dtype
+    assert (mixed.float() - full).norm() < 0.02 * full.norm()
+
+
+def heard(hashing: Hashing | None) -> np.ndarray:
+    """Encoder output of a stream of two windows, where the second looks back."""
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, hashing=hashing)
+    encoder, mel = backend.open_encoder(24), make_mel(1)
+    backend.hear([encoder], mel[:, :, :25], 16)
+    backend.hear([encoder], mel[:, :, 16:], 32)
+    return backend.gather([encoder]).encoded.numpy()
+
+
+def test_streams_attend_by_it() -> None:
+    full = heard(None)
+    np.testing.assert_allclose(heard(Hashing(chunk=8)), full, atol=1e-6)
+    np.testing.assert_allclose(heard(Hashing(rounds=30, buckets=2, chunk=4)), full, atol=1e-4)
+    assert np.abs(heard(Hashing(rounds=0, chunk=2)) - full).max() > 0.1
+    np.testing.assert_array_equal(heard(Hashing(rounds=1, chunk=2)), heard(Hashing(rounds=1, chunk=2)))
+
+
+def test_whole_windows_do_not() -> None:
+    plain, hashed = (
+        TorchBackend(DIMS, make_weights(), device="cpu", threads=1, hashing=hashing).encode(make_mel()).encoded
+        for hashing in (None, Hashing(rounds=0, chunk=1))
+    )
+    torch.testing.assert_close(hashed, plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": -1}, "rounds=-1: allowed is an integer from 0 on"),
+        ({"rounds": 0, "nearby": False}, "rounds=0: allowed is an integer from 1 on"),
+        ({"buckets": 7}, "buckets=7: allowed is an even number"),
+        ({"buckets": 0}, "buckets=0: allowed is an integer from 2 on"),
+        ({"chunk": 0}, "chunk=0: allowed is an integer from 1 on"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Hashing(**options)
