@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from harken.errors import OutputError
 
@@ -57,20 +58,43 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
     OutputError
         If it cannot be written; the message names the file and the reason.
     """
+    with open_atomic_file(path, durable=durable) as file:
+
+        def write(chunk: str | bytes) -> None:
+            with naming(path):
+                file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
+
+        yield write
+
+
+@contextmanager
+def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """Do as `open_atomic` for whoever seeks in the file; what is done to it belongs into a block of `naming`.
+
+    Parameters
+    ----------
+    path, durable
+        As for `open_atomic`.
+
+    Yields
+    ------
+    binary file
+        A device or pipe cannot seek.
+
+    Raises
+    ------
+    OutputError
+        As `open_atomic`, when the file is opened and when it takes its name.
+    """
     named = Path(path)
-    with _naming(named):
+    with naming(named):
         in_place = named.exists() and not named.is_file()
         target = named if in_place else Path(os.path.realpath(named))
         part = named if in_place else target.with_name(f".harken-{secrets.token_hex(8)}.part")
         file = part.open("wb" if in_place else "xb")
-
-    def write(chunk: str | bytes) -> None:
-        with _naming(named):
-            file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
-
     try:
-        yield write
-        with _naming(named):
+        yield file
+        with naming(named):
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -87,11 +111,11 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn what the system says into an `OutputError` that names the file."""
+def naming(path: Path | str) -> Iterator[None]:
+    """Turn what the system says of a file into an `OutputError` that names it."""
     try:
         yield
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        reason = f"there is no folder {path.parent}" if missing else error.strerror or str(error)
+        reason = f"there is no folder {Path(path).parent}" if missing else error.strerror or str(error)
         raise OutputError(f"{path}: cannot be written: {reason}") from error

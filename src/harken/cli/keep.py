@@ -1,0 +1,117 @@
+"""What stays of a live session: its sound as WAV, its text in a form. Both are kept whatever ends the session."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from harken.atomic import naming, open_atomic, open_atomic_file
+from harken.contract import Floats
+from harken.formats import Recording, Writer
+from harken.results import Segment, Transcript
+from harken.types import SAMPLE_RATE
+
+_UNKNOWN = 0xFFFFFFFF  # a length that is not known yet, or does not fit: readers go on to the end
+_SAMPLE_BYTES = 2
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[Callable[[Floats], None]]:
+    """Write a WAV of 16 bits, 16 kHz, mono; it takes its name at the end.
+
+    Yields
+    ------
+    callable
+        Adds samples of shape (samples,) in [-1, 1].
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    failure: BaseException | None = None
+    samples = 0
+    with open_atomic_file(path) as file:
+
+        def add(block: Floats) -> None:
+            nonlocal samples
+            pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
+            with naming(path):
+                file.write(pcm.tobytes())
+            samples += len(pcm)
+
+        with naming(path):
+            file.write(_wav_header(_UNKNOWN))
+        try:
+            yield add
+        except BaseException as error:
+            if not samples:
+                raise
+            failure = error  # even then: nobody says it again
+        if file.seekable():
+            with naming(path):
+                file.seek(0)
+                file.write(_wav_header(samples * _SAMPLE_BYTES))
+    if failure:
+        raise failure
+
+
+@contextmanager
+def transcribed(
+    path: Path, form: str, sound: Path | None, whole: Callable[[tuple[Segment, ...]], Transcript]
+) -> Iterator[Callable[[Segment], None]]:
+    """Write a transcript; it takes its name at the end.
+
+    Parameters
+    ----------
+    path : Path
+    form : str
+        A key of `harken.formats.FORMATS`.
+    sound : Path or None
+        Where the recording will lie that it belongs to.
+    whole : callable
+        Makes the transcript of all segments, when there are no more.
+
+    Yields
+    ------
+    callable
+        Adds a segment.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    failure: BaseException | None = None
+    segments: list[Segment] = []
+    writer = Writer(form, recording=Recording(path=sound, folder=path.parent) if sound else None)
+    with open_atomic(path) as write:
+
+        def add(segment: Segment) -> None:
+            segments.append(segment)
+            write(writer.segment(segment))
+
+        write(writer.header())
+        try:
+            yield add
+        except BaseException as error:
+            if not segments:
+                raise
+            failure = error
+        write(writer.footer(whole(tuple(segments))))
+    if failure:
+        raise failure
+
+
+def _wav_header(data_bytes: int) -> bytes:
+    """Header of 44 bytes (Microsoft and IBM 1991, "Multimedia Programming Interface and Data Specifications 1.0")."""
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", min(data_bytes + 36, _UNKNOWN), b"WAVE"),
+        *(b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * _SAMPLE_BYTES, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES),
+        *(b"data", min(data_bytes, _UNKNOWN)),
+    )

@@ -1,0 +1,171 @@
+"""What `harken listen` can listen to: recordings, raw samples on standard input, and how fast they come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from harken.audio import stream
+from harken.audio.container import NOT_FINITE
+from harken.audio.resample import Resampler
+from harken.cli.inputs import STDIN, length_s
+from harken.contract import Floats
+from harken.errors import AudioError
+from harken.types import SAMPLE_RATE
+
+BLOCK_S = 0.05
+"""Length of the blocks in which sound is read: the least that an update can be late by."""
+
+PCM_FORMATS: dict[str, np.dtype[Any]] = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
+
+
+class Source(Protocol):
+    """Sound that arrives.
+
+    Attributes
+    ----------
+    name : str
+        How messages call it.
+    live : bool
+        Whether sound that has been read has been heard by people; the rest of a file has not.
+    lost_s : float
+        Seconds that were lost so far; silence stands in for them.
+    """
+
+    name: str
+    live: bool
+    lost_s: float
+
+    def blocks(self) -> Generator[Floats]:
+        """Blocks of shape (samples,), 16 kHz mono, as they come; waits for them."""
+        ...
+
+
+class Container:
+    """`Source` of anything that FFmpeg's libraries read.
+
+    Parameters
+    ----------
+    source : str
+        A path, or ``-`` for standard input.
+
+    Raises
+    ------
+    AudioError
+        If a file is no recording; standard input shows that only when it is read.
+    """
+
+    lost_s = 0.0
+
+    def __init__(self, source: str) -> None:
+        length_s(source)
+        self.live = source == STDIN
+        self.name = "<stdin>" if self.live else source
+
+    def blocks(self) -> Generator[Floats]:
+        """Decode it."""
+        yield from stream(_arriving() if self.live else self.name, block_samples=round(BLOCK_S * SAMPLE_RATE))
+
+
+@dataclass
+class Pcm:
+    """`Source` of raw samples on standard input.
+
+    Parameters
+    ----------
+    format : str
+        A key of `PCM_FORMATS`.
+    rate_hz : int
+    channels : int
+        They are mixed to one.
+    """
+
+    format: str = "s16le"
+    rate_hz: int = SAMPLE_RATE
+    channels: int = 1
+    name = "<stdin>"
+    live = True
+    lost_s = 0.0
+
+    def blocks(self) -> Generator[Floats]:
+        """Read it.
+
+        Raises
+        ------
+        AudioError
+            If there is none, a sample is not finite, or the last one is not whole; behind all that could be read.
+        """
+        kind = PCM_FORMATS[self.format]
+        sample_bytes = kind.itemsize * self.channels
+        most_bytes = max(1, round(BLOCK_S * self.rate_hz)) * sample_bytes
+        file, resampler, rest, read = _arriving(), Resampler(self.rate_hz), b"", 0
+        while data := file.read(most_bytes):
+            data = rest + data
+            whole = len(data) // sample_bytes * sample_bytes
+            rest = data[whole:]
+            samples = self._mono(np.frombuffer(data[:whole], kind))
+            if not np.isfinite(samples).all():
+                raise AudioError(f"{self.name}: at {read / self.rate_hz:.2f} s: {NOT_FINITE}")
+            read += len(samples)
+            yield resampler.push(samples)
+        yield resampler.finish()
+        if rest:
+            raise AudioError(
+                f"{self.name}: ends with {len(rest)} of the {sample_bytes} bytes of a sample; given as "
+                f"{self.format}, channels: {self.channels}"
+            )
+        if not read:
+            raise AudioError(f"{self.name}: is empty (0 bytes)")
+
+    def _mono(self, samples: Floats) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = samples.astype(np.float32) / np.float32(32768 if self.format == "s16le" else 1)
+            mixed: Floats = scaled.reshape(-1, self.channels).mean(axis=1)
+        return mixed
+
+
+class Paced:
+    """`Source` that lets another one out in real time.
+
+    Parameters
+    ----------
+    source : Source
+    clock, sleep : callable
+        Of real time, in seconds.
+    """
+
+    live = True
+
+    def __init__(
+        self,
+        source: Source,
+        clock: Callable[[], float] = perf_counter,
+        sleep: Callable[[float], None] = sleep,
+    ) -> None:
+        self.name = source.name
+        self.lost_s = source.lost_s
+        self._source, self._clock, self._sleep = source, clock, sleep
+
+    def blocks(self) -> Generator[Floats]:
+        """Each block once it would have been spoken to its end."""
+        began_s, samples = self._clock(), 0
+        for block in self._source.blocks():
+            samples += len(block)
+            self._sleep(max(0.0, began_s + samples / SAMPLE_RATE - self._clock()))
+            yield block
+
+
+def _arriving() -> BinaryIO:
+    """Standard input without a buffer: it gives what has come, instead of waiting for as much as was asked for.
+
+    Nor does a thread that still waits in it hold a lock that the interpreter needs in order to end.
+    """
+    if sys.stdin is None:
+        raise AudioError("<stdin>: there is no standard input")
+    file: BinaryIO = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+    return file

@@ -1,0 +1,221 @@
+"""Captions as a terminal shows them: nothing that was rewritten is left, however long, wide or narrow things get."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import get_character_cell_size
+from rich.console import Console
+
+from harken.cli.captions import Captions
+from harken.results import Segment
+from harken.streaming import Committed, Event, Interim, SpeechEnded, SpeechStarted
+
+ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
+
+
+class Terminal(io.StringIO):
+    """As much of a VT100 as captions need: rows that wrap and scroll, going up, emptying a row, dim letters."""
+
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__()
+        self.width, self.height = width, height
+        self.rows: list[list[str]] = [[]]
+        self.row, self.column = 0, 0
+        self.dim = False
+        self.dimmed = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        for argument, command, character in ESCAPES.findall(text):
+            if command:
+                self._do(command, argument)
+            else:
+                self._put(character)
+        return len(text)
+
+    def _do(self, command: str, argument: str) -> None:
+        match command, argument:
+            case "A", _:
+                # What has scrolled out of the screen is out of reach.
+                highest = max(0, len(self.rows) - self.height)
+                self.row = max(highest, self.row - int(argument or 1))
+            case "K", "2":
+                self.rows[self.row] = []
+            case "m", _:
+                self.dim = argument == "2"
+            case _:
+                raise AssertionError(f"the terminal does not know {command}{argument}")
+
+    def _put(self, character: str) -> None:
+        if character == "\r":
+            self.column = 0
+        elif character == "\n":
+            self._next_row()
+        else:
+            cells = get_character_cell_size(character)
+            if self.column + cells > self.width:
+                self._next_row()
+            row = self.rows[self.row]
+            row += [" "] * (self.column + cells - len(row))
+            row[self.column : self.column + cells] = [character] + [""] * (cells - 1)
+            self.column += cells
+            self.dimmed += character if self.dim else ""
+
+    def _next_row(self) -> None:
+        self.row, self.column = self.row + 1, 0
+        if self.row == len(self.rows):
+            self.rows.append([])
+
+    @property
+    def text(self) -> str:
+        """What it shows and what has scrolled out of it, down to the cursor; nothing may stand below that."""
+        rows = ["".join(row).rstrip() for row in self.rows]
+        assert not any(rows[self.row + 1 :])
+        return "\n".join(rows[: self.row + 1])
+
+
+def captions(terminal: Terminal) -> Captions:
+    def line(segment: Segment) -> str:
+        return segment.text.strip()
+
+    console = Console(
+        file=terminal,
+        force_terminal=True,
+        color_system="standard",
+        highlight=False,
+        width=terminal.width,
+        height=terminal.height,
+        legacy_windows=False,
+    )
+    return Captions(line, console)
+
+
+def interim(committed: str, tentative: str = "") -> Interim:
+    return Interim(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, committed=committed, tentative=tentative)
+
+
+def final(text: str) -> Committed:
+    segment = Segment(
+        index=0,
+        start_s=0.0,
+        end_s=1.0,
+        text=text,
+        tokens=(),
+        temperature=0.0,
+        avg_logprob=0.0,
+        compression_ratio=1.0,
+        no_speech_prob=0.0,
+        seek_s=0.0,
+    )
+    return Committed(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, segment=segment)
+
+
+STARTED = SpeechStarted(audio_s=0.0, emitted_samples=0, compute_s=0.0)
+ENDED = SpeechEnded(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, reason="silence")
+
+
+def shown(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
+    terminal = Terminal(width, height)
+    face = captions(terminal)
+    for event in events:
+        face.show(event)
+    face.close()
+    return terminal
+
+
+def test_committed_is_plain_and_tentative_dim() -> None:
+    terminal = shown([STARTED, interim(" ask not", " what your")])
+    assert terminal.text == "ask not what your\n"
+    assert terminal.dimmed == " what your"
+
+
+def test_what_is_tentative_only_begins_at_the_margin() -> None:
+    assert shown([interim("", " ask")]).text == "ask\n"
+
+
+def test_it_is_rewritten_in_place() -> None:
+    said = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
+    assert shown(said).text == "ask not\n"
+
+
+def test_a_final_line_takes_the_place_of_what_was_shown() -> None:
+    said = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
+    assert shown(said).text == "Ask not.\n"
+    assert shown([*said, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
+
+
+def test_an_utterance_of_which_nothing_is_final_goes_away() -> None:
+    assert shown([interim("", " thanks for watching"), ENDED]).text == ""
+
+
+def test_lines_break_between_words() -> None:
+    text = "And so my fellow Americans ask not what your country can do for you"
+    broken = "And so my fellow Americans\nask not what your country\ncan do for you"
+    assert shown([interim(" And so"), interim(text)]).text == f"{broken}\n"
+    assert shown([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
+
+
+def test_of_more_than_fits_the_end_is_shown() -> None:
+    words = [f"word{i}" for i in range(40)]
+    said = [interim(" ".join(words[:length])) for length in range(1, 41)]
+    terminal = shown(said, width=20, height=4)
+    assert terminal.text.split() == words[-len(terminal.text.split()) :]
+    assert len(terminal.text.splitlines()) == 3
+    assert shown([*said, final("word0 to word39")], width=20, height=4).text == "word0 to word39\n"
+
+
+def test_a_terminal_that_was_made_narrower_is_cleaned_up_too() -> None:
+    terminal = Terminal(40, 10)
+    face = captions(terminal)
+    face.show(interim("one two three four five six seven eight"))
+    terminal.width = 12
+    terminal.rows = [list("one two thre"), list("e four five "), list("six seven"), list("eight")]
+    terminal.row, terminal.column = 3, 5
+    face._console.width = 12
+    face.show(interim("nine"))
+    assert terminal.text.strip("\n") == "nine"
+
+
+def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    terminal = Terminal(30, 10)
+    face = captions(terminal)
+    face.show(interim(" ask", " not"))
+    face.note("harken: 2.0 s behind")
+    assert terminal.text == "harken: 2.0 s behind\nask not"
+    face.show(interim(" ask not", " what"))
+    assert terminal.text == "harken: 2.0 s behind\nask not what"
+
+
+def test_a_note_for_another_place_goes_there(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(30, 10)
+    captions(terminal).note("harken: 2.0 s behind")
+    assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
+
+
+texts = st.lists(
+    st.sampled_from(["a", "of", "wonderful", "国家你好", "incomprehensibilities"]), max_size=30
+).map(" ".join)
+
+
+@given(
+    utterances=st.lists(st.lists(texts, max_size=4), max_size=4),
+    width=st.integers(5, 40),
+    height=st.integers(2, 6),
+)
+def test_whatever_is_said_only_what_is_final_stays(
+    utterances: list[list[str]], width: int, height: int
+) -> None:
+    events: list[Event] = []
+    for index, said in enumerate(utterances):
+        events += [*(interim("", text) for text in said), final(f"<{index}>"), ENDED]
+    terminal = shown(events, width, height)
+    assert terminal.text == "".join(f"<{index}>\n" for index in range(len(utterances)))

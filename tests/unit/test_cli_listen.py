@@ -1,0 +1,314 @@
+"""``harken listen`` over a session that knows what it hears: where sound comes from, what is shown and kept."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import signal
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from audio_files import KINDS, tone
+from faces import Face
+from harken.api import Recognizer
+from harken.audio import load
+from harken.streaming import LoadChanged
+from harken.streaming.options import StreamOptions
+from recital import line
+from spoken import Spoken
+
+SAID = ["And so my fellow Americans", "ask not what your country", "can do for you And", "so my"]
+TONE = (tone(1.2) * 32768).astype("<i2")
+
+
+@pytest.fixture
+def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where it is to be quiet
+    face = Face(capsys, monkeypatch)
+    face.recites(line(0, "unheard", 1))
+    return face
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Spoken:
+    return hears(monkeypatch, Spoken())
+
+
+def hears(monkeypatch: pytest.MonkeyPatch, session: Spoken) -> Spoken:
+    """Put a session in place of every other; `changes` is what it was asked for with."""
+    session.changes = None
+
+    def stream(recognizer: Recognizer, **changes: Any) -> Spoken:
+        session.changes = changes
+        return session
+
+    monkeypatch.setattr(Recognizer, "stream", stream, raising=False)
+    return session
+
+
+@pytest.fixture
+def talk(face: Face) -> Path:
+    """A recording of 1.2 s in the current folder: two utterances and a half."""
+    return KINDS["wav s16"].write(Path("talk"), 1.2)
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Put bytes on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+class TestSources:
+    def test_a_file(self, face: Face, session: Spoken, talk: Path) -> None:
+        outcome = face.run("listen", talk)
+        assert (outcome.code, outcome.out.splitlines(), outcome.err) == (0, [*SAID[:2], "can do"], "")
+        assert np.array_equal(session.samples, load(talk))
+        assert session.closed
+
+    def test_a_container_on_standard_input(self, face: Face, session: Spoken, talk: Path) -> None:
+        piped(face.monkeypatch, talk.read_bytes())
+        assert face.run("listen", "-").code == 0
+        assert np.array_equal(session.samples, load(talk))
+
+    def test_without_a_file_a_pipe_is_heard(self, face: Face, session: Spoken, talk: Path) -> None:
+        piped(face.monkeypatch, talk.read_bytes())
+        assert face.run("listen").code == 0
+        assert np.array_equal(session.samples, load(talk))
+
+    @pytest.mark.parametrize("arguments", [["-", "--pcm"], ["--pcm"]])
+    def test_raw_samples(self, face: Face, session: Spoken, arguments: list[str]) -> None:
+        piped(face.monkeypatch, TONE.tobytes())
+        outcome = face.run("listen", *arguments)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert np.array_equal(session.samples, (TONE / 32768).astype(np.float32))
+        assert max(map(len, session.heard)) <= 800
+
+    def test_raw_floats_of_two_channels_at_another_rate(self, face: Face, session: Spoken) -> None:
+        left, right = tone(1.0, 48_000), np.zeros(48_000)
+        piped(face.monkeypatch, np.stack([left, right], axis=1).astype("<f4").tobytes())
+        form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
+        assert face.run("listen", "-", "--pcm", *form).code == 0
+        assert len(session.samples) == 16_000
+        inner = slice(-100)  # behind the last sample the filter has nothing to go by
+        assert np.abs(session.samples - tone(1.0) / 2)[inner].max() < 1e-4
+
+    @pytest.mark.parametrize(
+        ("data", "form", "reason"),
+        [
+            (TONE.tobytes()[:-1], [], "ends with 1 of the 2 bytes of a sample; given as s16le, channels: 1"),
+            (TONE.tobytes()[:-3], ["--pcm-channels", 2], "ends with 1 of the 4 bytes of a sample"),
+            (b"", [], "is empty (0 bytes)"),
+            (b"\xff" * 64, ["--pcm-format", "f32le"], "at 0.00 s: a sample is nan or infinite"),
+        ],
+    )
+    def test_raw_samples_that_are_none(
+        self, face: Face, session: Spoken, data: bytes, form: list[object], reason: str
+    ) -> None:
+        piped(face.monkeypatch, data)
+        outcome = face.run("listen", "-", "--pcm", *form)
+        assert outcome.code == 3
+        assert outcome.err.startswith(f"harken: <stdin>: {reason}")
+        assert len(outcome.err.splitlines()) == 1
+        assert session.closed
+
+    def test_what_was_heard_before_it_broke_off_is_shown(self, face: Face, session: Spoken) -> None:
+        piped(face.monkeypatch, TONE.tobytes()[:-1])
+        assert face.run("listen", "-", "--pcm").out.splitlines() == [*SAID[:2], "can"]
+
+    def test_real_time(self, face: Face, session: Spoken, talk: Path) -> None:
+        slept: list[float] = []
+        face.monkeypatch.setattr("harken.cli.sources.Paced.__init__.__defaults__", (lambda: 0.0, slept.append))
+        assert face.run("listen", talk, "--pace", "real").code == 0
+        assert slept == sorted(slept)
+        assert slept[0] == pytest.approx(len(session.heard[0]) / 16_000)
+        assert slept[-1] == pytest.approx(1.2)
+
+    def test_a_slow_session_is_not_waited_for_twice(self, face: Face, session: Spoken, talk: Path) -> None:
+        slept: list[float] = []
+        face.monkeypatch.setattr(
+            "harken.cli.sources.Paced.__init__.__defaults__", (iter([0] + [9] * 99).__next__, slept.append)
+        )
+        assert face.run("listen", talk, "--pace", "real").code == 0
+        assert {*slept} == {0.0}
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "reason"),
+        [
+            (["none.mp3"], 3, "none.mp3: no such file"),
+            (["."], 3, ".: is a directory"),
+            (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
+            (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
+            (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
+            (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
+            (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),
+            (
+                ["talk.wav", "-o", "talk.doc"],
+                2,
+                "Invalid value for '-o' / '--output': 'talk.doc': allowed endings",
+            ),
+            (
+                ["talk.wav", "-o", "none/talk.srt"],
+                5,
+                "none/talk.srt: cannot be written: there is no folder none",
+            ),
+            (
+                ["talk.wav", "--record", "none/a.wav"],
+                5,
+                "none/a.wav: cannot be written: there is no folder none",
+            ),
+        ],
+    )
+    def test_what_is_wrong_shows_before_a_model_is_loaded(
+        self, face: Face, session: Spoken, talk: Path, arguments: list[str], code: int, reason: str
+    ) -> None:
+        outcome = face.run("listen", *arguments)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert outcome.err.replace(os.sep, "/").startswith(f"harken: {reason}")
+        assert len(outcome.err.splitlines()) == 1
+        assert face.loaded == []
+        assert os.listdir() == ["talk.wav"]
+
+
+class TestOptions:
+    def test_those_of_the_session_and_of_the_transcription_reach_it(
+        self, face: Face, session: Spoken, talk: Path
+    ) -> None:
+        assert (
+            face.run(
+                "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"
+            ).code
+            == 0
+        )
+        assert (session.changes["delay"], session.changes["language"]) == ("1500", "en")
+        assert (session.changes["pause_s"], session.changes["adaptive"]) == (2.0, False)
+        assert session.changes["finals"] == StreamOptions().finals
+
+    def test_what_a_stream_has_no_use_for_is_no_option(self, face: Face, session: Spoken, talk: Path) -> None:
+        for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
+            outcome = face.run("listen", talk, flag, "1")
+            assert outcome.code == 2
+            assert flag in outcome.err
+
+
+class TestOutput:
+    def test_times(self, face: Face, session: Spoken, talk: Path) -> None:
+        first = face.run("listen", talk, "--times").out.splitlines()[0]
+        assert first == "[00:00.000 --> 00:00.500] And so my fellow Americans"
+
+    def test_json(self, face: Face, session: Spoken, talk: Path) -> None:
+        outcome = face.run("listen", talk, "--json")
+        told = [json.loads(line) for line in outcome.out.splitlines()]
+        assert [event["event"] for event in told[:3]] == ["speech_started", "interim", "interim"]
+        assert told[2] == {
+            "event": "interim",
+            "audio_s": 0.2,
+            "emitted_s": 0.2,
+            "compute_s": 0.0,
+            "committed": "",
+            "tentative": " And so",
+            "words": [],
+        }
+        assert [event["segment"]["text"] for event in told if event["event"] == "committed"] == [
+            *(f" {text}" for text in SAID[:2]), " can do",
+        ]  # fmt: skip
+        assert told[-1]["event"] == "speech_ended"
+        assert told[-1]["reason"] == "close"
+
+    def test_load_is_told(self, face: Face, session: Spoken, talk: Path) -> None:
+        changed = LoadChanged(
+            audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=2.0, detail="longer hops"
+        )
+        face.monkeypatch.setattr(session, "close", lambda: [changed])
+        assert face.run("listen", talk).err == "harken: 2.0 s behind: longer hops\n"
+        assert face.run("listen", talk, "--quiet").err == ""
+        told = json.loads(face.run("listen", talk, "--json").out.splitlines()[-1])
+        assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
+
+    def test_verbose(self, face: Face, session: Spoken, talk: Path) -> None:
+        first, last = face.run("listen", talk, "--verbose").err.splitlines()
+        assert first == "Recognizer('tiny.en', by heart)"
+        assert re.fullmatch(
+            r"talk\.wav: 00:01\.200 heard, computed for \d\.\d\d s, \d\.\d{3} of real time", last
+        )
+
+    def test_a_transcript(self, face: Face, session: Spoken, talk: Path) -> None:
+        assert face.run("listen", talk, "-o", "said.srt").code == 0
+        assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
+        assert not session.changes["word_timestamps"]
+
+    def test_a_transcript_with_everything_in_it(self, face: Face, session: Spoken, talk: Path) -> None:
+        assert face.run("listen", talk, "-o", "said.json", "--record", "heard.wav").code == 0
+        document = json.loads(Path("said.json").read_text())
+        assert (document["duration"], document["language"], document["model"]) == (1.2, "en", "tiny.en")
+        assert document["text"] == f"{' '.join(SAID[:2])} can do"
+
+    def test_forms_that_show_words_have_them_found(self, face: Face, session: Spoken, talk: Path) -> None:
+        assert face.run("listen", talk, "-o", "said.words.tsv").code == 0
+        assert session.changes["word_timestamps"]
+
+    def test_a_page_plays_what_was_recorded(self, face: Face, session: Spoken, talk: Path) -> None:
+        assert face.run("listen", talk, "-o", "said.html", "--record", "heard.wav").code == 0
+        assert 'src="heard.wav"' in Path("said.html").read_text()
+
+    def test_a_record_of_what_was_heard(self, face: Face, session: Spoken, talk: Path) -> None:
+        assert face.run("listen", talk, "--record", "heard.wav").code == 0
+        with wave.open("heard.wav") as heard:
+            assert heard.getparams()[:4] == (1, 2, 16_000, 19_200)
+        assert np.array_equal(load("heard.wav"), load(talk))
+
+    def test_a_reader_that_goes_away(self, face: Face, session: Spoken, talk: Path) -> None:
+        def closed(*_: object, **__: object) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr(click, "echo", closed)
+        outcome = face.run("listen", talk, "--record", "heard.wav")
+        assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
+        assert len(load("heard.wav")) >= 8_000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
+class TestSignals:
+    def test_the_first_ends_the_sound(self, face: Face, talk: Path) -> None:
+        def interrupt(samples: int) -> None:
+            if samples >= 9_600 and not session.closed:
+                os.kill(os.getpid(), signal.SIGINT) if len(sent) == 0 else None
+                sent.append(samples)
+
+        sent: list[int] = []
+        session = hears(face.monkeypatch, Spoken(interrupt))
+        outcome = face.run("listen", talk, "--record", "heard.wav", "-o", "said.txt")
+        heard_s = len(session.samples) / 16_000
+        assert outcome.code == 130
+        assert (
+            outcome.err
+            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was heard is in heard.wav, said.txt\n"
+        )
+        assert session.closed
+        assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]
+        assert np.array_equal(load("heard.wav"), session.samples)
+
+    def test_the_second_ends_everything(self, face: Face, talk: Path) -> None:
+        def interrupt(samples: int) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        session = hears(face.monkeypatch, Spoken(interrupt))
+        outcome = face.run("listen", talk, "--record", "heard.wav")
+        assert (outcome.code, outcome.out, outcome.err) == (130, "", "harken: interrupted\n")
+        assert not session.closed
+        assert len(load("heard.wav")) == len(session.samples)
+
+    def test_handlers_come_back(self, face: Face, session: Spoken, talk: Path) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        face.run("listen", talk)
+        assert signal.getsignal(signal.SIGINT) is before
