@@ -11,7 +11,22 @@ from harken.results import Segment
 from harken.streaming import Committed, Event, Interim, SpeechEnded, SpeechStarted
 from harken.types import SAMPLE_RATE
 
-WORDS = "And so my fellow Americans ask not what your country can do for you".split()
+WORDS = [
+    "And",
+    "so",
+    "my",
+    "fellow",
+    "Americans",
+    "ask",
+    "not",
+    "what",
+    "your",
+    "country",
+    "can",
+    "do",
+    "for",
+    "you",
+]
 WORD_SAMPLES = SAMPLE_RATE // 10
 
 

@@ -102,7 +102,7 @@ class Stream:
         self._reads += 1
         begin = self._frame + lost
         self._frame = begin + frames
-        samples = spoken(self._rate_hz)[begin : self._frame].astype(np.float32)
+        samples = np.rint(spoken(self._rate_hz)[begin : self._frame] * 32768).astype(np.int16)
         return np.repeat(samples[:, None], self._channels, axis=1), lost > 0
 
 
@@ -134,7 +134,7 @@ def test_sound_comes_as_it_is(portaudio: PortAudio) -> None:
     assert len(sound) == 16_000
     assert np.abs(sound - spoken()[:16_000]).max() <= 1 / 32768
     assert portaudio.opened[0] | {"latency": 0} == {
-        "device": 0, "channels": 1, "samplerate": 16_000, "dtype": "float32", "latency": 0,
+        "device": 0, "channels": 1, "samplerate": 16_000, "dtype": "int16", "latency": 0,
     }  # fmt: skip
     assert (microphone.lost_s, portaudio.closed) == (0.0, 1)
 

@@ -50,7 +50,9 @@ EXITS = (
     Exit(0, "everything was done"),
     Exit(SOME_FAILED, "of several files some failed and the rest was done; or doctor found a fault"),
     Exit(2, "the command line or the value of an option is wrong", (click.ClickException, OptionError)),
-    Exit(3, "a recording, a microphone or a manifest is missing, or cannot be read", (AudioError, ManifestError)),
+    Exit(
+        3, "a recording, a microphone or a manifest is missing, or cannot be read", (AudioError, ManifestError)
+    ),
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
     Exit(5, "a result cannot be written", (OutputError,)),
     Exit(6, "a runtime is not installed", (BackendUnavailable,)),

@@ -64,7 +64,7 @@ class Microphone:
                 device=self._device,
                 channels=self._channels,
                 samplerate=self._rate_hz,
-                dtype="float32",
+                dtype="int16",
                 latency=_BUFFER_S,
             ) as device:
                 read_to_s = None
@@ -73,7 +73,7 @@ class Microphone:
                     before_s, read_to_s = read_to_s, device.time - device.read_available / self._rate_hz
                     if overflowed and before_s is not None:
                         yield resampler.push(self._silence(read_to_s - before_s - frames / self._rate_hz))
-                    yield resampler.push(samples.mean(axis=1))
+                    yield resampler.push(samples.mean(axis=1, dtype=np.float32) / np.float32(32768))
         except self._portaudio.PortAudioError as error:
             raise AudioError(f"microphone {self.name}: {_reason(error)}") from error
 
@@ -89,7 +89,7 @@ class Microphone:
         for form in ((1, SAMPLE_RATE), (1, own_hz), (int(found["max_input_channels"]), own_hz)):
             try:
                 self._portaudio.check_input_settings(
-                    device=self._device, channels=form[0], samplerate=form[1], dtype="float32"
+                    device=self._device, channels=form[0], samplerate=form[1], dtype="int16"
                 )
             except self._portaudio.PortAudioError as error:
                 refused = error
