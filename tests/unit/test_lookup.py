@@ -76,6 +76,32 @@ def test_an_earlier_hypothesis(before: str, prefix: str, expected: str) -> None:
     assert found(lookup, ask(prefix)) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("before", "prefix", "expected"),
+    [
+        ("hello there", "0", "hell"),
+        ("hello there", "0hel", "lo t"),
+        ("hello there", "0hello5", "5 th"),  # the next segment begins where this one ends
+        ("hello there", "0hello55", " the"),
+        ("hello there", "0hello56", " the"),
+        ("hello there", "0Hallo55", " the"),
+        ("hello there", "0hello there9", ""),
+        ("hello there", "hello", " the"),
+        ("0hello55 there9", "0hello", "55 t"),  # it has times of its own
+        ("0hello55 there9", "0hello5", "5 th"),
+        ("0hello55 there9", "0hello6", ""),
+        ("", "0", ""),
+    ],
+)
+def test_an_earlier_hypothesis_without_times(before: str, prefix: str, expected: str) -> None:
+    def timed(text: str) -> list[int]:
+        return [ord(its) + 1000 * its.isdigit() for its in text]
+
+    lookup = Lookup([timed(before)], same_audio=True, shortest_match=1, timestamp_begin=1000)
+    (proposal,) = lookup.propose([Ask(row=0, prefix=timed(prefix), limit=4)])
+    assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
+
+
 def test_what_was_said_in_between_does_not_count_for_the_same_audio() -> None:
     lookup = Lookup(spelled("xyz"), same_audio=True, shortest_match=1)
     assert found(lookup, ask("abab")) == [""]

@@ -33,6 +33,8 @@ class Lookup:
         Probability with which each token is taken to be right.
     allows : callable
         Whether a token may follow a prefix (`Rules.allows`); one that may not ends the proposal before it.
+    timestamp_begin : int or None
+        Ids from here on are timestamps: a hypothesis that has none, as of a stream, goes on behind what was said.
     """
 
     texts: Sequence[Sequence[int]]
@@ -40,23 +42,35 @@ class Lookup:
     shortest_match: int = 3
     claim: float = 0.5
     allows: Callable[[Sequence[int], int], bool] = lambda prefix, token: True
+    timestamp_begin: int | None = None
     forwards: int = 0
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         return [self._propose(ask) for ask in asks]
 
     def _propose(self, ask: Ask) -> Proposal:
-        text = self.texts[ask.row] if self.same_audio else (*self.texts[ask.row], *ask.prefix)
-        start = self._place(_spelled(text), _spelled(ask.prefix))
-        if start is None:
-            return Proposal()
         reach, tokens = 1.0, list[int]()
-        for token in text[start : start + min(ask.limit, MOST_TOKENS)]:
+        for token in self._expected(ask.row, ask.prefix)[: min(ask.limit, MOST_TOKENS)]:
             reach *= ask.chance(self.claim)
             if reach <= ask.least or not self.allows((*ask.prefix, *tokens), token):
                 break
             tokens.append(token)
         return Proposal(tuple(tokens), (self.claim,) * len(tokens))
+
+    def _expected(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
+        """What comes next as far as the text tells."""
+        text = self.texts[row] if self.same_audio else (*self.texts[row], *prefix)
+        said = [token for token in prefix if not self._is_time(token)]
+        timed = len(said) == len(prefix) or any(map(self._is_time, text))
+        start = self._place(_spelled(text), _spelled(prefix if timed else said))
+        if start is None:
+            return ()
+        # A segment usually begins where the one before it ended.
+        ended = not timed and start < len(text) and [self._is_time(its) for its in prefix[-2:]] == [False, True]
+        return (*prefix[-1:], *text[start:]) if ended else text[start:]
+
+    def _is_time(self, token: int) -> bool:
+        return self.timestamp_begin is not None and token >= self.timestamp_begin
 
     def _place(self, text: str, prefix: str) -> int | None:
         """Where in the text it goes on behind the longest end of the prefix that is found there."""

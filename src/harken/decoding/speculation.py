@@ -111,7 +111,14 @@ class Drafter:
         experience = its.sampling if sampling else its.greedy
         sources = []
         if any(previous):
-            lookup = Lookup(previous, same_audio=True, shortest_match=1, claim=0.9, allows=rules.allows)
+            lookup = Lookup(
+                previous,
+                same_audio=True,
+                shortest_match=1,
+                claim=0.9,
+                allows=rules.allows,
+                timestamp_begin=rules.timestamp_begin,
+            )
             sources.append(_Source(lookup, experience.previous, len(audios), most=MOST_LOOKED_UP))
         if its.ngram:
             sources.append(_Source(Lookup(prompts, allows=rules.allows), experience.ngram, len(audios)))
