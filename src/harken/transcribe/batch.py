@@ -28,14 +28,18 @@ class Batch:
         Begun in this order, each when there is room for it.
     size : int
         Most windows to decode together.
+    eager : bool
+        Whether the first window goes alone, so that its words are there sooner.
     """
 
-    def __init__(self, hearing: Hearing, recordings: Iterable[LongForm], size: int) -> None:
+    def __init__(
+        self, hearing: Hearing, recordings: Iterable[LongForm], size: int, *, eager: bool = True
+    ) -> None:
         self._hearing, self._size = hearing, size
         self._waiting = deque(recordings)
         self._begun: list[LongForm] = []
         self._lanes: list[Lane] = []
-        self._first = True
+        self._alone = eager
 
     @property
     def stats(self) -> DecodeStats:
@@ -64,8 +68,7 @@ class Batch:
 
     def _advance(self) -> None:
         """Decode one window of each lane in work; or only find that a recording has ended, for its caller to know."""
-        # The first window goes alone, so that its words are there sooner.
-        size = 1 if self._first else self._size
+        size = 1 if self._alone else self._size
         jobs = [(lane, job) for lane in self._lanes if (job := lane.job())]
         ended = self._collect()
         self._fill(jobs, self._begun, size)
@@ -75,7 +78,7 @@ class Batch:
         # Before anything is decoded: what a hook raises must not lose them.
         self._lanes = [lane for lane, _ in jobs]
         if not ended:
-            self._first = False
+            self._alone = False
             self._decode(jobs)
             self._collect()
 

@@ -72,6 +72,8 @@ class Lane:
     context : Context
     first : bool
         Whether it begins the recording.
+    previous : tuple of int
+        What is said in its first window, as far as that is known; a draft.
 
     Attributes
     ----------
@@ -81,12 +83,20 @@ class Lane:
         How far it has come in the recording.
     """
 
-    def __init__(self, form: Recording, view: View, context: Context, *, first: bool) -> None:
+    def __init__(
+        self,
+        form: Recording,
+        view: View,
+        context: Context,
+        *,
+        first: bool,
+        previous: tuple[int, ...] = (),
+    ) -> None:
         self._form, self._view, self._context, self._first = form, view, context, first
         self._at, self._frames = 0, 0
         self._language: str | None = None
         self._segments: list[tuple[Segment, str | None]] = []
-        self._unfinished: tuple[int, ...] = ()
+        self._unfinished = previous
         self.ended = False
         self.done_s = 0.0
 

@@ -43,6 +43,10 @@ class LongForm:
     blocks : iterator of ndarray
         Samples of the recording, mono float32 at 16 kHz.
     hooks : Hooks
+    language : str or None
+        Its language, where that is known without an option that says so.
+    previous : tuple of int
+        What is said in the beginning, as tokens, as far as that is known: a draft of the first window.
 
     Attributes
     ----------
@@ -64,13 +68,22 @@ class LongForm:
         What decoding has cost so far; a pass over windows of several recordings counts for each of them.
     """
 
-    def __init__(self, hearing: Hearing, blocks: Iterator[Floats], hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        hearing: Hearing,
+        blocks: Iterator[Floats],
+        hooks: Hooks | None = None,
+        *,
+        language: str | None = None,
+        previous: tuple[int, ...] = (),
+    ) -> None:
         self.hearing, self.options, self.hooks = hearing, hearing.options, hooks or Hooks()
         self.ready: deque[Segment] = deque()
         self.dropped: list[Dropped] = []
         self.finished = False
         self.failure: HarkenError | None = None
-        self.language = resolve(self.options.language) if self.options.language is not None else None
+        language = language if self.options.language is None else self.options.language
+        self.language = resolve(language) if language is not None else None
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._tracker = Tracker()
@@ -87,6 +100,7 @@ class LongForm:
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._listener is not None and not self.options.condition_on_previous_text
         self._lanes: deque[Lane] = deque()
+        self._previous = previous
         self._opened = 0
         self._exhausted = False
         self._prompted = hearing.encode(self.options.initial_prompt)
@@ -129,7 +143,8 @@ class LongForm:
             self._exhausted = True
             return None
         context = Context(last_speech_s=view.start_s(0)) if self.parallel and self._opened else self._context
-        self._lanes.append(Lane(self, view, context, first=not self._opened))
+        self._lanes.append(Lane(self, view, context, first=not self._opened, previous=self._previous))
+        self._previous = ()
         self._opened += 1
         return self._lanes[-1]
 
