@@ -54,7 +54,7 @@ class Intake:
         self._ended.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._thread.join(_POLL_S)  # one that waits for a pipe is left behind
+        self._thread.join(3 * _POLL_S)  # one that waits for a pipe is left behind
 
     @property
     def lost_s(self) -> float:
