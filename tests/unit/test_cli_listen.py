@@ -147,6 +147,7 @@ class TestSources:
             (["."], 3, ".: is a directory"),
             (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
             (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
+            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be written over; see"),
             (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
             (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
             (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),

