@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, Regions, VadOptions
@@ -74,6 +74,18 @@ def test_speech_that_goes_on_is_cut_in_its_longest_silence_and_goes_on():
     assert not Ended(1, "silence").goes_on
 
 
+def test_the_longer_an_utterance_is_the_shorter_a_pause_ends_it():
+    def pause(chunks, **changes):
+        its = endpointer(limit_frames=2000)
+        hear(its, (chunks, SPEECH))
+        *_, (heard, ended) = hear(its, (40, QUIET), **changes)
+        assert ended.reason == ("sentence" if changes else "silence")
+        return heard
+
+    assert [pause(chunks) for chunks in (100, 280, 400, 500, 600)] == [30, 30, 20, 11, 4]
+    assert [pause(chunks, sentence_ended=True) for chunks in (280, 500, 600)] == [10, 4, 4]
+
+
 def test_a_flush_ends_the_utterance_and_speech_goes_on_behind_it():
     its = endpointer()
     hear(its, (50, SPEECH))
@@ -124,7 +136,7 @@ def spoken(runs):
 
 
 @given(runs=runs, vad=vads, pause_s=pauses, limit=limits)
-def test_without_sentences_utterances_are_the_regions_of_a_recording(runs, vad, pause_s, limit):
+def test_short_utterances_without_sentences_are_the_regions_of_a_recording(runs, vad, pause_s, limit):
     its = Endpointer(vad, sentence_pause_s=0.1, pause_s=pause_s, limit_frames=limit)
     probabilities = [level for level, _ in spoken(runs)]
     frames = len(probabilities) * CHUNK_SAMPLES // 160
@@ -137,6 +149,7 @@ def test_without_sentences_utterances_are_the_regions_of_a_recording(runs, vad, 
     )
     regions = Regions(options)
     expected = regions.feed(probabilities) + regions.flush(frames)
+    assume(all(end - start + 100 * pause_s <= limit / 2 for start, end in expected))
     assert [event.frame for event in happened] == [edge for region in expected for edge in region]
 
 
@@ -168,3 +181,10 @@ def test_what_holds_of_any_stream(runs, vad, pause_s, sentence_pause_s, limit, f
     assert frames == sorted(frames)
     spans = list(zip(frames[::2], frames[1::2], strict=True))
     assert all(0 < end - start <= limit for start, end in spans)
+    covered = {frame for start, end in spans for frame in range(start, end)}
+    at = 0
+    for level, chunks, _ in runs:
+        flushed = any(at <= flush <= at + chunks for flush in flushes)
+        if level > 0.5 and chunks * 0.032 >= vad.min_speech_s and not flushed:
+            assert covered.issuperset(range(at * 16 // 5, (at + chunks) * 16 // 5))
+        at += chunks

@@ -1,5 +1,8 @@
 """Where an utterance of a stream begins, and where it ends: at a long pause, or a shorter one behind a sentence.
 
+The longer an utterance is, the shorter a pause ends it, so that it ends where somebody has just paused. Only one that
+has no pause until it is too long is cut where it had its longest silence, which may be long ago.
+
 The regions of `harken.audio.vad`, told as they happen. Speech probabilities go in one by one, so how the samples of
 the stream were cut changes nothing::
 
@@ -14,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harken.audio.vad import Region, Regions, VadOptions
+from harken.audio.vad import CHUNK_SAMPLES, Region, Regions, VadOptions
 from harken.errors import OptionError
-from harken.types import FRAMES_PER_SECOND
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
 LIMIT_FRAMES = 29 * FRAMES_PER_SECOND
 """So that an utterance and some silence behind it fit into one window."""
-_PAUSES_S = (0.1, 10.0)
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Endpointer:
     sentence_pause_s : float
         Silence that ends an utterance behind the end of a sentence.
     pause_s : float
-        Silence that ends it anywhere.
+        Silence that ends it anywhere. Both shrink from half the limit on, in proportion to what is left of it.
     limit_frames : int
         Longest utterance. One that goes on is cut in its longest silence, as a `Regions` does, and goes on behind that.
 
@@ -87,9 +90,10 @@ class Endpointer:
         self, vad: VadOptions, *, sentence_pause_s: float, pause_s: float, limit_frames: int = LIMIT_FRAMES
     ) -> None:
         for name, value in (("sentence_pause_s", sentence_pause_s), ("pause_s", pause_s)):
-            if not _PAUSES_S[0] <= value <= _PAUSES_S[1]:
-                raise OptionError(name, value, f"{_PAUSES_S[0]:g} to {_PAUSES_S[1]:g} seconds")
-        self._sentence_pause_s = sentence_pause_s
+            if not SHORTEST_PAUSE_S <= value <= LONGEST_PAUSE_S:
+                raise OptionError(name, value, f"{SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g} seconds")
+        self._pauses_s = {"sentence": sentence_pause_s, "silence": pause_s}
+        self._limit_frames = limit_frames
         self._regions = Regions(
             replace(
                 vad,
@@ -98,6 +102,7 @@ class Endpointer:
                 max_region_s=limit_frames / FRAMES_PER_SECOND,
             )
         )
+        self._heard_chunks = 0
         self._speaking = False
 
     def hear(self, probability: float, *, sentence_ended: bool) -> list[Began | Ended]:
@@ -109,13 +114,15 @@ class Endpointer:
         sentence_ended : bool
             Whether what has been heard of the utterance by now is the end of a sentence.
         """
+        self._heard_chunks += 1
         regions = self._regions.feed([probability])
         happened = self._ended(regions, "silence" if self.speaking_since is None else "limit")
         if not self._speaking and self.speaking_since is not None:
             self._speaking = True
             happened.append(Began(self.speaking_since))
-        if self._speaking and sentence_ended and self._regions.silence_s >= self._sentence_pause_s:
-            happened += self._ended(self._regions.end_speech(), "sentence")
+        reason = "sentence" if sentence_ended else "silence"
+        if self._speaking and self._regions.silence_s >= self._enough_s(self._pauses_s[reason]):
+            happened += self._ended(self._regions.end_speech(), reason)
         return happened
 
     def flush(self, frames: int) -> list[Began | Ended]:
@@ -135,6 +142,12 @@ class Endpointer:
     def needed_frames(self) -> int:
         """No utterance that goes on or is still to come has a frame before this one."""
         return self._regions.settled_frames
+
+    def _enough_s(self, pause_s: float) -> float:
+        """The pause that ends the utterance, as long as that is by now."""
+        frames = self._heard_chunks * CHUNK_SAMPLES / HOP_SAMPLES - self.needed_frames
+        patience = min(2 * (1 - frames / self._limit_frames), 1.0)
+        return max(patience * pause_s, SHORTEST_PAUSE_S)
 
     def _ended(self, regions: Sequence[Region], reason: str) -> list[Began | Ended]:
         """What regions that have become certain say; usually of an utterance whose beginning has been told."""
