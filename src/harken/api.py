@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +17,11 @@ from harken.decoding.language import allowed_languages
 from harken.engines import Engines
 from harken.errors import OptionError
 from harken.results import Word
+from harken.streaming import LiveSession, LiveSessions, StreamOptions
+from harken.streaming.budget import Budget, Cost, Plan, measure
+from harken.streaming.running import MARGIN_FRAMES
+from harken.streaming.trial import Trial
+from harken.streaming.work import Worker
 from harken.text import Tokenizer
 from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, find_words
 from harken.transcription import Transcription
@@ -117,6 +122,7 @@ class Recognizer:
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
+        self._costs: dict[int, Cost] = {}
 
     def __repr__(self) -> str:
         return f"Recognizer({self.model!r}, {self.backend.capabilities.detail})"
@@ -252,6 +258,103 @@ class Recognizer:
         """
         options = self.checked(options, **changes)
         return tuple(find_words(self._hearing(options), stream(audio), text))
+
+    def stream(
+        self,
+        options: TranscribeOptions | None = None,
+        /,
+        *,
+        live: StreamOptions | None = None,
+        clock: Callable[[], float] = perf_counter,
+        **changes: Any,
+    ) -> LiveSession:
+        """Begin a live session.
+
+        Parameters
+        ----------
+        options : TranscribeOptions, optional
+            As for `transcribe`; clips and timestamps do not count.
+        live : StreamOptions, optional
+        clock : callable
+            Seconds. The session adapts itself to what computing takes by it; with ``float``, which stands still, events
+            are the same in every run.
+        **changes
+            Single options of either kind by name.
+
+        Returns
+        -------
+        LiveSession
+
+        Raises
+        ------
+        OptionError
+            If an option is unknown or its value not allowed, the model does not know that language or task, or this
+            machine cannot keep the delay.
+
+        Examples
+        --------
+        >>> import harken
+        >>> session = harken.load("tiny.en").stream(delay="low")
+        >>> for block in harken.audio.stream("examples/jfk.flac", block_samples=1600):
+        ...     for event in session.feed(block):
+        ...         print(event)
+        >>> for event in session.close():
+        ...     print(event)
+        """
+        return LiveSession(*self._live(1, options, live, clock, changes))
+
+    def streams(
+        self,
+        count: int,
+        options: TranscribeOptions | None = None,
+        /,
+        *,
+        live: StreamOptions | None = None,
+        clock: Callable[[], float] = perf_counter,
+        **changes: Any,
+    ) -> LiveSessions:
+        """Begin several live sessions that compute together what they need at the same time.
+
+        Parameters
+        ----------
+        count : int
+            How many are expected to speak at once: the delay that the machine can keep depends on it.
+        options, live, clock, **changes
+            As for `stream`.
+
+        Raises
+        ------
+        OptionError
+            As for `stream`.
+        """
+        if not 1 <= count <= 256:
+            raise OptionError("count", count, "an integer from 1 to 256")
+        return LiveSessions(*self._live(count, options, live, clock, changes))
+
+    def _live(
+        self,
+        count: int,
+        options: TranscribeOptions | None,
+        live: StreamOptions | None,
+        clock: Callable[[], float],
+        changes: dict[str, Any],
+    ) -> tuple[Worker, StreamOptions, Plan]:
+        """What a live session is made of."""
+        ours = {field.name for field in fields(StreamOptions)} & changes.keys()
+        live = replace(live or StreamOptions(), **{name: changes.pop(name) for name in ours})
+        options = self.checked(options, **changes)
+        # What was heard while it was spoken drafts the final text, also without an assistant.
+        speculator = self.speculator or Speculator(clock)
+        hearing = Hearing(self.backend, self.tokenizer, options, speculator, clock)
+        if clock is not float and count not in self._costs:
+            self._costs[count] = measure(Trial(self.backend, self.tokenizer, count).update, clock)
+        budget = Budget(
+            cost=self._costs.get(count, Cost()),
+            options=live,
+            margin_frames=MARGIN_FRAMES,
+            min_speech_s=options.vad_min_speech_s,
+        )
+        return Worker(hearing, clock), live, budget.choose()
 
     def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
         """Options with some changes, if this model can do what they ask for.

@@ -3,6 +3,7 @@
 from harken.decoding.assistant import Assistant
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities
+from harken.decoding.moving import Growing, Grown, decode_growing
 from harken.decoding.prompt import make_prompt
 from harken.decoding.rules import Rules, make_rules
 from harken.decoding.speculation import Drafter, Speculator
@@ -16,6 +17,8 @@ __all__ = [
     "Decoded",
     "Drafter",
     "Greedy",
+    "Growing",
+    "Grown",
     "Hypothesis",
     "Observer",
     "Rules",
@@ -25,6 +28,7 @@ __all__ = [
     "Strategy",
     "Window",
     "decode",
+    "decode_growing",
     "ladder",
     "language_probabilities",
     "make_prompt",

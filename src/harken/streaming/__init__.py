@@ -2,12 +2,15 @@
 
 from harken.streaming.events import Committed, Event, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.options import StreamOptions
+from harken.streaming.session import LiveSession, LiveSessions
 from harken.streaming.setting import Setting
 
 __all__ = [
     "Committed",
     "Event",
     "Interim",
+    "LiveSession",
+    "LiveSessions",
     "LoadChanged",
     "Setting",
     "SpeechEnded",

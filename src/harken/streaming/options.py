@@ -24,14 +24,20 @@ class StreamOptions:
         If a value is outside what is allowed.
     """
 
-    delay: str = _live("low", "minimal, low, medium, high; or how many milliseconds a word may take to be committed.")
+    delay: str = _live(
+        "low", "minimal, low, medium, high; or how many milliseconds a word may take to be committed."
+    )
     finals: str = _live(
         "exact",
         "exact hears each utterance once more as a whole, and gives what a transcription of it would; streamed "
         "keeps what was committed word by word.",
     )
-    adaptive: bool = _live(True, "Hear with shorter windows where it is quiet, with longer ones where it is noisy.")
-    window: int | None = _live(None, "Frames of 10 ms that attend to each other, instead of what the delay says.")
+    adaptive: bool = _live(
+        True, "Hear with shorter windows where it is quiet, with longer ones where it is noisy."
+    )
+    window: int | None = _live(
+        None, "Frames of 10 ms that attend to each other, instead of what the delay says."
+    )
     hop: int | None = _live(None, "Frames from one update to the next, instead of what the delay says.")
     history: int | None = _live(None, "Frames that a window looks back at, instead of what the delay says.")
     hold: int | None = _live(
@@ -40,11 +46,13 @@ class StreamOptions:
     agreement: int | None = _live(
         None, "Hypotheses in a row that have to agree on a word, instead of what the delay says."
     )
-    sentence_pause_s: float = _live(0.5, "Silence that ends an utterance behind the end of a sentence, in seconds.")
+    sentence_pause_s: float = _live(
+        0.5, "Silence that ends an utterance behind the end of a sentence, in seconds."
+    )
     pause_s: float = _live(1.0, "Silence that ends an utterance anywhere, in seconds.")
 
     def __post_init__(self) -> None:
-        if self.delay not in DELAYS and not (self.delay.isdigit() and 0 < int(self.delay) <= 60_000):
+        if self.delay not in DELAYS and not (self.delay.isdecimal() and 0 < int(self.delay) <= 60_000):
             raise OptionError("delay", self.delay, f"{', '.join(DELAYS)}, or milliseconds from 1 to 60000")
         if self.finals not in FINALS:
             raise OptionError("finals", self.finals, " or ".join(FINALS))

@@ -109,7 +109,7 @@ class OnnxEncoder:
 
 
 def _written(track: Floats, at: int, fresh: Floats) -> Floats:
-    """A track of positions, along the second axis from the end, with something written from `at` on; it grows by doubling."""
+    """A track, whose positions lie along the second axis from the end, with what is fresh from `at` on."""
     end = at + fresh.shape[-2]
     if end > track.shape[-2]:
         grown = np.zeros((*track.shape[:-2], 2 * end, track.shape[-1]), np.float32)

@@ -1,0 +1,184 @@
+"""Live sessions: one stream, or several that share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.audio import stream
+from harken.contract import Floats
+from harken.decoding import DecodeStats
+from harken.errors import HarkenError
+from harken.streaming.budget import Plan
+from harken.streaming.events import Event
+from harken.streaming.options import StreamOptions
+from harken.streaming.setting import Setting
+from harken.streaming.stream import Stream
+from harken.streaming.work import Worker
+
+
+class LiveSession:
+    """One live stream: samples in, events out. Nothing in it waits or knows the time.
+
+    What is said does not depend on how the samples are cut.
+
+    Parameters
+    ----------
+    worker : Worker
+    options : StreamOptions
+    plan : Plan
+
+    Attributes
+    ----------
+    plan : Plan
+        How the stream is heard, and how long a word takes at most.
+
+    Examples
+    --------
+    >>> import harken
+    >>> session = harken.load("tiny.en").stream(delay="low")
+    >>> for block in harken.audio.stream("examples/jfk.flac", block_samples=1600):
+    ...     for event in session.feed(block):
+    ...         print(event)
+    >>> for event in session.close():
+    ...     print(event)
+    """
+
+    def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:
+        self.plan = plan
+        self._worker = worker
+        self._streams = LiveSessions(worker, options, plan)
+        self._streams.open(None)
+        self._closed = False
+
+    @property
+    def setting(self) -> Setting:
+        """How the stream is heard, but for what noise and load change in it."""
+        return self.plan.setting
+
+    @property
+    def stats(self) -> DecodeStats:
+        """What updates have cost so far."""
+        return self._worker.stats
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of computation so far, by the session's clock."""
+        return self._worker.compute_s
+
+    def feed(self, samples: NDArray[Any]) -> list[Event]:
+        """Take the next samples and return what they bring.
+
+        Parameters
+        ----------
+        samples : ndarray of shape (samples,), float32 in [-1, 1] or int16, mono at 16 kHz
+            As many as there are, also none.
+
+        Raises
+        ------
+        AudioError
+            If they are of another kind, or not finite; the session goes on without them.
+        HarkenError
+            If the session is closed.
+        """
+        return self._streams.feed({None: samples})[None]
+
+    def flush(self) -> list[Event]:
+        """End the utterance that is going on, as after a pause; the session goes on."""
+        return self._streams.flush(None)
+
+    def close(self) -> list[Event]:
+        """End the stream and return what it still holds; closing again brings nothing."""
+        closed, self._closed = self._closed, True
+        return [] if closed else self._streams.close(None)
+
+
+class LiveSessions:
+    """Several live streams; what they need of the model at the same time is computed together.
+
+    Parameters
+    ----------
+    worker, options, plan
+        As for `LiveSession`.
+
+    Examples
+    --------
+    >>> streams = harken.load("tiny.en").streams()
+    >>> streams.open("door")
+    >>> events = streams.feed({"door": samples})["door"]
+    """
+
+    def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:
+        self.plan = plan
+        self._worker, self._options = worker, options
+        self._streams: dict[Hashable, Stream] = {}
+
+    @property
+    def stats(self) -> DecodeStats:
+        """What updates have cost so far."""
+        return self._worker.stats
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of computation so far, by the sessions' clock."""
+        return self._worker.compute_s
+
+    def open(self, name: Hashable) -> None:
+        """Begin a stream.
+
+        Raises
+        ------
+        HarkenError
+            If there is one of that name; one that was closed may be used again.
+        """
+        if name in self._streams:
+            raise HarkenError(f"there is a stream {name!r} already")
+        self._streams[name] = Stream(self._worker, self._options, self.plan)
+
+    def feed(self, samples: Mapping[Hashable, NDArray[Any]]) -> dict[Hashable, list[Event]]:
+        """Take the next samples of some streams and return what they bring, by name.
+
+        Raises
+        ------
+        AudioError
+            As for `LiveSession.feed`; then none of them is taken.
+        HarkenError
+            If there is no such stream.
+        """
+        fed = {name: self._stream(name) for name in samples}
+        checked = {name: checked_samples(its) for name, its in samples.items()}
+        self._worker.drive([its.feed(checked[name]) for name, its in fed.items()])
+        return {name: its.take_events() for name, its in fed.items()}
+
+    def flush(self, name: Hashable) -> list[Event]:
+        """End the utterance that is going on in a stream."""
+        its = self._stream(name)
+        self._worker.drive([its.flush()])
+        return its.take_events()
+
+    def close(self, name: Hashable) -> list[Event]:
+        """End a stream and return what it still holds."""
+        its = self._stream(name)
+        self._worker.drive([its.close()])
+        del self._streams[name]
+        return its.take_events()
+
+    def _stream(self, name: Hashable) -> Stream:
+        if name not in self._streams:
+            which = "session is closed" if name is None else f"stream {name!r} is closed, or was never opened"
+            raise HarkenError(f"the {which}")
+        return self._streams[name]
+
+
+def checked_samples(samples: NDArray[Any]) -> Floats:
+    """Samples as float32.
+
+    Raises
+    ------
+    AudioError
+        If they are of another kind, or not finite.
+    """
+    return np.concatenate([np.empty(0, np.float32), *(stream(samples) if len(samples) else ())])
