@@ -27,6 +27,7 @@ from harken.types import FRAMES_PER_STEP, Dims
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+NO_ENCODER = "this backend has no encoder of its own: it adopts features"
 FORMAT = 10
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
@@ -98,7 +99,7 @@ class OnnxBackend:
         )
 
     def encode(self, mel: Floats) -> OnnxFeatures:
-        assert self._encoder, "this backend has no encoder of its own: it adopts features"
+        assert self._encoder, NO_ENCODER
         heard = np.empty((len(mel), mel.shape[2] // 2, self.dims.n_audio_state), np.float32)
         for one in _windows(len(mel)):
             self._encoder({"mel": np.ascontiguousarray(mel[one])}, {"heard": heard[one]})
@@ -106,9 +107,10 @@ class OnnxBackend:
 
     def adopt(self, features: Features) -> OnnxFeatures:
         assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
-        return self._listen(features.heard)
+        return self._listen(features.heard, features.lengths)
 
     def open_encoder(self, history: int) -> OnnxEncoder:
+        assert self._encoder, NO_ENCODER
         return OnnxEncoder(self.dims, history // FRAMES_PER_STEP)
 
     def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
@@ -141,7 +143,7 @@ class OnnxBackend:
             vocabulary=self.vocabulary,
         )
 
-    def _listen(self, heard: Floats) -> OnnxFeatures:
+    def _listen(self, heard: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
         dims, (audios, positions, _) = self.dims, heard.shape
         shape = (audios, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
         cross = {
@@ -149,7 +151,7 @@ class OnnxBackend:
         }
         for one in _windows(audios):
             self._bridge({"heard": heard[one]}, {name: array[one] for name, array in cross.items()})
-        return OnnxFeatures(heard, cross)
+        return OnnxFeatures(heard, cross, lengths)
 
     @cached_property
     def _window(self) -> Graph:

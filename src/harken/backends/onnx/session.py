@@ -61,7 +61,7 @@ class OnnxFeatures:
     """
 
     def __init__(self, heard: Floats, cross: dict[str, Floats], lengths: Sequence[int] | None = None) -> None:
-        self.heard, self.cross = heard, cross
+        self.heard, self.cross, self.lengths = heard, cross, lengths
         self._silent = np.zeros((len(heard), 1, 1, 1, heard.shape[1]), np.float32)
         for audio, length in enumerate(lengths or ()):
             self._silent[audio, ..., length:] = HIDDEN
