@@ -44,6 +44,9 @@ JOINED_S = 28.0
 LENGTHS = (375, 750, 1500, 3000, 6000)
 REPEATS = 5
 FULL = "full"
+COLUMNS = (
+    "window, s", "attention", "keys of a query, at most", "error, %", "WER, %", "ms per s", "times full",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -79,18 +82,8 @@ def main() -> None:
     for window in args.windows:
         rows += measure(recognizer, sounds, references, window)
         note(f"windows of {window / 100:g} s are done")
-    header = (
-        "window, s",
-        "attention",
-        "keys of a query, at most",
-        "error, %",
-        "WER, %",
-        "ms per s",
-        "times full",
-    )
-    print(f"\n{table(header, rows)}\n")
-    header = ("keys = queries", FULL, *(name for name in ways() if name != FULL))
-    print(table(header, [[str(length), *attention_ms(length)] for length in LENGTHS]))
+    print(f"\n{table(COLUMNS, rows)}\n")
+    print(table(("keys = queries", *ways()), [[str(length), *attention_ms(length)] for length in LENGTHS]))
 
 
 def ways() -> dict[str, Hashing | None]:
