@@ -71,9 +71,9 @@ def segment(at_s: float, text: str) -> Event:
     return Committed(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=its)
 
 
-def ended(at_s: float) -> Event:
+def ended(at_s: float, reason: str = "silence") -> Event:
     """The utterance is over."""
-    return SpeechEnded(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, reason="silence")
+    return SpeechEnded(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, reason=reason)
 
 
 def _samples(at_s: float) -> int:

@@ -130,6 +130,19 @@ class TestDisplay:
         assert its.retractions == its.flickered == its.revised() - 1 == 0  # nothing confirms the second
         assert its.interim == [" One", " Two"]
 
+    def test_an_utterance_that_is_cut_goes_on_in_the_next(self) -> None:
+        """What is behind the cut is shown again there, and counts from when it was shown first."""
+        events = (
+            *(started(0), interim(1, "A dog", " barks"), interim(2, "A dog barks", " loud")),
+            *(segment(3, " A dog"), ended(3, "limit"), started(3)),
+            *(interim(4, "barks loudly", " and"), segment(5, " barks loudly and"), ended(5)),
+        )
+        its = display(*events)
+        assert (its.interim, its.retractions, its.revised()) == (["a dog", "barks loudly and"], 0, 0)
+        assert its.flickered == 1
+        expected = [("a", 1, 1), ("dog", 1, 1), ("barks", 1, 2), ("loudly", 4, 4), ("and", 4, 5)]
+        assert times(*events) == expected
+
     def test_segments_may_come_behind_the_end_of_the_utterance(self) -> None:
         events = (interim(1, " A"), ended(2), started(2), interim(3, " dog"), segment(4, " A"), ended(5))
         assert times(*events, segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]

@@ -23,7 +23,7 @@ from harken.evaluation.joined import Reel, join, spoken
 from harken.evaluation.live_takes import LiveTake, LiveTurn, hear, take_live
 from harken.evaluation.live_timing import live_timing
 from harken.results import Word
-from harken.streaming import Event
+from harken.streaming import Event, StreamOptions
 from live_script import ScriptedLive, ended, interim, segment, started
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
@@ -206,13 +206,13 @@ def takes(repeats: int) -> tuple[list[LiveTurn], list[str]]:
 class Reciting(Recognizer):
     """Transcribes by heart, aligns everything with the end of the sound, and streams `SCRIPT`."""
 
-    opened: list[dict[str, Any]]
+    opened: list[tuple[TranscribeOptions, StreamOptions]]
 
     def align(self, audio: Any, text: str, *options: Any, **changes: Any) -> tuple[Word, ...]:
         return tuple(Word(start_s=0.0, end_s=0.1, text=word, probability=1.0) for word in text.split())
 
-    def stream(self, *options: Any, **changes: Any) -> Any:
-        self.opened.append(changes)
+    def stream(self, options: Any = None, /, *, live: Any = None, **changes: Any) -> Any:
+        self.opened.append((options, live))
         return ScriptedLive(SCRIPT)
 
 
@@ -256,9 +256,11 @@ class TestCommand:
         assert rows["WER of the segments, %"] == ["100.00", "100.00"]
         assert rows["committed text taken back"] == ["0", "0"]
         assert rows["words timed"] == ["5", "5"]
-        asked = [(its["delay"], its["finals"]) for its in recognizer.opened]
-        assert {*asked} == {("low", "streamed"), ("medium", "streamed")}
-        assert recognizer.opened[-1]["vad"] is False  # options of the transcription go along
+        assert {(live.delay, live.finals) for _, live in recognizer.opened} == {
+            ("low", "streamed"),
+            ("medium", "streamed"),
+        }
+        assert all(not options.vad for options, _ in recognizer.opened)
 
     def test_joined(self, face: Face) -> None:
         outcome, _ = bench(face, "--join", "0.0", "--json", "out.json", said=["One dog. A big house"])

@@ -147,7 +147,7 @@ def measure_live(
     """Hear everything live; what came of it, and what ended it early."""
     ways = live_ways(given)
     sessions = {name: partial(_open, recognizer, way) for name, way in ways.items()}
-    settings = {name: recognizer.stream(**_named(way)).setting for name, way in ways.items()}
+    settings = {name: recognizer.stream(options, live=way).setting for name, way in ways.items()}
     alone = (Reel(sounds=(sound,)) for sound in sounds)
     reels = tuple(alone) if given["join"] is None else join(sounds, given["join"])
     turns, failures, stop = _take(
@@ -178,11 +178,7 @@ def measure_live(
 
 
 def _open(recognizer: Recognizer, way: StreamOptions, options: TranscribeOptions) -> Live:
-    return recognizer.stream(**_named(way), **_named(options))
-
-
-def _named(options: StreamOptions | TranscribeOptions) -> dict[str, Any]:
-    return {field.name: getattr(options, field.name) for field in fields(options)}
+    return recognizer.stream(options, live=way)
 
 
 def _take(

@@ -9,7 +9,7 @@ from functools import cache
 from harken.evaluation.compare import differences
 from harken.evaluation.live import Moment
 from harken.evaluation.normalize import normalizer
-from harken.streaming import Committed, Event, Interim, SpeechEnded, SpeechStarted
+from harken.streaming import Committed, Event, Interim, SpeechEnded
 
 Units = Callable[[str], list[str]]
 
@@ -85,6 +85,7 @@ class Display:
         self._now: list[Shown] = []
         self._streamed: list[Shown] = []
         self._finals: list[Shown] = []
+        self._ended = 0
 
     def take(self, event: Event, moment: Moment) -> None:
         """Show what an event tells."""
@@ -95,7 +96,9 @@ class Display:
                 self.final.append(event.segment.text)
                 units = self._units(event.segment.text)
                 self._finals += [Shown(text=unit, shown=moment, committed=moment) for unit in units]
-            case SpeechStarted() | SpeechEnded():
+            case SpeechEnded(reason="limit"):
+                self._cut()
+            case SpeechEnded():
                 self._end()
 
     def words(self) -> list[Shown]:
@@ -140,4 +143,15 @@ class Display:
         if self._text:
             self.interim.append(self._text)
         self._streamed += self._now
+        self._ended = len(self._finals)
         self._committed, self._text, self._now = "", "", []
+
+    def _cut(self) -> None:
+        """The utterance goes on as another; what its segments do not have is shown in that one again."""
+        finals = [its.text for its in self._finals[self._ended :]]
+        kept = [old for old, _ in matches([its.text for its in self._now], finals)]
+        before = kept[-1] + 1 if kept else 0
+        self._now, rest = self._now[:before], self._now[before:]
+        self._text = " ".join(its.text for its in self._now)
+        self._end()
+        self._now = rest
