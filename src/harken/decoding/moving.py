@@ -114,9 +114,9 @@ def decode_growing(
     drafted = sum(len(row.draft) for row in rows)
     while active:
         logits = _read(session, active)
-        forwards += 1
-        if active is rows:
+        if not forwards:
             _ask_for_silence(logits, rows, tokenizer.no_speech)
+        forwards += 1
         logits = logits.take(_choices(active))
         rules.apply(logits, [prefix for row in active for prefix in row.prefixes()])
         ids, logprobs = (column[:, 0].tolist() for column in logits.top(1))
