@@ -8,7 +8,8 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.results import Segment
-from harken.streaming import Committed, Event, Interim, SpeechEnded, SpeechStarted
+from harken.streaming import Committed, Event, Interim, Setting, SpeechEnded, SpeechStarted
+from harken.streaming.budget import Bound, Plan
 from harken.types import SAMPLE_RATE
 
 WORDS = [
@@ -60,7 +61,10 @@ class Spoken:
     heard : list of ndarray
         The blocks it was fed with.
     closed : bool
+    plan : Plan
     """
+
+    plan = Plan(setting=Setting(), bound=Bound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5))
 
     def __init__(self, between: Callable[[int], None] = lambda samples: None) -> None:
         self.heard: list[Floats] = []

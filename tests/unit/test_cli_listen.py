@@ -235,8 +235,9 @@ class TestOutput:
         assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
 
     def test_verbose(self, face: Face, session: Spoken, talk: Path) -> None:
-        first, last = face.run("listen", talk, "--verbose").err.splitlines()
+        first, bound, last = face.run("listen", talk, "--verbose").err.splitlines()
         assert first == "Recognizer('tiny.en', by heart)"
+        assert bound == f"words are {Spoken.plan.bound}"
         assert re.fullmatch(
             r"talk\.wav: 00:01\.200 heard, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )

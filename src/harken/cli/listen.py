@@ -31,7 +31,7 @@ from harken.cli.transcribe import OF_WORDS
 from harken.contract import Floats
 from harken.formats import FORMATS
 from harken.results import Segment, Transcript
-from harken.streaming import Committed, StreamOptions
+from harken.streaming import Committed, LiveSession, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
@@ -113,11 +113,10 @@ def command(file: str | None, **given: Any) -> int:
     with ExitStack() as stack:
         # Opened first: what cannot be written shows before anything is said.
         keep_sound, keep_segment = _kept(stack, given, heard, None if file == STDIN else file)
-        recognizer = _load(given)
+        recognizer, session = _open(given, changes)
         face = stack.enter_context(closing(_face(given)))
-        session = recognizer.stream(**changes)
         if given["verbose"]:
-            face.note(repr(recognizer))
+            face.note(f"{recognizer!r}\nwords are {session.plan.bound}")
         listening = Listening(
             session=session,
             face=face,
@@ -215,13 +214,15 @@ def _whole(given: dict[str, Any], heard: Heard, segments: tuple[Segment, ...]) -
     )
 
 
-def _load(given: dict[str, Any]) -> Recognizer:
+def _open(given: dict[str, Any], changes: dict[str, Any]) -> tuple[Recognizer, LiveSession]:
     if given["quiet"]:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with Screen(not given["quiet"]) as screen:
-        screen.waiting("loading the model ...")
         try:
-            return load_model(given)
+            screen.waiting("loading the model ...")
+            recognizer = load_model(given)
+            screen.waiting("measuring how long a word takes on this machine ...")
+            return recognizer, recognizer.stream(**changes)
         finally:
             screen.waiting("")
 

@@ -12,20 +12,8 @@ from harken.cli.intake import Intake
 from harken.contract import Floats
 from harken.errors import AudioError, OutputError
 from harken.results import Segment
-from harken.streaming import Committed, Event, LoadChanged
+from harken.streaming import Committed, Event, LiveSession, LoadChanged
 from harken.types import SAMPLE_RATE
-
-
-class Session(Protocol):
-    """What listens, such as `harken.streaming.LiveSession`."""
-
-    def feed(self, samples: Floats) -> list[Event]:
-        """Take the next samples, 16 kHz mono, and tell what came of it."""
-        ...
-
-    def close(self) -> list[Event]:
-        """End the stream, and tell what is left."""
-        ...
 
 
 class Face(Protocol):
@@ -71,7 +59,7 @@ class Listening:
 
     Parameters
     ----------
-    session : Session
+    session : LiveSession
     face : Face
     heard : Heard
         Counts.
@@ -81,7 +69,7 @@ class Listening:
         Whether to tell of sound that was lost, and of load.
     """
 
-    session: Session
+    session: LiveSession
     face: Face
     heard: Heard
     keep_sound: Callable[[Floats], None]
