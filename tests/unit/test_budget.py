@@ -14,7 +14,7 @@ from harken.audio.mel import LogMel
 from harken.audio.vad import CHUNK_SAMPLES, Regions, VadOptions
 from harken.errors import OptionError
 from harken.streaming import Setting, StreamOptions
-from harken.streaming.budget import UTILISATION, Bound, Budget, Cost, fresh_tokens, measure, onset_s, percentile
+from harken.streaming.budget import UTILISATION, Bound, Budget, Cost, fresh_tokens, measure, onset_s
 from harken.streaming.load import LEVELS, apply
 from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES, USUAL_FRAMES
 from harken.streaming.options import DELAYS
@@ -150,11 +150,6 @@ def test_nothing_falls_with_size_and_nothing_costs_anything_where_time_stands_st
     assert falling.frame_s >= 0
     assert falling.token_s >= 0
     assert measure(lambda window, tokens: None, float) == STANDING_STILL
-
-
-def test_percentile() -> None:
-    assert percentile([3.0, 1.0, 2.0]) == 3.0
-    assert percentile([*map(float, range(1, 101))]) == 95.0
 
 
 def test_an_update_may_have_to_say_all_again_that_is_not_committed() -> None:

@@ -37,12 +37,12 @@ def listening(attention: Floats, steps: int, last: int | None = None) -> Floats:
     """
     heard = attention[:, :, :steps]
     first = 0 if last is None else heard.shape[1] - last
-    mean_of_heads = np.zeros((heard.shape[1] - first, steps), np.float32)
-    for weights in heard:
-        shares = weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
-        deviation = shares.std(axis=0)
-        distinct = (shares[first:] - shares.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        mean_of_heads += _median_of_7(distinct) / np.float32(len(heard))
+    shares = heard / np.maximum(heard.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    deviation = shares.std(axis=1, keepdims=True)
+    distinct = (shares[:, first:] - shares.mean(axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
+    mean_of_heads = np.zeros(distinct.shape[1:], np.float32)
+    for filtered in _median_of_7(distinct):
+        mean_of_heads += filtered / np.float32(len(heard))
     return mean_of_heads
 
 
@@ -51,8 +51,9 @@ def _median_of_7(rows: Floats) -> Floats:
     width = rows.shape[-1]
     if width <= FILTER_WIDTH // 2:
         return rows
-    padded = np.pad(rows, ((0, 0), (FILTER_WIDTH // 2,) * 2), mode="reflect")
-    lanes = [padded[:, i : i + width] for i in range(FILTER_WIDTH)]
+    edge = FILTER_WIDTH // 2
+    padded = np.concatenate([rows[..., edge:0:-1], rows, rows[..., -2 : -2 - edge : -1]], axis=-1)
+    lanes = [padded[..., i : i + width] for i in range(FILTER_WIDTH)]
     for low, high in _MEDIAN_OF_7:
         lanes[low], lanes[high] = np.minimum(lanes[low], lanes[high]), np.maximum(lanes[low], lanes[high])
     return lanes[FILTER_WIDTH // 2]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from harken.audio.mel import FFT_SAMPLES
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
@@ -34,7 +35,6 @@ UTILISATION = 0.8
 """Most of a hop that an update may take: finals, and whatever else the machine does, need some of it too."""
 TOKENS_PER_S = 6.0
 """Of fast speech: more than 4 words a second, with their punctuation."""
-PERCENTILE = 0.95
 HOP_STEP_FRAMES = 10
 
 _MS = 1000
@@ -89,7 +89,7 @@ def measure(
     Returns
     -------
     Cost
-        Through the 95th percentiles; of fewer than 20 repeats that is the longest.
+        Through the medians: what a machine does beside it for a moment is not for it to refuse a delay by.
     """
 
     def timed(window_frames: int, n_tokens: int) -> float:
@@ -99,18 +99,13 @@ def measure(
             start = clock()
             update(window_frames, n_tokens)
             seconds.append(clock() - start)
-        return percentile(seconds)
+        return median(seconds)
 
     least = timed(windows[0], tokens[0])
     frame_s = max(0.0, timed(windows[1], tokens[0]) - least) / (windows[1] - windows[0])
     token_s = max(0.0, timed(windows[0], tokens[1]) - least) / (tokens[1] - tokens[0])
     base_s = max(0.0, least - frame_s * windows[0] - token_s * tokens[0])
     return Cost(base_s=base_s, frame_s=frame_s, token_s=token_s)
-
-
-def percentile(values: Sequence[float]) -> float:
-    """The 95th percentile, by nearest rank: one of the values, and the largest of few."""
-    return sorted(values)[math.ceil(PERCENTILE * len(values)) - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
