@@ -32,6 +32,8 @@ class Engines:
     threads : int or None
     cache : Path or None
         Where compiled graphs are kept.
+    hash_rounds : int or None
+        As `harken.load` takes it.
 
     Raises
     ------
@@ -44,12 +46,15 @@ class Engines:
     precision: str = "auto"
     threads: int | None = None
     cache: Path | None = None
+    hash_rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise OptionError("backend", self.backend, " or ".join(BACKENDS))
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
+        if self.backend != "torch" and self.hash_rounds is not None:
+            raise OptionError("hash_rounds", self.hash_rounds, f"none with backend={self.backend!r}")
         if self.backend == "onnx":
             from harken.backends.onnx.plan import PRECISIONS
 
@@ -93,7 +98,7 @@ class Engines:
                 dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocabulary=vocabulary
             )
         if self.backend == "torch":
-            from harken.backends.torch import TorchBackend
+            from harken.backends.torch import Hashing, TorchBackend
 
             return TorchBackend(
                 dims,
@@ -104,6 +109,7 @@ class Engines:
                 alignment_heads=heads,
                 shares_encoder=shares_encoder,
                 vocabulary=vocabulary,
+                hashing=None if self.hash_rounds is None else Hashing(rounds=self.hash_rounds),
             )
         from harken.backends.onnx import OnnxBackend
 
