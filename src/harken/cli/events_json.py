@@ -20,5 +20,9 @@ _NAMES: dict[type, str] = {
 def json_line(event: Event) -> str:
     """One line: ``event`` says which it is; then come its fields, ``emitted_s`` for `emitted_samples`."""
     told = as_json(event)
-    times = {"audio_s": told.pop("audio_s"), "emitted_s": told.pop("emitted_samples") / SAMPLE_RATE}
+    times = {
+        "audio_s": told.pop("audio_s"),
+        "emitted_s": told.pop("emitted_samples") / SAMPLE_RATE,
+        "compute_s": round(told.pop("compute_s"), 6),
+    }
     return json.dumps({"event": _NAMES[type(event)]} | times | told, ensure_ascii=False) + "\n"
