@@ -221,7 +221,7 @@ def _open(given: dict[str, Any], changes: dict[str, Any]) -> tuple[Recognizer, L
         try:
             screen.waiting("loading the model ...")
             recognizer = load_model(given)
-            screen.waiting("measuring how long a word takes on this machine ...")
+            screen.waiting("measuring this machine ...")
             return recognizer, recognizer.stream(**changes)
         finally:
             screen.waiting("")
