@@ -184,6 +184,19 @@ def test_a_terminal_that_was_made_narrower_is_cleaned_up_too() -> None:
     assert terminal.text.strip("\n") == "nine"
 
 
+def test_the_sign_of_an_interrupt_does_not_stay() -> None:
+    text = "And so my fellow Americans ask not what your country can do for you"
+    for length in range(len(text)):
+        terminal = Terminal(30, 10)
+        face = captions(terminal)
+        face.show(interim("", text[:length]))
+        terminal.write("^C")
+        face.show(final("<end>"))
+        terminal.write("^C")
+        face.close()
+        assert terminal.text == "<end>\n"
+
+
 def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     terminal = Terminal(30, 10)

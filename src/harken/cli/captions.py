@@ -60,6 +60,8 @@ class Captions:
         if self._rows:
             self._console.print()
             self._rows = []
+        else:
+            self._console.control(self._erasure(self._console.width))
 
     def _write(self, final: str, text: Text) -> None:
         """Put something final in place of what may be rewritten, and a new text behind it."""
@@ -74,12 +76,13 @@ class Captions:
         self._text, self._rows = text, [cell_len(line.plain) for line in lines]
 
     def _erasure(self, width: int) -> Control:
-        """Empty the rows that are rewritten: a terminal that has become narrower has broken them again."""
-        rows = sum(max(1, -(-cells // width)) for cells in self._rows)
+        """Empty the rows that are rewritten: a terminal that has become narrower has broken them again.
+
+        It is one at least, as the ^C may stand there.
+        """
+        rows = max(1, sum(max(1, -(-cells // width)) for cells in self._rows))
         above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * (rows - 1)
-        return (
-            Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *above) if rows else Control()
-        )
+        return Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *above)
 
 
 class Lines:
