@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from harken.streaming.setting import Setting
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_STEP, HOP_SAMPLES
 
-QUIET_FRAMES = 200
+QUIET_FRAMES = 100
 """Silence that is heard behind the sound so far: without it a decoder repeats itself."""
 CLOSING_QUIET_FRAMES = 400
 """And behind the end of an utterance, where nothing else stops it."""
@@ -215,13 +215,21 @@ class Running:
         kept = [its[count:] for its in self._earlier if its[:count] == grown.tokens[:count]]
         self._earlier = [self.tentative, *kept][:MOST_AGREEMENT]
 
+    def has_decoded(self, frame: int) -> bool:
+        """Whether all that is said before a frame of the stream has been decoded: the margin lies behind it."""
+        return frame <= self.start_frame + self.seen_frames - MARGIN_FRAMES
+
     def cut(self, frame: int, tokenizer: Tokenizer) -> Cut:
         """Cut what is said at a frame of the stream, between words."""
         position = (frame - self.start_frame) // FRAMES_PER_STEP
         spoken = [*self.committed, *self._pending()]
         _, words = tokenizer.split_words([its.token for its in spoken], self.language or "en")
         starts = [0, *accumulate(map(len, words))]
-        first = next((at for at in starts[:-1] if spoken[at].start >= position), len(spoken))
+        # By the middle of a word: its first token may listen to the silence before it.
+        first = next(
+            (at for at, end in pairwise(starts) if spoken[at].start + spoken[end - 1].end >= 2 * position),
+            len(spoken),
+        )
         behind = [its.moved(position) for its in spoken[first:]]
         committed = max(0, len(self.committed) - first)
         return Cut(
