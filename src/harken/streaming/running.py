@@ -55,7 +55,7 @@ class Cut:
     Parameters
     ----------
     before : list of Spoken
-        Tokens, tentative ones included.
+        Tokens, tentative ones included unless they are doubted.
     committed : list of Spoken
     tentative : tuple of int
     """
@@ -110,6 +110,8 @@ class Running:
         The last hypothesis.
     seen_frames : int
         How much of it the last update heard.
+    doubted : bool
+        Whether nothing of the last hypothesis is believed.
     """
 
     encoder: Encoder
@@ -121,6 +123,7 @@ class Running:
     heard: Grown | None = None
     seen_frames: int = 0
     no_speech_prob: float = 0.0
+    doubted: bool = False
     _earlier: list[tuple[int, ...]] = field(default_factory=list)
     _mel: LogMel = field(init=False)
     _frames: Floats = field(init=False)
@@ -192,6 +195,7 @@ class Running:
         setting : Setting
         tokenizer : Tokenizer
         """
+        self.doubted = False
         _, words = tokenizer.split_words(grown.tokens, self.language or "en")
         lengths = [*map(len, words)]
         positions = self.seen_frames // FRAMES_PER_STEP
@@ -199,10 +203,12 @@ class Running:
 
     def take_last(self, grown: Grown) -> None:
         """Take the last hypothesis, and commit all of it."""
+        self.doubted = False
         self._commit(grown, len(grown.tokens))
 
     def doubt(self, grown: Grown) -> None:
         """Take a hypothesis of which nothing is believed yet: it is the next draft, and that is all."""
+        self.doubted = True
         self._commit(grown, 0)
 
     def _commit(self, grown: Grown, count: int) -> None:
@@ -233,7 +239,7 @@ class Running:
         behind = [its.moved(position) for its in spoken[first:]]
         committed = max(0, len(self.committed) - first)
         return Cut(
-            before=spoken[:first],
+            before=[] if self.doubted else spoken[:first],
             committed=behind[:committed],
             tentative=tuple(its.token for its in behind[committed:]),
         )

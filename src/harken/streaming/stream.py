@@ -148,21 +148,21 @@ class Stream:
         """Give the final text of the utterance."""
         running, self._running = self._running, None
         assert running, "what ends has begun"
-        if ended.goes_on:
-            self._cut = running.cut(ended.frame, self._worker.tokenizer)
-        if self._options.finals == "exact" and LEVELS[self._load.level].exact_finals:
+        exact = self._options.finals == "exact" and LEVELS[self._load.level].exact_finals
+        done = Done()
+        if exact:
             done = yield Utterance(
                 samples=self._sound.between(running.start_sample, ended.frame * HOP_SAMPLES),
                 start_s=running.start_frame / FRAMES_PER_SECOND,
                 previous=running.tokens,
             )
-            final: Sequence[Segment] = done.segments
-        elif self._cut:
-            done = Done()
-            final = self._streamed(running, self._cut.before)
-        else:
+        elif not ended.goes_on or not running.has_decoded(ended.frame):
             done = yield from self._hear_last(running, ended.frame)
-            final = self._streamed(running, running.committed)
+        spoken = running.committed
+        if ended.goes_on:
+            self._cut = running.cut(ended.frame, self._worker.tokenizer)
+            spoken = self._cut.before
+        final = done.segments if exact else self._streamed(running, spoken)
         for segment in final:
             self._tell(Committed, segment.end_s, done, segment=replace(segment, index=self._segments))
             self._segments += 1
