@@ -192,7 +192,7 @@ class TestEnds:
                     shown += data
             assert process.wait() == 0
         os.close(controller)
-        text = shown.decode()
+        text = shown.decode().removesuffix("\r\x1b[2K")  # in the end an empty row is emptied, too
         assert "\x1b[2m" in text  # something was tentative
         last = text[text.rindex("\x1b[2K") :].removeprefix("\x1b[2K")
         assert "\x1b[" not in last
