@@ -103,7 +103,10 @@ _MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "hash_rounds": (
         ("--hash-rounds",),
-        {"type": int, "help": "Rounds of hashed attention in the streams of torch; by default they attend to all."},
+        {
+            "type": int,
+            "help": "Rounds of hashed attention in the streams of torch; by default they attend to all.",
+        },
     ),
     "revision": (("--revision",), {"help": "Branch, tag or commit of a Hugging Face repository."}),
     "download": (
