@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
@@ -113,7 +114,7 @@ def command(file: str | None, **given: Any) -> int:
     with ExitStack() as stack:
         # Opened first: what cannot be written shows before anything is said.
         keep_sound, keep_segment = _kept(stack, given, heard, None if file == STDIN else file)
-        recognizer, session = _open(given, changes)
+        recognizer, session = _open(given, changes, live=source.live)
         face = stack.enter_context(closing(_face(given)))
         if given["verbose"]:
             face.note(f"{recognizer!r}\nwords are {session.plan.bound}")
@@ -214,7 +215,8 @@ def _whole(given: dict[str, Any], heard: Heard, segments: tuple[Segment, ...]) -
     )
 
 
-def _open(given: dict[str, Any], changes: dict[str, Any]) -> tuple[Recognizer, LiveSession]:
+def _open(given: dict[str, Any], changes: dict[str, Any], *, live: bool) -> tuple[Recognizer, LiveSession]:
+    """Load the model and begin; what need not keep up with anything is heard as if computing took no time."""
     if given["quiet"]:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with Screen(not given["quiet"]) as screen:
@@ -222,7 +224,7 @@ def _open(given: dict[str, Any], changes: dict[str, Any]) -> tuple[Recognizer, L
             screen.waiting("loading the model ...")
             recognizer = load_model(given)
             screen.waiting("measuring this machine ...")
-            return recognizer, recognizer.stream(**changes)
+            return recognizer, recognizer.stream(**changes, clock=perf_counter if live else float)
         finally:
             screen.waiting("")
 
