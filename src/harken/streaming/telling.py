@@ -22,7 +22,7 @@ UNFINISHED = "�"
 
 def shown(running: Running, tokenizer: Tokenizer) -> tuple[str, str]:
     """Committed text of an utterance, and the tentative text behind it; together they are its text."""
-    committed = tokenizer.decode([its.token for its in running.committed])
+    committed = tokenizer.decode([its.token for its in running.committed]).rstrip(UNFINISHED)
     whole = tokenizer.decode(running.tokens).rstrip(UNFINISHED)
     tentative = whole[len(committed) :]
     return (committed.lstrip(), tentative) if committed else ("", tentative.lstrip())
