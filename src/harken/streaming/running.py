@@ -216,7 +216,7 @@ class Running:
         if grown.no_speech_prob is not None:
             self.no_speech_prob = grown.no_speech_prob
         self.heard = grown
-        self.committed += _spoken(grown)[:count]
+        self.committed += self._spoken(grown)[:count]
         self.tentative = grown.tokens[count:]
         kept = [its[count:] for its in self._earlier if its[:count] == grown.tokens[:count]]
         self._earlier = [self.tentative, *kept][:MOST_AGREEMENT]
@@ -248,20 +248,21 @@ class Running:
         """Tentative tokens with what is known of them."""
         if self.heard is None or not self.tentative:
             return []
-        return _spoken(self.heard)[-len(self.tentative) :]
+        return self._spoken(self.heard)[-len(self.tentative) :]
+
+    def _spoken(self, grown: Grown) -> list[Spoken]:
+        """Tokens of a hypothesis: none listens to what is before the committed ones, whatever it does."""
+        floor = self.committed[-1].end if self.committed else 0
+        places = np.maximum(grown.places, floor).tolist()
+        return [
+            Spoken(token=token, logprob=logprob, start=start, end=end)
+            for token, logprob, start, end in zip(
+                grown.tokens, grown.logprobs, places[:-1], places[1:], strict=True
+            )
+        ]
 
     def _with_silence(self, frames: Floats, quiet: int) -> Floats:
         """Frames as the encoder takes them, with silence behind them."""
         ceiling = float(np.max(self._frames[:, : self.seen_frames + 1], initial=SILENCE))
         silence = np.full((self.n_mels, quiet), SILENCE, np.float32)
         return normalize(np.concatenate([frames, silence], axis=1), ceiling)
-
-
-def _spoken(grown: Grown) -> list[Spoken]:
-    places = grown.places.tolist()
-    return [
-        Spoken(token=token, logprob=logprob, start=start, end=end)
-        for token, logprob, start, end in zip(
-            grown.tokens, grown.logprobs, places[:-1], places[1:], strict=True
-        )
-    ]
