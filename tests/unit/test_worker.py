@@ -1,0 +1,435 @@
+"""The work of several streams: done together, and each gets back what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drafting import Clock, Table, TableSession
+from harken.contract import Backend, Floats
+from harken.decoding import Grown, make_prompt
+from harken.streaming.finals import Utterance
+from harken.streaming.running import Sound
+from harken.streaming.work import Done, Steps, Update, Work, Worker
+from harken.text import Tokenizer
+from harken.transcribe import Hearing, TranscribeOptions
+from loudness import loud
+from models import DIMS, TOKENIZER, make_mel
+from recital import WINDOW_S
+
+EOT = TOKENIZER.eot
+OPTIONS = TranscribeOptions(
+    language="en", vad=False, hallucination_threshold=None, temperatures=(0.0,), suppress_tokens=()
+)
+
+
+# --- a model that knows who speaks -------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Seat:
+    """`harken.contract.Encoder` of a stream with a number."""
+
+    number: int
+    heard: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+
+
+@dataclass
+class Seats:
+    """`harken.contract.Features`: whose sound it is."""
+
+    numbers: list[int]
+
+    @property
+    def audios(self) -> int:
+        return len(self.numbers)
+
+
+class Hall(Table):
+    """`harken.contract.Backend` that says of each stream what is written for it.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Of each stream, as far as it is written: all of it at every update. Of an utterance as a whole, the last.
+    languages : sequence of str
+        Of each stream; English otherwise.
+    clock, seconds
+        What each pass of the decoder takes.
+
+    Attributes
+    ----------
+    together : list of list of int
+        Streams whose windows were encoded at once.
+    """
+
+    def __init__(
+        self, *texts: str, languages: Sequence[str] = (), clock: Clock | None = None, seconds: float = 1.0
+    ) -> None:
+        super().__init__(self._say, 64, clock=clock, cost=lambda rows, width: seconds)
+        self.texts, self.languages = texts, languages
+        self.together: list[list[int]] = []
+        self.opened: list[list[int]] = []
+
+    def hear(self, encoders: Sequence[Seat], mel: Floats, keep: int) -> None:
+        assert len(encoders) == len(mel)
+        self.together.append([seat.number for seat in encoders])
+        for seat, window in zip(encoders, mel, strict=True):
+            assert (window == seat.number).all(), "a stream hears its own sound"
+            seat.heard.append((window.shape, keep))
+
+    def gather(self, encoders: Sequence[Seat]) -> Seats:
+        return Seats([seat.number for seat in encoders])
+
+    def open(
+        self, features: Any, rows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> TableSession:
+        numbers = features.numbers if isinstance(features, Seats) else [-1] * features.audios
+        its = [numbers[row] for row in rows]
+        if capacity > 1:
+            self.opened.append(its)
+        return super().open(features, its, capacity, attention=attention)
+
+    def _say(self, number: int, seen: tuple[int, ...]) -> Floats:
+        logits = np.zeros(DIMS.n_vocab, np.float32)
+        if TOKENIZER.sot not in seen:
+            return logits
+        if seen == (TOKENIZER.sot,):
+            spoken = self.languages[number] if self.languages else "en"
+            logits[TOKENIZER.language_tokens[spoken]] = 5
+            return logits
+        behind = seen.index(TOKENIZER.sot) + (4 if TOKENIZER.no_timestamps in seen else 3)
+        text: list[int] = [*self.texts[number].encode(), EOT]
+        if number < 0:
+            text = [TOKENIZER.timestamp_begin, *text[:-1], TOKENIZER.timestamp_begin + 20, EOT]
+        logits[[*text, EOT][min(len(seen) - behind, len(text))]] = 12
+        return logits
+
+
+class Asking:
+    """A stream that asks for some pieces of work, and notes what comes of each."""
+
+    def __init__(self, *works: Work) -> None:
+        self.works, self.done = works, list[Done]()
+
+    def steps(self) -> Steps:
+        for work in self.works:
+            self.done.append((yield work))
+
+    @property
+    def said(self) -> list[str]:
+        """Text of each update, or of the segments of each utterance."""
+        return [
+            TOKENIZER.decode(its.updated.grown.tokens)
+            if its.updated
+            else "".join(segment.text for segment in its.segments)
+            for its in self.done
+        ]
+
+
+def update(
+    seat: Seat,
+    *,
+    frames: int = 21,
+    keep: int = 4,
+    history_frames: int = 8,
+    language: str | None = "en",
+    **what: tuple[int, ...],
+) -> Update:
+    mel = np.full((DIMS.n_mels, frames), seat.number, np.float32)
+    texts: dict[str, tuple[int, ...]] = {"committed": (), "previous": (), "before": ()}
+    return Update(
+        encoder=seat,
+        history_frames=history_frames,
+        sound=Sound(mel=mel, keep=keep, positions=100, margin=0),
+        language=language,
+        **texts | what,
+    )
+
+
+def utterance(start_s: float) -> Utterance:
+    return Utterance(samples=loud(WINDOW_S), start_s=start_s)
+
+
+def worker(hall: Backend, clock: Clock | None = None, **options: object) -> Worker:
+    return Worker(Hearing(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
+
+
+def drive(its: Worker, *streams: Asking) -> None:
+    its.drive([stream.steps() for stream in streams])
+
+
+# --- who gets what -----------------------------------------------------------------------------------------
+
+
+def test_each_stream_gets_what_is_its_own_however_much_it_asks_for():
+    hall = Hall("one", "two", "three", "four")
+    seats = [Seat(number) for number in range(4)]
+    streams = [Asking(*[update(seat)] * times) for seat, times in zip(seats, (2, 0, 3, 1), strict=True)]
+    drive(worker(hall), *streams)
+    assert [stream.said for stream in streams] == [["one", "one"], [], ["three"] * 3, ["four"]]
+    assert hall.together == [[0, 2, 3], [0, 2], [2]]
+    assert hall.opened == [[0, 2, 3], [0, 2], [2]]
+    assert [len(seat.heard) for seat in seats] == [2, 0, 3, 1]
+
+
+def test_updates_and_utterances_in_one_round():
+    hall = Hall("one", "two", "the whole")
+    first = Asking(update(Seat(0)), utterance(50.0), update(Seat(0)))
+    second = Asking(utterance(100.0), update(Seat(1)))
+    third = Asking(utterance(7.0))
+    drive(worker(hall), first, second, third)
+    assert first.said == ["one", "the whole", "one"]
+    assert second.said == ["the whole", "two"]
+    assert third.said == ["the whole"]
+    starts = [
+        [segment.start_s for segment in its.done[place].segments] for its, place in [(first, 1), (second, 0)]
+    ]
+    assert starts == [[50.0], [100.0]]
+    assert [its.start_s for its in third.done[0].segments] == [7.0]
+    assert all((its.updated is None) == bool(its.segments) for its in (*first.done, *second.done, *third.done))
+
+
+def test_a_stream_goes_on_by_what_it_was_told():
+    """What it asks for next follows from what came of the last."""
+    hall, its = Hall("to be or not"), Seat(0)
+    found: list[Grown] = []
+
+    def growing() -> Steps:
+        committed: tuple[int, ...] = ()
+        while len(committed) < 9:
+            done = yield update(its, committed=committed, previous=found[-1].tokens[3:] if found else ())
+            found.append(done.updated.grown)
+            committed += done.updated.grown.tokens[:3]
+
+    worker(hall).drive([growing()])
+    assert [TOKENIZER.decode(grown.tokens) for grown in found] == ["to be or not", "be or not", "or not"]
+    # The prompt and a token a pass; then all in one.
+    assert [len(session.read) for session in hall.sessions] == [13, 1, 1]
+    (last,) = hall.sessions[-1].read[0]
+    assert last[4:] == tuple(b"to be or not")
+
+
+def test_no_streams_and_streams_that_ask_for_nothing():
+    hall = Hall("one")
+    its = worker(hall)
+    its.drive([])
+    drive(its, Asking(), Asking())
+    assert hall.together == []
+    assert its.stats.windows == 0
+    assert its.compute_s == 0
+
+
+# --- what is done together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("different", "together"),
+    [
+        ({}, [[0, 1, 2]]),
+        ({"frames": 31}, [[0, 2], [1]]),
+        ({"keep": 6}, [[0, 2], [1]]),
+        ({"history_frames": 12}, [[0, 2], [1]]),
+        ({"committed": (*b"tw",), "before": (*b"Ah.",)}, [[0, 1, 2]]),
+    ],
+)
+def test_windows_of_one_size_are_encoded_together_and_all_are_decoded_together(
+    different: dict[str, Any], together: list[list[int]]
+):
+    hall = Hall("one", "two", "three")
+    seats = [Seat(number) for number in range(3)]
+    streams = [Asking(update(seats[0])), Asking(update(seats[1], **different)), Asking(update(seats[2]))]
+    drive(worker(hall), *streams)
+    assert hall.together == together
+    assert hall.opened == [[0, 1, 2]]
+    assert [stream.said for stream in streams] == [
+        ["one"],
+        ["two"[len(different.get("committed", ())) :]],
+        ["three"],
+    ]
+    shape = (DIMS.n_mels, different.get("frames", 21))
+    assert seats[1].heard == [(shape, different.get("keep", 4))]
+
+
+def test_utterances_are_decoded_together_as_many_as_may_be():
+    hall = Hall("the whole")
+    its = Worker(Hearing(hall, TOKENIZER, OPTIONS), batch_size=2)
+    drive(its, *(Asking(utterance(start)) for start in (0.0, 10.0, 20.0)))
+    assert sorted(map(len, hall.opened)) == [1, 2]
+
+
+# --- languages and prompts ---------------------------------------------------------------------------------
+
+
+def prompts(hall: Hall) -> list[tuple[int, ...]]:
+    """What the rows of the last decode read first."""
+    return hall.sessions[-1].read[0]
+
+
+def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[int, ...]:
+    return make_prompt(
+        TOKENIZER,
+        64,
+        language=language,
+        task="transcribe",
+        timestamps=False,
+        previous=previous,
+        carried=carried,
+    )
+
+
+def languages(streams: Sequence[Asking]) -> Iterator[str]:
+    for stream in streams:
+        (done,) = stream.done
+        yield done.updated.language
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed", "known", "expected", "looks"),
+    [
+        (None, (), [None, None, None], ["de", "fr", "en"], True),
+        (None, (), [None, "nl", None], ["de", "nl", "en"], True),
+        (None, (), ["es", "nl", "it"], ["es", "nl", "it"], False),
+        ("German", (), [None, None, None], ["de", "de", "de"], False),
+        ("de", (), [None, "nl", None], ["de", "nl", "de"], False),
+        (None, ("fr",), [None, None, "es"], ["fr", "fr", "es"], True),
+    ],
+)
+def test_languages_are_looked_for_where_somebody_does_not_know(
+    option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], looks: bool
+):
+    hall = Hall("one", "two", "three", languages=("de", "fr", "en"))
+    streams = [Asking(update(Seat(number), language=its)) for number, its in enumerate(known)]
+    drive(worker(hall, language=option, languages=allowed), *streams)
+    assert [*languages(streams)] == expected
+    assert prompts(hall) == [prompt(language) for language in expected]
+    assert len(hall.sessions) == 1 + looks
+
+
+def test_the_text_before_an_utterance_stands_in_its_prompt():
+    hall = Hall("one", "two")
+    streams = [Asking(update(Seat(0), before=(*b"Well.",))), Asking(update(Seat(1), previous=(*b"tw",)))]
+    drive(worker(hall), *streams)
+    assert prompts(hall) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
+
+
+def test_a_prompt_that_is_carried_stands_before_it():
+    hall = Hall("one")
+    drive(
+        worker(hall, initial_prompt="Ann", carry_initial_prompt=True),
+        Asking(update(Seat(0), before=(*b" So.",))),
+    )
+    assert prompts(hall) == [prompt("en", b" So.", b" Ann")]
+
+
+def test_a_translation_is_asked_for():
+    hall = Hall("one")
+    drive(worker(hall, task="translate"), Asking(update(Seat(0), language="de")))
+    assert TOKENIZER.translate in prompts(hall)[0]
+
+
+def test_english_models_have_no_language_to_look_for():
+    english = Tokenizer.bytes_only(multilingual=False)
+    hall = Hall("one")
+    its = Worker(Hearing(hall, english, replace(OPTIONS, language=None)))
+    hall.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
+        EOT if len(seen) > 5 else ord("a")
+    ]
+    stream = Asking(update(Seat(0), language=None))
+    drive(its, stream)
+    assert stream.done[0].updated.language == "en"
+    assert prompts(hall) == [english.sot_sequence("en", timestamps=False)]
+
+
+def test_what_may_not_be_said_is_not():
+    stream = Asking(update(Seat(0)))
+    drive(worker(Hall("a1b"), suppress_regex="[0-9]"), stream)
+    assert "1" not in stream.said[0]
+    stream = Asking(update(Seat(0)))
+    drive(worker(Hall("a1b"), suppress_tokens=(ord("b"),)), stream)
+    assert stream.said[0][:2] == "a1"
+    assert "b" not in stream.said[0]
+
+
+# --- what it costs -----------------------------------------------------------------------------------------
+
+
+def test_what_was_computed_is_booked_on_all_that_waited_for_it():
+    clock = Clock()
+    hall = Hall("one", "three", "ab", clock=clock)
+    first, second, third = (
+        Asking(update(Seat(0))),
+        Asking(update(Seat(1)), update(Seat(1))),
+        Asking(utterance(0.0)),
+    )
+    its = worker(hall, clock)
+    drive(its, first, second, third)
+    updates_s, final_s = 1.0 + len("three"), 1.0 + len("ab") + 2
+    assert [done.compute_s for done in first.done] == [updates_s]
+    assert [done.compute_s for done in second.done] == [updates_s, updates_s]
+    assert [done.compute_s for done in third.done] == [updates_s + final_s]
+    assert its.compute_s == 2 * updates_s + final_s == clock.now_s
+
+
+def test_the_account_of_all_updates():
+    its = worker(Hall("one", "two"))
+    known = (*b"one",)
+    drive(
+        its,
+        Asking(update(Seat(0)), update(Seat(0), previous=known)),
+        Asking(update(Seat(1), committed=(*b"t",))),
+    )
+    assert its.stats.windows == 3
+    assert its.stats.forwards == 4 + 1
+    assert (its.stats.drafted, its.stats.accepted) == (3, 3)
+    assert its.stats.sampled_tokens == 3 + 3 + 2
+
+
+# --- a real model ------------------------------------------------------------------------------------------
+
+
+def heard(backend: Backend, streams: Sequence[int]) -> dict[int, list[Done]]:
+    """Hear some streams to their ends, of two, three and one windows; the last is longer or shorter."""
+    mel, options = make_mel(3, seed=4), replace(OPTIONS, language=None, suppress_tokens=tuple(range(128, 256)))
+    done: dict[int, list[Done]] = {number: [] for number in streams}
+
+    def steps(number: int) -> Steps:
+        encoder = backend.open_encoder(8)
+        language, previous = None, ()
+        for _ in range((1, 2, 0)[number]):
+            first = 2 * encoder.kept
+            sound = Sound(mel=mel[number, :, first : first + 13], keep=8, positions=first // 2 + 6, margin=2)
+            its = yield asked(encoder, sound, language, previous)
+            done[number].append(its)
+            language, previous = its.updated.language, its.updated.grown.tokens
+        first = 2 * encoder.kept
+        rest = mel[number, :, first : first + 20 + 2 * number]
+        sound = Sound(mel=rest, keep=rest.shape[1], positions=first // 2 + 8, margin=0)
+        done[number].append((yield asked(encoder, sound, language, previous)))
+
+    def asked(encoder: Any, sound: Sound, language: str | None, previous: tuple[int, ...]) -> Update:
+        return Update(
+            encoder=encoder, history_frames=8, sound=sound, committed=(), previous=previous, before=(),
+            language=language,
+        )  # fmt: skip
+
+    Worker(Hearing(backend, TOKENIZER, options)).drive([steps(number) for number in streams])
+    return done
+
+
+def test_streams_together_as_each_alone(oracle: Backend):
+    together = heard(oracle, [0, 1, 2])
+    assert [len(its) for its in together.values()] == [2, 3, 1]
+    for number, found in together.items():
+        for one, other in zip(found, heard(oracle, [number])[number], strict=True):
+            assert one.updated.language == other.updated.language
+            ours, plain = one.updated.grown, other.updated.grown
+            assert (ours.tokens, ours.ended) == (plain.tokens, plain.ended)
+            assert ours.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
+            assert ours.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)
+            np.testing.assert_array_equal(ours.places, plain.places)
+    assert any(its.updated.grown.tokens for found in together.values() for its in found)
