@@ -316,6 +316,25 @@ def test_three_in_a_row():
         assert said(its)[0] == expected
 
 
+def test_what_was_agreed_on_behind_what_stands_is_still_agreed_on():
+    setting = replace(SETTING, agreement=3)
+    its = running()
+    for _ in range(3):
+        its.take(hypothesis("a b c", [10, 30, 81, 90]), setting, TOKENIZER)
+    assert said(its) == (" a", " b c")
+    its.take(hypothesis("b c", [30, 40, 50]), setting, TOKENIZER)
+    assert said(its) == (" a b c", "")
+
+
+def test_a_hypothesis_that_said_otherwise_before_what_stands_agrees_on_nothing():
+    its = running()
+    its.take(hypothesis("a y c", [10, 30, 40, 50]), replace(SETTING, agreement=3), TOKENIZER)
+    its.take(hypothesis("x y c", [10, 30, 81, 90]), SETTING, TOKENIZER)
+    assert said(its) == (" x", " y c")
+    its.take(hypothesis("y c", [30, 40, 50]), replace(SETTING, agreement=3), TOKENIZER)
+    assert said(its) == (" x", " y c")
+
+
 def test_of_what_is_doubted_nothing_is_committed():
     its = running()
     its.doubt(hypothesis("thank you", [10, 30, 60], no_speech_prob=0.9))
