@@ -1,8 +1,8 @@
 """Live sessions beside what is done today: latency of words, errors, and cost, in one run.
 
 Every stream is heard by a session of each delay and kind of finals, by one with a single thread, and by what encodes
-everything up to 30 s anew every second (rereading.py), in turns; of several passes the one of median time counts. Sets
-with speakers are joined, one stream a speaker. The last table is of sound in which nobody speaks. `harken bench
+everything up to 30 s anew every second (rereading.py), in turns; of several passes the one of median time counts. How
+many times less a session computes is told where it has as many threads as that. Sets with speakers are joined, one stream a speaker. The last table is of sound in which nobody speaks. `harken bench
 --streaming` measures the same of one model, and docs/cli.md says what the rows are.
 
     python benchmarks/streaming.py --repeats 3
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 JOINED = ("librispeech-test-other",)
 SILENT = "non-speech"
+SINGLE = ", 1 thread"
 REREADING = {
     "everything anew every second": {"fidelity": "fast"},
     "the same, in windows of 30 s": {"fidelity": "exact"},
@@ -54,8 +55,8 @@ def main() -> None:
     clock = time.process_time if args.one_core else time.perf_counter
     sessions = {f"{delay}, {finals}": partial(live, recognizer, delay, finals, clock) for delay, finals in ways}
     single = {
-        f"{delay}, {finals}, 1 thread": partial(live, alone, delay, finals, clock)
-        for delay, finals in ways[: len(args.finals)]
+        f"{delay}, {finals}{SINGLE}": partial(live, alone, delay, finals, clock)
+        for delay, finals in ways[: len(args.finals) if args.threads > 1 else 0]
     }
     again = {name: partial(rereading, recognizer, changes) for name, changes in REREADING.items()}
     for name in args.set:
@@ -161,7 +162,7 @@ def row(way: str, its: LiveTiming, slowest: float) -> list[str]:
         "-" if its.excess is None else f"{100 * its.excess:+.1f} %",
         f"{its.cost.real_time_factor:.3f}",
         f"{its.cost.cpu_factor:.3f}",
-        f"{slowest / its.cost.cpu_factor:.1f}",
+        "-" if way.endswith(SINGLE) else f"{slowest / its.cost.cpu_factor:.1f}",
         f"{max(take.lag_s for take in its.takes):.2f}",
         f"{its.total('retractions')}",
         "-" if its.flicker is None else f"{its.flicker:.2f}",
