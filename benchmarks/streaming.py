@@ -1,9 +1,10 @@
 """Live sessions beside what is done today: latency of words, errors, and cost, in one run.
 
-Every stream is heard by a session of each delay and kind of finals, by one with a single thread, and by what encodes
-everything up to 30 s anew every second (rereading.py), in turns; of several passes the one of median time counts. How
-many times less a session computes is told where it has as many threads as that. Sets with speakers are joined, one stream a speaker. The last table is of sound in which nobody speaks. `harken bench
---streaming` measures the same of one model, and docs/cli.md says what the rows are.
+Every stream is heard by a session of each delay and kind of finals, by those of the first delay with a single thread,
+and by what encodes everything up to 30 s anew every second (rereading.py), in turns; of several passes the one of
+median time counts. How many times less a session computes is told where it has as many threads as that. Sets with
+speakers are joined, one stream a speaker. The last table is of sound in which nobody speaks. `harken bench --streaming`
+measures the same of one model, and docs/cli.md says what the rows are.
 
     python benchmarks/streaming.py --repeats 3
     python benchmarks/streaming.py --delay minimal low medium high --finals exact --set librispeech-test-other
