@@ -181,4 +181,5 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     AudioError
         If they are of another kind, or not finite.
     """
-    return np.concatenate([np.empty(0, np.float32), *(stream(samples) if len(samples) else ())])
+    samples = np.asarray(samples)
+    return np.concatenate([np.empty(0, np.float32), *(stream(samples) if samples.size else ())])
