@@ -1,0 +1,101 @@
+"""Sound of any kind, in blocks of any kind: a session says what it says of the good ones, and refuses the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harken.api import Recognizer
+from harken.contract import Floats
+from harken.errors import AudioError
+from harken.streaming import stream
+from harken.transcribe import listener
+from loudness import Loudness
+from models import TOKENIZER
+from tones import SPELLED, Listener, rambling, silence
+from utterances import check, check_streamed
+
+ROUNDS = 25
+
+
+@pytest.fixture(autouse=True)
+def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(stream, "SpeechDetector", Loudness)
+
+
+def noise(rng: np.random.Generator, samples: Floats) -> Floats:
+    return samples + rng.normal(0, rng.choice([1e-6, 1e-3, 0.1]), len(samples)).astype(np.float32)
+
+
+def clipped(rng: np.random.Generator, samples: Floats) -> Floats:
+    return np.clip(samples * np.float32(rng.choice([10, 1e6])), -1, 1)
+
+
+def too_loud(rng: np.random.Generator, samples: Floats) -> Floats:
+    return samples * np.float32(rng.choice([10, 1e4]))
+
+
+def lost(rng: np.random.Generator, samples: Floats) -> Floats:
+    start = int(rng.integers(len(samples)))
+    return np.delete(samples, slice(start, start + int(rng.integers(1, 40_000))))
+
+
+def clicks(rng: np.random.Generator, samples: Floats) -> Floats:
+    its = samples.copy()
+    its[rng.integers(0, len(its), 20)] = rng.choice([-1, 1])
+    return its
+
+
+def constant(rng: np.random.Generator, samples: Floats) -> Floats:
+    return samples + np.float32(rng.choice([-0.5, 0.02, 1.0]))
+
+
+def swapped(rng: np.random.Generator, samples: Floats) -> Floats:
+    """Bytes of 16-bit samples the wrong way round."""
+    return ((samples * 32767).astype("<i2").byteswap() / np.float32(32768)).astype(np.float32)
+
+
+DAMAGES = [noise, clipped, too_loud, lost, clicks, constant, swapped]
+BAD: list[Any] = [
+    np.full(300, np.nan, np.float32),
+    np.array([0, -np.inf, 0], np.float32),
+    np.zeros(10, np.int64),
+    np.zeros(10, np.uint8),
+    np.zeros((1, 512), np.float32),
+    np.zeros(3, bool),
+    np.array(["0.1"]),
+    np.array(0.0, np.float32),
+]
+
+
+@pytest.mark.parametrize("finals", ["exact", "streamed"])
+def test_whatever_is_fed_in_whatever_blocks(finals: str) -> None:
+    recognizer = Recognizer(Listener(), TOKENIZER, "listener")
+    for seed in range(ROUNDS):
+        rng = np.random.default_rng(seed)
+        speech = silence(rng.uniform(0, 1)) + rambling(int(rng.integers(1, 25)), seed=seed) + silence(1.2)
+        samples = speech.samples
+        for damage in rng.choice(len(DAMAGES), rng.integers(0, 3), replace=False):
+            samples = DAMAGES[damage](rng, samples)
+        its = {
+            "finals": finals,
+            "clock": float,
+            "delay": str(rng.choice(["minimal", "low", "high"])),
+            **SPELLED,
+        }
+        session, other = recognizer.stream(**its), recognizer.stream(**its)
+        events = []
+        for block in np.split(samples, np.sort(rng.integers(0, len(samples), rng.integers(0, 12)))):
+            if rng.random() < 0.3:
+                with pytest.raises(AudioError) as error:
+                    session.feed(BAD[rng.integers(len(BAD))])
+                assert "\n" not in str(error.value)
+            events += session.feed(block)
+        events += session.close()
+        assert events == other.feed(samples) + other.close(), seed
+        told = check(events, len(samples))
+        if finals == "streamed":
+            check_streamed(told)
