@@ -27,6 +27,8 @@ from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND // FRAMES_PER_STEP
 BACK_POSITIONS = POSITIONS_PER_SECOND
 """A token that listens to sound more than a second before what was reached repeats what was said."""
+LONGEST_LOOP = 10
+"""Tokens of what is said three times in a row, which nobody does."""
 TOKENS_PER_SECOND, SPARE_TOKENS = 10, 16
 """Nobody says more than this: a text with more tokens is a loop."""
 
@@ -190,7 +192,9 @@ class _Row:
         # A token is chosen by what the one before it listens to.
         places = self._places(attention, len(choices)).tolist()
         for token, logprob, place in zip(choices[: right + 1], logprobs, places, strict=False):
-            if token == eot or self._is_over(place):
+            looped = repetition((*self.window.committed, *self.tokens))
+            if token == eot or looped or self._is_over(place):
+                self._forget(looped)
                 self._end(attention, ended=token == eot)
                 break
             self._furthest = max(self._furthest, place)
@@ -204,6 +208,11 @@ class _Row:
         margin = self.window.margin
         late = margin > 0 and place >= self.window.positions - margin
         return late or place < self._furthest - BACK_POSITIONS or len(self.tokens) == self._limit
+
+    def _forget(self, count: int) -> None:
+        """Take back the last tokens; what is committed stays."""
+        keep = max(0, len(self.tokens) - count)
+        del self.tokens[keep:], self._logprobs[keep:]
 
     def _end(self, attention: Floats, *, ended: bool) -> None:
         attention = attention[:, : self.start + len(self.tokens)]
@@ -220,6 +229,15 @@ class _Row:
     def _places(self, attention: Floats, last: int) -> Ints:
         places: Ints = listening(attention, self.window.positions, last).argmax(axis=1)
         return places
+
+
+def repetition(tokens: Sequence[int]) -> int:
+    """How many tokens at the end only repeat what stands before them; 0 unless they do so twice."""
+    for period in range(1, LONGEST_LOOP + 1):
+        end = tuple(tokens[-period:])
+        if 3 * period <= len(tokens) and tuple(tokens[-3 * period :]) == 3 * end:
+            return 2 * period
+    return 0
 
 
 def _read(session: Session, rows: Sequence[_Row]) -> Logits:

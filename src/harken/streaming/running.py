@@ -166,8 +166,10 @@ class Running:
         hops = (self._frames.shape[1] - 1 - self.seen_frames) // setting.hop_frames
         self.seen_frames += hops * setting.hop_frames
         first = self.encoder.kept * FRAMES_PER_STEP
-        # So that the next window, which ends a hop later, is as long as it should be.
-        keep = max(0, self.seen_frames + setting.hop_frames - setting.window_frames - first)
+        next_frames = self.seen_frames + setting.hop_frames - first
+        # While there is no history, what would be history is heard again too: beginnings need what follows them.
+        most = setting.window_frames + (0 if first else setting.history_frames)
+        keep = next_frames - setting.window_frames if next_frames > most else 0
         return Sound(
             mel=self._with_silence(self._frames[:, first : self.seen_frames + 1], QUIET_FRAMES),
             keep=min(keep, self.seen_frames - first) // FRAMES_PER_STEP * FRAMES_PER_STEP,
