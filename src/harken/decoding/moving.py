@@ -189,9 +189,10 @@ class _Row:
             How many guesses were right.
         """
         right = common(self.draft, choices)
-        # A token is chosen by what the one before it listens to.
-        places = self._places(attention, len(choices)).tolist()
-        for token, logprob, place in zip(choices[: right + 1], logprobs, places, strict=False):
+        read = attention.shape[1] - len(self.draft)
+        for n, (token, logprob) in enumerate(zip(choices[: right + 1], logprobs, strict=False)):
+            # A token is chosen by what the one before it listens to, compared with what those before that did.
+            place = int(self._places(attention[:, : read + n], 1)[0])
             looped = repetition((*self.window.committed, *self.tokens))
             if token == eot or looped or self._is_over(place):
                 self._forget(looped)
