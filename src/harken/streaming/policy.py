@@ -22,7 +22,7 @@ def settled(
     """How many tokens of a hypothesis will not change any more.
 
     Whole words, behind each of which the next one begins at least `hold_frames` before the end of the sound, and which
-    the last hypotheses before this one have too; none before the utterance has warmed up.
+    the last hypotheses before this one have too.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def settled(
         How many positions have been heard.
     setting : Setting
     """
-    if len(earlier) < setting.agreement - 1 or positions * FRAMES_PER_STEP < setting.warm_up_frames:
+    if len(earlier) < setting.agreement - 1:
         return 0
     agreed = min([len(tokens), *(common(tokens, its) for its in earlier[: setting.agreement - 1])])
     limit = positions - setting.hold_frames // FRAMES_PER_STEP

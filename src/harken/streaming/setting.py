@@ -28,8 +28,6 @@ class Setting:
     agreement : int
         And once so many hypotheses in a row have said it (LocalAgreement-n, Liu et al. 2020, "Low-latency
         sequence-to-sequence speech recognition and translation by partial hypothesis selection"); 1 trusts the first.
-    warm_up_frames : int
-        Of an utterance nothing is committed before this much of it has been heard: in so little, words are mistaken.
 
     Raises
     ------
@@ -42,7 +40,6 @@ class Setting:
     history_frames: int = 400
     hold_frames: int = 100
     agreement: int = 1
-    warm_up_frames: int = 0
 
     def __post_init__(self) -> None:
         limits = {
@@ -54,9 +51,8 @@ class Setting:
             value = getattr(self, name)
             if not least <= value <= most or value % FRAMES_PER_STEP:
                 raise OptionError(name, value, f"an even number from {least} to {most}")
-        for name in ("hold_frames", "warm_up_frames"):
-            if not 0 <= getattr(self, name) <= 1000:
-                raise OptionError(name, getattr(self, name), "0 to 1000")
+        if not 0 <= self.hold_frames <= 1000:
+            raise OptionError("hold_frames", self.hold_frames, "0 to 1000")
         if not 1 <= self.agreement <= 8:
             raise OptionError("agreement", self.agreement, "1 to 8")
 
