@@ -29,7 +29,7 @@ from loudness import loud
 from models import TOKENIZER
 
 N_MELS = 8
-SETTING = Setting(window_frames=100, hop_frames=30, hold_frames=40)
+SETTING = Setting(window_frames=100, hop_frames=30, history_frames=0, hold_frames=40)
 
 
 # --- what is heard -----------------------------------------------------------------------------------------
@@ -148,6 +148,14 @@ def test_windows_are_as_long_as_they_should_be_and_overlap_by_the_look_ahead():
     assert its.kept[-2:] == [(110, 140), (140, 170)]
 
 
+def test_what_would_be_history_is_heard_again_until_there_is_so_much_of_it():
+    its = Listener(loud(5.0))
+    for _ in range(7):
+        its.update(replace(SETTING, history_frames=60))
+    assert its.windows == [(0, 30), (0, 60), (0, 90), (0, 120), (0, 150), (80, 180), (110, 210)]
+    assert its.kept[-3:] == [(0, 80), (80, 110), (110, 140)]
+
+
 def test_an_update_stops_before_the_last_of_the_sound_and_the_last_one_does_not():
     its = Listener(loud(1.0))
     assert its.update(SETTING).margin == MARGIN_FRAMES // 2
@@ -156,9 +164,9 @@ def test_an_update_stops_before_the_last_of_the_sound_and_the_last_one_does_not(
 
 frames = st.integers(5, 60).map(lambda half: 2 * half)
 hearings = st.lists(
-    st.tuples(frames, frames, st.integers(0, 12_000)).map(
+    st.tuples(frames, frames, st.integers(0, 12_000), st.sampled_from([0, 60, 200])).map(
         lambda its: (
-            Setting(window_frames=max(its[:2]), hop_frames=min(its[:2])),
+            Setting(window_frames=max(its[:2]), hop_frames=min(its[:2]), history_frames=its[3]),
             its[2] if its[2] > 6000 else 0,
         )
     ),
