@@ -208,7 +208,7 @@ class Budget:
         return Bound(
             wait_s=self._heard_s(hold_s, hop_s) + (setting.agreement - 1) * hop_s,
             interim_wait_s=self._heard_s(margin_s, hop_s),
-            process_s=self.cost.update_s(widest.window_frames, fresh_tokens(setting)),
+            process_s=self.cost.update_s(widest.longest_window_frames, fresh_tokens(setting)),
             hop_s=hop_s,
         )
 

@@ -15,13 +15,13 @@ from harken.types import FRAMES_PER_STEP
 
 PRESETS: Mapping[str, Setting] = MappingProxyType(
     {
-        "minimal": Setting(window_frames=100, hop_frames=30, history_frames=400, hold_frames=30, agreement=1),
-        "low": Setting(window_frames=200, hop_frames=50, history_frames=400, hold_frames=90, agreement=1),
-        "medium": Setting(window_frames=300, hop_frames=50, history_frames=400, hold_frames=100, agreement=2),
-        "high": Setting(window_frames=400, hop_frames=100, history_frames=800, hold_frames=200, agreement=2),
+        "minimal": Setting(window_frames=200, hop_frames=30, history_frames=400, hold_frames=30, agreement=2),
+        "low": Setting(window_frames=200, hop_frames=50, history_frames=400, hold_frames=100, agreement=2),
+        "medium": Setting(window_frames=300, hop_frames=50, history_frames=400, hold_frames=160, agreement=2),
+        "high": Setting(window_frames=400, hop_frames=100, history_frames=800, hold_frames=240, agreement=2),
     }
 )
-"""What a named delay stands for, from the shortest to the best."""
+"""What a named delay stands for, from the shortest to the best (docs/streaming.md says by what measurements)."""
 
 RUNGS = 8
 """Steps from one preset to the next for those who ask for milliseconds."""

@@ -168,7 +168,7 @@ class Running:
         first = self.encoder.kept * FRAMES_PER_STEP
         next_frames = self.seen_frames + setting.hop_frames - first
         # While there is no history, what would be history is heard again too: beginnings need what follows them.
-        most = setting.window_frames + (0 if first else setting.history_frames)
+        most = setting.window_frames if first else setting.longest_window_frames
         keep = next_frames - setting.window_frames if next_frames > most else 0
         return Sound(
             mel=self._with_silence(self._frames[:, first : self.seen_frames + 1], QUIET_FRAMES),

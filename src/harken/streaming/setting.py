@@ -13,7 +13,8 @@ class Setting:
     """One way to hear a stream, in mel frames of 10 ms.
 
     At every update the encoder hears a window: `hop_frames` that become final, and look-ahead behind them that is heard
-    again with the next one. So windows overlap by the look-ahead.
+    again with the next one. So windows overlap by the look-ahead. In the beginning of an utterance there is no history;
+    there the window grows up to where there could be all of it, and nothing becomes final before.
 
     Parameters
     ----------
@@ -55,6 +56,11 @@ class Setting:
             raise OptionError("hold_frames", self.hold_frames, "0 to 1000")
         if not 1 <= self.agreement <= 8:
             raise OptionError("agreement", self.agreement, "1 to 8")
+
+    @property
+    def longest_window_frames(self) -> int:
+        """Frames of the longest window, in the beginning of an utterance."""
+        return self.window_frames + self.history_frames
 
     @property
     def look_ahead_frames(self) -> int:
