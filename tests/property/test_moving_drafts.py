@@ -147,7 +147,7 @@ def one_by_one(backend: Backend, features: Features, window: Growing, rules: Rul
 
 
 def repeating(tokens: Sequence[int]) -> int:
-    """How many of the last tokens say again what was said before them, where that is said three times in a row."""
+    """How many of the last tokens repeat what stands before them, where that is said three times."""
     return next((2 * n for n in range(1, 11) if 3 * n <= len(tokens) and len({*windowed(tokens, n)}) == 1), 0)
 
 

@@ -33,7 +33,7 @@ SPOKEN = tuple(b"to be or not")
 LOGPROB = 12 - math.log(DIMS.n_vocab - 1 + math.exp(12))
 """Of each token that a table says, before any is suppressed."""
 Places = Callable[[int, int], int]
-"""Where whatever chooses a token of a window listens: which window, which of its tokens, committed ones included."""
+"""Where whatever chooses a token of a window listens: which window, which token, committed ones counted."""
 
 
 def in_steps(window: int, index: int) -> int:

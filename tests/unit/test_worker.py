@@ -55,7 +55,7 @@ class Hall(Table):
     Parameters
     ----------
     texts : sequence of str
-        Of each stream, as far as it is written: all of it at every update. Of an utterance as a whole, the last.
+        Of each stream, as far as it is written: all of it at every update. Of a whole utterance, the last.
     languages : sequence of str
         Of each stream; English otherwise.
     clock, seconds
