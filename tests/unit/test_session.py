@@ -13,6 +13,7 @@ import pytest
 from drafting import Clock
 from harken.api import Recognizer
 from harken.contract import Floats
+from harken.decoding import Grown
 from harken.errors import AudioError, HarkenError, OptionError
 from harken.streaming import (
     Committed,
@@ -24,11 +25,13 @@ from harken.streaming import (
     SpeechStarted,
     stream,
 )
+from harken.streaming.running import Running
+from harken.streaming.telling import words
 from harken.transcribe import listener
 from harken.types import SAMPLE_RATE
 from loudness import Loudness
 from models import TOKENIZER
-from tones import SPELLED, WORDS, Listener, Speech, rambling, saying, silence
+from tones import SPELLED, WORDS, Ear, Listener, Speech, rambling, saying, silence
 from utterances import check, check_streamed, live, text, utterances
 
 FINALS = ["exact", "streamed"]
@@ -78,9 +81,9 @@ def test_a_sentence(finals: str) -> None:
 
 def test_text_is_committed_before_the_utterance_ends_and_words_have_times() -> None:
     (said,) = check(heard(SENTENCE), len(SENTENCE.samples))
-    words = [word for interim in said.interims for word in interim.words]
-    assert [word.text for word in words] == [" ba", " co"]
-    for word, (_, start_s, end_s) in zip(words, SENTENCE.words, strict=False):
+    its = _words(said.interims)
+    assert [word.text for word in its] == [" ba", " co"]
+    for word, (_, start_s, end_s) in zip(its, SENTENCE.words, strict=False):
         assert word.start_s == pytest.approx(start_s, abs=0.11), (
             "a space listens to the silence before the word"
         )
@@ -117,6 +120,25 @@ def test_a_flush_ends_the_utterance_and_what_follows_is_another(finals: str) -> 
     events += session.feed(saying(2, 3).samples) + session.close()
     said = check(events, len(speech.samples) + len(saying(2, 3).samples))
     assert [(its.text, its.reason) for its in said] == [(" ba co", "flush"), (" du fe", "close")]
+
+
+def test_times_of_words_do_not_run_backwards_whatever_is_listened_to() -> None:
+    """A word that listens to sound before the words that stand already: they are one group with its full stop."""
+    running = Running(encoder=Ear(), n_mels=1, start_frame=100)
+    for said, places in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
+        tokens = TOKENIZER.encode(said)
+        grown = Grown(
+            tokens=tuple(tokens),
+            logprobs=(0.0,) * len(tokens),
+            places=np.array(places),
+            attention=np.zeros((1, len(places), 80), np.float32),
+            ended=True,
+            no_speech_prob=0.0,
+        )
+        running.take_last(grown)
+    ba, co = words(running.committed, running, TOKENIZER)
+    assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 1.8, 2.2)
+    assert (co.text, co.start_s, co.end_s) == (" co", 2.2, 2.4)
 
 
 # --- finals ------------------------------------------------------------------------------------------------
