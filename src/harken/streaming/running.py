@@ -47,6 +47,10 @@ class Spoken:
         """The same token in an utterance that begins so many positions later."""
         return replace(self, start=self.start - positions, end=self.end - positions)
 
+    def until(self, position: int) -> Spoken:
+        """The same token in an utterance that ends at a position."""
+        return replace(self, start=min(self.start, position), end=min(self.end, position))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
@@ -241,7 +245,7 @@ class Running:
         behind = [its.moved(position) for its in spoken[first:]]
         committed = max(0, len(self.committed) - first)
         return Cut(
-            before=[] if self.doubted else spoken[:first],
+            before=[] if self.doubted else [its.until(position) for its in spoken[:first]],
             committed=behind[:committed],
             tentative=tuple(its.token for its in behind[committed:]),
         )
