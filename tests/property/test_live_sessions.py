@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_files import random_weights
@@ -32,6 +32,8 @@ TINY = replace(
     n_audio_layer=1,
     n_text_layer=1,
 )
+QUICK = (Phase.explicit, Phase.generate)
+"""A session takes too long for a hundred attempts at a shorter one that fails."""
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
@@ -109,7 +111,7 @@ def flushed(
     return events + session.close()
 
 
-@settings(max_examples=12)
+@settings(max_examples=12, phases=QUICK)
 @given(
     speech=speeches(),
     cuts=places,
@@ -138,7 +140,7 @@ def test_blocks_of_any_length_give_the_same(block: int) -> None:
     assert live(recognizer.stream(clock=float, **SPELLED), samples, range(0, len(samples), block)) == expected
 
 
-@settings(max_examples=2)
+@settings(max_examples=2, phases=QUICK)
 @given(seed=st.integers(0, 9), cuts=places, finals=st.sampled_from(["exact", "streamed"]))
 def test_how_samples_are_cut_changes_nothing_for_a_random_model(
     random_model: Recognizer, seed: int, cuts: list[int], finals: str
@@ -182,7 +184,7 @@ def check_exact(recognizer: Recognizer, samples: Floats, its: dict[str, Any], op
         assert timed(utterance.segments, utterance.began) == timed(offline)
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=QUICK)
 @given(speech=speeches(), fickle=st.booleans(), its=settings_of_streams)
 def test_exact_finals_are_what_transcription_says(speech: Speech, fickle: bool, its: dict[str, Any]) -> None:
     names = ("condition_on_previous_text", "word_timestamps", "hallucination_threshold")
@@ -191,7 +193,7 @@ def test_exact_finals_are_what_transcription_says(speech: Speech, fickle: bool, 
     check_exact(hearing(fickle=fickle), speech.samples, its, SPELLED | options)
 
 
-@settings(max_examples=2)
+@settings(max_examples=2, phases=QUICK)
 @given(seed=st.integers(0, 9), delay=st.sampled_from(["minimal", "low"]), times=st.booleans())
 def test_exact_finals_are_what_transcription_says_with_a_random_model(
     random_model: Recognizer, seed: int, delay: str, times: bool
@@ -200,7 +202,7 @@ def test_exact_finals_are_what_transcription_says_with_a_random_model(
     check_exact(random_model, samples, {"delay": delay}, RANDOM | {"word_timestamps": times})
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, phases=QUICK)
 @given(speech=speeches(), its=settings_of_streams)
 @example(speech=rambling(60), its={"delay": "high", "finals": "streamed"})
 @example(speech=rambling(60, gap_s=0.13), its={"delay": "low", "finals": "streamed"})
@@ -211,7 +213,7 @@ def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
     assert text(events) == speech.text
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=QUICK)
 @given(
     speech=speeches(),
     ends=st.lists(st.integers(0, 60), max_size=3),
@@ -241,7 +243,7 @@ def together(sessions: LiveSessions, fed: list[Floats], order: list[tuple[int, i
 steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=4, max_size=12)
 
 
-@settings(max_examples=6)
+@settings(max_examples=6, phases=QUICK)
 @given(
     many=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,
@@ -255,7 +257,7 @@ def test_several_streams_give_each_what_it_gives_alone(
     check_together(recognizer, [speech.samples for speech in many], order, SPELLED | its)
 
 
-@settings(max_examples=2)
+@settings(max_examples=2, phases=QUICK)
 @given(order=steps, finals=st.sampled_from(["exact", "streamed"]))
 def test_several_streams_of_a_random_model_give_each_what_it_gives_alone(
     random_model: Recognizer, order: list[tuple[int, int]], finals: str
