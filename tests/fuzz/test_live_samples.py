@@ -17,7 +17,7 @@ from models import TOKENIZER
 from tones import SPELLED, Listener, rambling, silence
 from utterances import check, check_streamed
 
-ROUNDS = 25
+ROUNDS = 12
 
 
 @pytest.fixture(autouse=True)
