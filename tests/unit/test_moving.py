@@ -186,19 +186,21 @@ def test_nobody_says_more_than_there_is_time_for(
 @pytest.mark.parametrize(
     ("said", "kept"),
     [
-        (b"ah ah ah ah ah ", b"ah "),
-        (b"well, ah ah ah ah ", b"well, ah"),
-        (b"aaaaa", b"a"),
+        (b"ah " * 6, b"ah "),
+        (b"well, " + b"ah " * 5, b"well, ah"),
+        (b"a" * 7, b"a"),
+        (b"ha " * 4 + b"!", b"ha ha ha ha !"),
+        (b"sing " * 3, b"sing "),
         (b"0123456789" * 3, b"0123456789"),
         (b"abc" * 2 + b"x", b"abcabcx"),
         (b"0123456789+" * 3, b"0123456789+" * 3),
     ],
 )
 @pytest.mark.parametrize("drafted", [0, 5, 8, 9, 20])
-def test_what_is_said_three_times_in_a_row_is_said_once(said: bytes, kept: bytes, drafted: int):
+def test_what_loops_is_said_once(said: bytes, kept: bytes, drafted: int):
     (its,) = heard(Ears(said, places=lambda window, index: index), growing(previous=said[:drafted]))
     assert bytes(its.tokens) == kept
-    assert its.ended == said.startswith((b"01", b"abc"))
+    assert its.ended == (bytes(its.tokens) == said or said.startswith((b"01", b"sing")))
     assert len(its.logprobs) == len(its.places) - 1 == its.attention.shape[1] - 1 == len(kept)
 
 
@@ -206,7 +208,7 @@ def test_what_is_said_three_times_in_a_row_is_said_once(said: bytes, kept: bytes
     ("committed", "kept"), [(b"ah ", b""), (b"ah a", b""), (b"a", b"h "), (b"ah ah ah ", b"")]
 )
 def test_what_is_committed_counts_and_stays(committed: bytes, kept: bytes):
-    (its,) = heard(Ears(b"ah ah ah ah ", places=lambda window, index: index), growing(committed))
+    (its,) = heard(Ears(b"ah " * 6, places=lambda window, index: index), growing(committed))
     assert bytes(its.tokens) == kept
 
 

@@ -317,10 +317,12 @@ def test_the_text_before_an_utterance_stands_in_its_prompt():
     assert prompts(hall) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
 
 
-def test_a_prompt_that_is_carried_stands_before_it():
+@pytest.mark.parametrize("carried", [True, False])
+def test_the_initial_prompt_stands_before_every_utterance(carried: bool):
+    """As each final has it, which is a recording to itself."""
     hall = Hall("one")
     drive(
-        worker(hall, initial_prompt="Ann", carry_initial_prompt=True),
+        worker(hall, initial_prompt="Ann", carry_initial_prompt=carried),
         Asking(update(Seat(0), before=(*b" So.",))),
     )
     assert prompts(hall) == [prompt("en", b" So.", b" Ann")]

@@ -27,8 +27,8 @@ from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND // FRAMES_PER_STEP
 BACK_POSITIONS = POSITIONS_PER_SECOND
 """A token that listens to sound more than a second before what was reached repeats what was said."""
-LONGEST_LOOP = 10
-"""Tokens of what is said three times in a row, which nobody does."""
+LOOPS = {**dict.fromkeys(range(1, 4), 5), **dict.fromkeys(range(4, 11), 3)}
+"""How often so many tokens are not said one after another: people say "no, no, no"."""
 TOKENS_PER_SECOND, SPARE_TOKENS = 10, 16
 """Nobody says more than this: a text with more tokens is a loop."""
 
@@ -233,11 +233,11 @@ class _Row:
 
 
 def repetition(tokens: Sequence[int]) -> int:
-    """How many tokens at the end only repeat what stands before them; 0 unless they do so twice."""
-    for period in range(1, LONGEST_LOOP + 1):
+    """How many tokens at the end only repeat what stands before them, where that makes a loop; else 0."""
+    for period, times in LOOPS.items():
         end = tuple(tokens[-period:])
-        if 3 * period <= len(tokens) and tuple(tokens[-3 * period :]) == 3 * end:
-            return 2 * period
+        if times * period <= len(tokens) and tuple(tokens[-times * period :]) == times * end:
+            return (times - 1) * period
     return 0
 
 

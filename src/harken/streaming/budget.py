@@ -7,10 +7,11 @@
 A word is shown by the first update whose window ends behind it, and windows end every hop. It is committed
 once there is `hold` more sound behind it, and an update for every further hypothesis that has to agree. Half an
 FFT window more is needed at the edge of what was heard. This holds for sessions that do an update as soon as
-its last sample is there, and hear an utterance from its first hop on, in shorter windows until there is a whole
-one. docs/streaming.md derives it, and says what it does not cover.
+its last sample is there, and hear an utterance from its first hop on, in windows that grow until there is a
+history. docs/streaming.md derives it, and says what it does not cover.
 
-`T_process` is one update, as measured: where updates take less than a hop, none waits for another.
+`T_process` is one update with the longest of these windows, as measured: where updates take less than a hop,
+none waits for another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from harken.errors import OptionError
 from harken.streaming.noise import NOISY_FRAMES
 from harken.streaming.options import StreamOptions
 from harken.streaming.presets import PRESETS, adapted, ladder, overridden
+from harken.streaming.running import MARGIN_FRAMES
 from harken.streaming.setting import Setting
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
@@ -67,7 +69,7 @@ def measure(
     update: Callable[[int, int], object],
     clock: Callable[[], float],
     *,
-    windows: tuple[int, int] = (100, 600),
+    windows: tuple[int, int] = (100, 1400),
     tokens: tuple[int, int] = (4, 24),
     repeats: int = 6,
 ) -> Cost:
@@ -76,13 +78,13 @@ def measure(
     Parameters
     ----------
     update : callable
-        Does an update with a window of so many frames that chooses so many tokens, in a stream that has as much
-        history, and as much of an utterance behind it, as there may be.
+        Does an update with a window of so many frames that chooses so many tokens, behind as much text as an
+        utterance may have.
     clock : callable
         Seconds, from wherever; if it stands still, nothing costs anything.
     windows, tokens : tuple of two int
-        The smallest and the largest. Between two windows an update costs less than the line through them says,
-        since attention grows faster than that.
+        The smallest and the largest: the longest windows of the presets lie between. There an update costs less
+        than the line through both ends says, since attention grows faster than that; beyond them it costs more.
     repeats : int
         How often each is timed, after one that is not.
 
@@ -196,7 +198,7 @@ class Budget:
 
     cost: Cost = Cost()
     options: StreamOptions = field(default_factory=StreamOptions)
-    margin_frames: int = 0
+    margin_frames: int = MARGIN_FRAMES
     min_speech_s: float = VadOptions().min_speech_s
 
     def bound(self, setting: Setting) -> Bound:

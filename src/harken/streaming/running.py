@@ -193,7 +193,7 @@ class Running:
         return Sound(mel=mel, keep=mel.shape[1], positions=-(-self.seen_frames // FRAMES_PER_STEP), margin=0)
 
     def take(self, grown: Grown, setting: Setting, tokenizer: Tokenizer) -> None:
-        """Take a hypothesis, and commit what will not change in it.
+        """Take a hypothesis, and commit what will not change in it; nothing before the language is known.
 
         Parameters
         ----------
@@ -202,7 +202,10 @@ class Running:
         tokenizer : Tokenizer
         """
         self.doubted = False
-        _, words = tokenizer.split_words(grown.tokens, self.language or "en")
+        if self.language is None:
+            self._commit(grown, 0)
+            return
+        _, words = tokenizer.split_words(grown.tokens, self.language)
         lengths = [*map(len, words)]
         positions = self.seen_frames // FRAMES_PER_STEP
         self._commit(grown, settled(grown.tokens, grown.places, lengths, self._earlier, positions, setting))

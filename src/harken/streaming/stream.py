@@ -65,6 +65,7 @@ class Stream:
         self._told: tuple[str, str] = ("", "")
         self._told_tokens = 0
         self._before: tuple[int, ...] = ()
+        self._language: str | None = None
         self._segments = 0
 
     def feed(self, samples: Floats) -> Steps:
@@ -135,7 +136,8 @@ class Stream:
             running.take_samples(self._sound.between(running.wanted_sample, due))
             done = yield self._asked(running, running.next_window(setting))
             assert done.updated, "an update gives a hypothesis"
-            running.language = running.language or done.updated.language
+            if done.updated.sure:
+                running.language = done.updated.language
             grown = done.updated.grown
             if self._is_invented(running, grown):
                 running.doubt(grown)
@@ -163,6 +165,7 @@ class Stream:
             self._cut = running.cut(ended.frame, self._worker.tokenizer)
             spoken = self._cut.before
         final = done.segments if exact else self._streamed(running, spoken)
+        self._language = running.language or self._language
         for segment in final:
             self._tell(Committed, segment.end_s, done, segment=replace(segment, index=self._segments))
             self._segments += 1
@@ -233,6 +236,7 @@ class Stream:
             previous=running.tentative,
             before=self._before,
             language=running.language,
+            likely=self._language,
         )
 
     def _setting(self) -> Setting:

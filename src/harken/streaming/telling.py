@@ -16,6 +16,8 @@ from harken.transcribe.guard import Facts, assess, concentration
 from harken.transcribe.words import APPENDED, SENTENCE_ENDS
 from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
 
+CLOSING = " \n\"'”’»)]」』"
+"""What may stand behind the mark that ends a sentence."""
 UNFINISHED = "�"
 """What bytes decode to that are not a character yet."""
 
@@ -30,7 +32,7 @@ def shown(running: Running, tokenizer: Tokenizer) -> tuple[str, str]:
 
 def ends_sentence(running: Running, tokenizer: Tokenizer) -> bool:
     """Whether what is said by now is the end of a sentence."""
-    return tokenizer.decode(running.tokens[-4:]).rstrip().endswith(tuple(SENTENCE_ENDS))
+    return tokenizer.decode(running.tokens[-4:]).rstrip(CLOSING).endswith(tuple(SENTENCE_ENDS))
 
 
 def is_invented(running: Running, grown: Grown, speech: Floats, threshold: float, tokenizer: Tokenizer) -> bool:

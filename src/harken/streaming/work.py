@@ -44,6 +44,8 @@ class Update:
         Text of the stream before the utterance.
     language : str or None
         Its code, if it is known.
+    likely : str or None
+        That of the utterance before it.
     """
 
     encoder: Encoder
@@ -53,15 +55,29 @@ class Update:
     previous: tuple[int, ...]
     before: tuple[int, ...]
     language: str | None
+    likely: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
-    """What came of an update: the hypothesis, and the language it is in."""
+    """What came of an update.
+
+    Parameters
+    ----------
+    grown : Grown
+    language : str
+        In which it is.
+    sure : bool
+        Whether that is known, by enough of the sound.
+    """
 
     grown: Grown
     language: str
+    sure: bool = True
 
+
+ENOUGH_POSITIONS = 100
+"""2 s: of less sound a language is often mistaken."""
 
 Work = Update | Utterance
 """Of an utterance that goes on, or one that has ended (see `harken.streaming.finals`)."""
@@ -169,11 +185,14 @@ class Worker:
                 positions=update.sound.positions,
                 margin=update.sound.margin,
             )
-            for audio, (update, language) in enumerate(zip(updates, languages, strict=True))
+            for audio, (update, (language, _)) in enumerate(zip(updates, languages, strict=True))
         ]
         grown, stats = decode_growing(self.backend, features, windows, self._rules, self.tokenizer)
         self.stats += stats
-        return [Updated(grown=its, language=language) for its, language in zip(grown, languages, strict=True)]
+        return [
+            Updated(grown=its, language=language, sure=sure)
+            for its, (language, sure) in zip(grown, languages, strict=True)
+        ]
 
     def _hear(self, updates: Sequence[Update]) -> None:
         """Encode windows of one size together."""
@@ -183,12 +202,19 @@ class Worker:
             mel = np.stack([update.sound.mel for update in alike])
             self.backend.hear([update.encoder for update in alike], mel, alike[0].sound.keep)
 
-    def _languages(self, updates: Sequence[Update], features: Features) -> list[str]:
+    def _languages(self, updates: Sequence[Update], features: Features) -> list[tuple[str, bool]]:
+        """Language of each, and whether it is known; if not, that of the utterance before is as good a guess."""
         given = [update.language or self._known for update in updates]
         if None not in given:
-            return [language for language in given if language is not None]
-        found = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
-        return [language or next(iter(its)) for language, its in zip(given, found, strict=True)]
+            return [(language, True) for language in given if language is not None]
+        probabilities = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
+        languages = []
+        for update, language, found in zip(updates, given, probabilities, strict=True):
+            best, probability = next(iter(found.items()))
+            heard = update.sound.positions >= ENOUGH_POSITIONS or not self.tokenizer.multilingual
+            sure = heard and probability >= self.options.language_threshold
+            languages.append((language, True) if language else (best if sure else update.likely or best, sure))
+        return languages
 
     def _prompt(self, language: str, before: Sequence[int]) -> tuple[int, ...]:
         return make_prompt(
@@ -197,7 +223,7 @@ class Worker:
             language=language,
             task=self.options.task,
             timestamps=False,
-            carried=self._prompted if self.options.carry_initial_prompt else (),
+            carried=self._prompted,
             previous=before,
         )
 
