@@ -121,6 +121,7 @@ class Stream:
             start_frame=began.frame,
             committed=cut.committed if cut else [],
             tentative=cut.tentative if cut else (),
+            language=self._language if cut else None,
         )
         self._told, self._told_tokens = ("", ""), len(self._running.committed)
         self._tell(SpeechStarted, began.frame / FRAMES_PER_SECOND, Done())
