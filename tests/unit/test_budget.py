@@ -19,6 +19,8 @@ from harken.streaming.load import LEVELS, apply
 from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES, USUAL_FRAMES
 from harken.streaming.options import DELAYS
 from harken.streaming.presets import PRESETS, RUNGS, adapted, ladder, overridden
+from harken.streaming.running import MARGIN_FRAMES
+from harken.streaming.running import QUIET_FRAMES as SILENCE_FRAMES
 from harken.types import SAMPLE_RATE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
@@ -43,7 +45,7 @@ def heard_at(setting: Setting) -> Iterator[tuple[int, int]]:
     mel, frames, update = LogMel(), 0, 0
     for fed in range(1, 3 * SAMPLE_RATE):
         frames += mel.feed(np.zeros(1, np.float32)).shape[1]
-        end = setting.window_frames + update * setting.hop_frames
+        end = (update + 1) * setting.hop_frames  # from the first hop on: there windows grow
         if frames > end:  # one more than the window: what the convolutions see behind it
             yield fed, end * 160
             update += 1
@@ -56,7 +58,7 @@ def test_no_word_waits_longer_than_the_bound_and_one_waits_as_long(hold_frames: 
         window_frames=40, hop_frames=20, history_frames=0, hold_frames=hold_frames, agreement=agreement
     )
     updates = [*heard_at(setting)]
-    bound = Budget(min_speech_s=0).bound(setting)
+    bound = Budget(min_speech_s=0, margin_frames=0).bound(setting)
     committing, showing = 0, 0
     for spoken in range(updates[0][1], updates[4][1]):  # where a word ends
         saying = [fed for fed, end in updates if end >= spoken + hold_frames * 160]
@@ -69,7 +71,7 @@ def test_no_word_waits_longer_than_the_bound_and_one_waits_as_long(hold_frames: 
 
 def test_in_seconds() -> None:
     bound = Budget().bound(FIXED)
-    assert bound.interim_wait_s == pytest.approx(0.0125 + 0.5)
+    assert bound.interim_wait_s == pytest.approx(0.0125 + 0.5 + 0.16)
     assert bound.wait_s == pytest.approx(0.0125 + 0.5 + 0.9)
     assert Budget().bound(replace(FIXED, agreement=3)).wait_s == pytest.approx(0.0125 + 3 * 0.5 + 0.9)
 
@@ -97,36 +99,47 @@ def test_an_utterance_begins_no_later_than_said(min_speech_s: float) -> None:
 
 def test_the_beginning_of_an_utterance_counts_where_it_is_what_lasts_longest() -> None:
     quick = Setting(window_frames=20, hop_frames=10, hold_frames=0)
-    assert Budget().bound(quick).interim_wait_s == onset_s(0.1) == pytest.approx(0.16)
-    assert Budget(min_speech_s=0).bound(quick).interim_wait_s == pytest.approx(0.1125)
-    assert Budget().bound(FIXED).interim_wait_s == pytest.approx(0.5125)
+    assert Budget(margin_frames=0).bound(quick).interim_wait_s == onset_s(0.1) == pytest.approx(0.16)
+    assert Budget(margin_frames=0, min_speech_s=0).bound(quick).interim_wait_s == pytest.approx(0.1125)
+    assert Budget(margin_frames=0).bound(FIXED).interim_wait_s == pytest.approx(0.5125)
 
 
 # --- what is computed --------------------------------------------------------------------------------------
 
 
 class Machine:
-    """Takes as long as its cost says, and a little longer now and then."""
+    """Takes as long as its cost says or a little longer, and much longer the first time and once more."""
 
     def __init__(self, cost: Cost) -> None:
         self.cost, self.now_s, self.calls = cost, 0.0, 0
+        self.windows: list[int] = []
 
     def clock(self) -> float:
         return self.now_s
 
     def update(self, window_frames: int, tokens: int) -> None:
-        first = self.calls % 5 == 0
+        nth = self.calls % 6
         self.calls += 1
-        self.now_s += self.cost.update_s(window_frames, tokens) * (10 if first else 1 + 0.01 * (self.calls % 5))
+        self.windows.append(window_frames)
+        self.now_s += self.cost.update_s(window_frames, tokens) * (10 if nth in (0, 3) else 1 + 0.01 * nth)
 
 
-def test_a_machine_is_measured_by_its_slow_updates_but_not_by_its_first() -> None:
+def test_a_machine_is_measured_by_its_usual_updates_and_not_by_its_first() -> None:
     machine = Machine(LAPTOP)
-    cost = measure(machine.update, machine.clock, repeats=4)
-    assert machine.calls == 15
-    for window_frames, tokens in ((100, 4), (300, 4), (600, 4), (100, 24), (300, 12)):
+    cost = measure(machine.update, machine.clock, repeats=5)
+    assert machine.calls == 18
+    for window_frames, tokens in ((100, 4), (300, 4), (600, 4), (1400, 4), (100, 24), (300, 12)):
         actual_s = LAPTOP.update_s(window_frames, tokens)
         assert actual_s <= cost.update_s(window_frames, tokens) <= 1.06 * actual_s
+
+
+@pytest.mark.parametrize("name", DELAYS)
+def test_the_longest_window_of_a_preset_lies_within_what_is_measured(name: str) -> None:
+    machine = Machine(LAPTOP)
+    measure(machine.update, machine.clock)
+    for frames in (QUIET_FRAMES, NOISY_FRAMES):
+        longest = adapted(PRESETS[name], frames).longest_window_frames
+        assert min(machine.windows) <= longest <= max(machine.windows)
 
 
 def test_between_two_windows_no_update_costs_more_than_said() -> None:
@@ -137,7 +150,7 @@ def test_between_two_windows_no_update_costs_more_than_said() -> None:
         now_s += 0.01 + 1e-7 * window_frames * (window_frames + 400) + 0.002 * tokens
 
     cost = measure(update, lambda: now_s)
-    for window_frames in range(100, 601, 20):
+    for window_frames in range(100, 1401, 20):
         before_s = now_s
         update(window_frames, 10)
         assert now_s - before_s <= cost.update_s(window_frames, 10) + 1e-9
@@ -162,6 +175,15 @@ def test_windows_that_adapt_are_budgeted_at_their_longest() -> None:
     assert adapting.process_s - still.process_s == pytest.approx(LAPTOP.frame_s * 100)
     assert adapting.wait_s == still.wait_s
     assert budget(adaptive=False).bound(adapted(FIXED, NOISY_FRAMES)) == adapting
+
+
+def test_the_longest_window_is_that_of_a_beginning_and_it_is_what_is_budgeted() -> None:
+    assert FIXED.longest_window_frames == 600
+    bound = budget(adaptive=False).bound(FIXED)
+    assert bound.process_s == pytest.approx(LAPTOP.update_s(600, fresh_tokens(FIXED)))
+    assert budget(adaptive=False).bound(replace(FIXED, history_frames=0)).process_s == pytest.approx(
+        LAPTOP.update_s(200, fresh_tokens(FIXED))
+    )
 
 
 def test_a_bound_reads_as_a_line() -> None:
@@ -252,7 +274,7 @@ def test_a_name_stands_for_its_preset(name: str) -> None:
     assert budget(delay=name, hold=5).choose().setting.hold_frames == 5
 
 
-@pytest.mark.parametrize("factor", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize("factor", [0, 1, 2, 3, 4])
 def test_milliseconds_are_kept_and_more_of_them_are_not_worse(factor: int) -> None:
     waits_s, windows = [], []
     least_ms = refused_at(times(LAPTOP, factor))
@@ -290,9 +312,9 @@ def test_milliseconds_get_the_best_setting_that_keeps_them() -> None:
 
 
 def test_what_is_said_about_the_setting_stays_where_milliseconds_are_kept() -> None:
-    setting = budget(delay="1500", hold=40, hop=60, history=100).choose().setting
+    setting = budget(delay="2000", hold=40, hop=60, history=100).choose().setting
     assert (setting.hold_frames, setting.hop_frames, setting.history_frames) == (40, 60, 100)
-    assert budget(delay="1500", window=80).choose().setting.window_frames == 80
+    assert budget(delay="2000", window=80).choose().setting.window_frames == 80
 
 
 def test_a_delay_that_cannot_be_kept_is_refused_with_one_that_can() -> None:
@@ -325,7 +347,7 @@ def test_a_machine_that_can_keep_no_name_says_so() -> None:
     with pytest.raises(
         OptionError, match=r"^delay='low': allowed is at least [0-9]+ ms on this machine: an update"
     ):
-        budget(times(LAPTOP, 5), delay="low").choose()
+        budget(times(LAPTOP, 3), delay="low").choose()
 
 
 @pytest.mark.parametrize("delay", ["low", "2000"])
@@ -353,6 +375,7 @@ def test_the_page_has_the_settings_and_what_words_wait_for(name: str) -> None:
         preset.hop_frames,
         preset.look_ahead_frames,
         preset.history_frames,
+        preset.longest_window_frames,
         preset.hold_frames,
     )
     setting, waits = rows(name)
@@ -364,6 +387,17 @@ def test_the_page_has_the_settings_and_what_words_wait_for(name: str) -> None:
     assert sum(terms) == pytest.approx(bound.wait_s)
 
 
+def test_the_page_says_how_much_sound_is_kept_from_the_decoder_and_how_much_silence_it_hears() -> None:
+    margin_s = f"{MARGIN_FRAMES / 100:g} s"
+    assert f"*m* is {MARGIN_FRAMES} frames, so words that are shown wait {margin_s} longer" in PAGE
+    assert f"it listens to the last {margin_s} of the sound" in PAGE
+    assert all(preset.hold_frames >= MARGIN_FRAMES for preset in PRESETS.values())
+    assert f"{SILENCE_FRAMES / 100:g} s of silence is heard behind the sound" in PAGE
+    noisiest = adapted(PRESETS["high"], NOISY_FRAMES).longest_window_frames
+    assert f"half of *W* more: {noisiest / 100:g} s for high" in PAGE
+    assert f"up to the {PRESETS['high'].hold_frames / 100:g} s of high" in PAGE
+
+
 @pytest.mark.parametrize("level", range(len(LEVELS)))
 def test_the_page_has_what_less_work_comes_to(level: int) -> None:
     setting = apply(level, PRESETS["low"])
@@ -373,7 +407,7 @@ def test_the_page_has_what_less_work_comes_to(level: int) -> None:
     assert waits == f"{bound.interim_wait_s:.4f}, {bound.wait_s:.4f}"
 
 
-@pytest.mark.parametrize(("delay", "base_s"), [("200", 0.02), ("minimal", 0.3), ("low", 2.0)])
+@pytest.mark.parametrize(("delay", "base_s"), [("200", 0.02), ("minimal", 0.2), ("low", 2.0)])
 def test_the_page_has_refusals_as_they_are(delay: str, base_s: float) -> None:
     with pytest.raises(OptionError) as error:
         budget(replace(LAPTOP, base_s=base_s), delay=delay).choose()

@@ -118,8 +118,10 @@ def test_each_level_encodes_less_sound_a_second_and_holds_words_as_before(
     setting = adapted(setting, window_frames)
     levels = [apply(level, setting) for level in range(len(LEVELS))]
     encoded = [level.window_frames / level.hop_frames for level in levels]
+    beginnings = [level.longest_window_frames / level.hop_frames for level in levels]
     assert levels[0] == setting
     assert encoded[0] > encoded[1] >= encoded[2] == encoded[3]
+    assert beginnings[0] > beginnings[1] >= beginnings[2] == beginnings[3]
     for level in levels[1:]:
         assert level.hop_frames == 2 * setting.hop_frames
         assert level.look_ahead_frames >= min(50, setting.look_ahead_frames)
