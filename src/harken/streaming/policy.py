@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from harken.contract import Ints
 from harken.decoding.drafts import common
 from harken.streaming.setting import Setting
-from harken.types import FRAMES_PER_STEP
+from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
+
+LONGEST_TOKEN = FRAMES_PER_SECOND // FRAMES_PER_STEP // 2
+"""Positions, half a second: what a token listens to is seldom further from its end."""
 
 
 def settled(
@@ -21,8 +24,8 @@ def settled(
 ) -> int:
     """How many tokens of a hypothesis will not change any more.
 
-    Whole words, behind each of which the next one begins at least `hold_frames` before the end of the sound, and which
-    the last hypotheses before this one have too.
+    Whole words that end at least `hold_frames` before the end of the sound, and which the last hypotheses before this
+    one have too. A word ends where the next one begins, or half a second behind its last token if there is a pause.
 
     Parameters
     ----------
@@ -42,5 +45,10 @@ def settled(
         return 0
     agreed = min([len(tokens), *(common(tokens, its) for its in earlier[: setting.agreement - 1])])
     limit = positions - setting.hold_frames // FRAMES_PER_STEP
-    ends = [0, *accumulate(lengths)]
-    return max((end for _, end in pairwise(ends) if end <= agreed and places[end] <= limit), default=0)
+    ends = [end for end in accumulate(lengths) if end <= agreed]
+    return max((end for end in ends if ended(places[end - 1], places[end]) <= limit), default=0)
+
+
+def ended(place: int, next_place: int) -> int:
+    """Where a token ends that listens to one position, and the one behind it to another."""
+    return min(next_place, place + LONGEST_TOKEN)

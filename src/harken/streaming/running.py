@@ -10,7 +10,7 @@ import numpy as np
 from harken.audio.mel import FFT_SAMPLES, SILENCE, LogMel, normalize
 from harken.contract import Encoder, Floats
 from harken.decoding import Grown
-from harken.streaming.policy import settled
+from harken.streaming.policy import ended, settled
 from harken.streaming.setting import Setting
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_STEP, HOP_SAMPLES
@@ -35,7 +35,7 @@ class Spoken:
     token : int
     logprob : float
     start, end : int
-        Positions of the utterance that it, and the one behind it, listen to.
+        Positions of the utterance: the one that it listens to, and where it ends.
     """
 
     token: int
@@ -264,8 +264,8 @@ class Running:
         floor = self.committed[-1].end if self.committed else 0
         places = np.maximum(grown.places, floor).tolist()
         return [
-            Spoken(token=token, logprob=logprob, start=start, end=end)
-            for token, logprob, start, end in zip(
+            Spoken(token=token, logprob=logprob, start=place, end=ended(place, behind))
+            for token, logprob, place, behind in zip(
                 grown.tokens, grown.logprobs, places[:-1], places[1:], strict=True
             )
         ]

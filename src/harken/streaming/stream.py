@@ -191,7 +191,8 @@ class Stream:
 
     def _streamed(self, running: Running, spoken: Sequence[Spoken]) -> list[Segment]:
         with_words = self._worker.options.word_timestamps
-        return segments(spoken, running, self._worker.tokenizer, with_words=with_words)
+        its = segments(spoken, running, self._worker.tokenizer, with_words=with_words)
+        return [segment for segment in its if segment.text.strip()]
 
     def _with_text(self, final: Sequence[Segment]) -> tuple[int, ...]:
         """The text before what is heard next, as much of it as fits into a prompt."""
