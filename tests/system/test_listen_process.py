@@ -25,7 +25,7 @@ from harken.cli.options import Option
 
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
-SAID = "sk not what your country can do for you"  # as a sentence of its own, or not
+SAID = "your country can do for you"  # wherever the pauses before it cut
 HARKEN = [sys.executable, "-m", "harken"]
 OWN_SECTIONS = ("Sound", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

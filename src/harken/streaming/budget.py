@@ -71,7 +71,7 @@ def measure(
     *,
     windows: tuple[int, int] = (100, 1400),
     tokens: tuple[int, int] = (4, 24),
-    repeats: int = 6,
+    repeats: int = 3,
 ) -> Cost:
     """Find out what an update takes.
 
