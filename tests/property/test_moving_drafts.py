@@ -90,7 +90,7 @@ def going_back(positions: int) -> object:
 
 def unstopped() -> object:
     """Neither is anything said again too often."""
-    return patch.multiple(moving, BACK_POSITIONS=LONGEST, LONGEST_LOOP=0)
+    return patch.multiple(moving, BACK_POSITIONS=LONGEST, LOOPS={})
 
 
 def grown(backend: Backend, features: Features, several: Sequence[Growing], rules: Rules) -> list[Grown]:
@@ -147,14 +147,18 @@ def one_by_one(backend: Backend, features: Features, window: Growing, rules: Rul
 
 
 def repeating(tokens: Sequence[int]) -> int:
-    """How many of the last tokens repeat what stands before them, where that is said three times."""
-    return next((2 * n for n in range(1, 11) if 3 * n <= len(tokens) and len({*windowed(tokens, n)}) == 1), 0)
+    """How many of the last tokens repeat what stands before them, where that makes a loop."""
+    for n in range(1, 11):
+        times = 5 if n < 4 else 3
+        if times * n <= len(tokens) and len({*windowed(tokens, n, times)}) == 1:
+            return (times - 1) * n
+    return 0
 
 
-def windowed(tokens: Sequence[int], n: int) -> list[tuple[int, ...]]:
-    """The last three times n tokens."""
+def windowed(tokens: Sequence[int], n: int, times: int) -> list[tuple[int, ...]]:
+    """The last n tokens, the n before them, and so on."""
     end = len(tokens)
-    return [tuple(tokens[end - (i + 1) * n : end - i * n]) for i in range(3)]
+    return [tuple(tokens[end - (i + 1) * n : end - i * n]) for i in range(times)]
 
 
 def silence(backend: Backend, features: Features, window: Growing) -> float:
