@@ -27,6 +27,9 @@ from harken.streaming.telling import ends_sentence, is_invented, segments, shown
 from harken.streaming.work import Done, Steps, Update, Work, Worker
 from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, HOP_SAMPLES, SAMPLE_RATE
 
+SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
+"""So long an utterance is before the end of a sentence counts in it."""
+
 
 class Stream:
     """One stream on its way.
@@ -211,7 +214,11 @@ class Stream:
 
     @property
     def _sentence_ended(self) -> bool:
-        return self._running is not None and ends_sentence(self._running, self._worker.tokenizer)
+        """Whether a shorter pause may end the utterance; what is short is heard better with what follows it."""
+        running = self._running
+        if running is None or running.seen_frames < SENTENCE_FRAMES:
+            return False
+        return ends_sentence(running, self._worker.tokenizer)
 
     def _show(self, running: Running, done: Done) -> None:
         """Tell what is said by now, if that is news."""
