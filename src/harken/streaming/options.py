@@ -47,9 +47,9 @@ class StreamOptions:
         None, "Hypotheses in a row that have to agree on a word, instead of what the delay says."
     )
     sentence_pause_s: float = _live(
-        0.5, "Silence that ends an utterance behind the end of a sentence, in seconds."
+        0.8, "Silence that ends an utterance behind the end of a sentence, in seconds."
     )
-    pause_s: float = _live(1.0, "Silence that ends an utterance anywhere, in seconds.")
+    pause_s: float = _live(1.5, "Silence that ends an utterance anywhere, in seconds.")
 
     def __post_init__(self) -> None:
         if self.delay not in DELAYS and not (self.delay.isdecimal() and 0 < int(self.delay) <= 60_000):
