@@ -19,7 +19,6 @@ from harken.errors import OptionError
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.budget import Budget, Cost, Plan, measure
-from harken.streaming.running import MARGIN_FRAMES
 from harken.streaming.trial import Trial
 from harken.streaming.work import Worker
 from harken.text import Tokenizer
@@ -353,12 +352,8 @@ class Recognizer:
         hearing = Hearing(self.backend, self.tokenizer, options, speculator, clock)
         if clock is not float and count not in self._costs:
             self._costs[count] = measure(Trial(self.backend, self.tokenizer, count).update, clock)
-        budget = Budget(
-            cost=self._costs.get(count, Cost()),
-            options=live,
-            margin_frames=MARGIN_FRAMES,
-            min_speech_s=options.vad_min_speech_s,
-        )
+        cost = self._costs.get(count, Cost())
+        budget = Budget(cost=cost, options=live, min_speech_s=options.vad_min_speech_s)
         return Worker(hearing, clock), live, budget.choose()
 
     def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
