@@ -11,7 +11,7 @@ from harken.audio.mel import FFT_SAMPLES, SILENCE, LogMel, normalize
 from harken.contract import Encoder, Floats
 from harken.decoding import Grown
 from harken.streaming.policy import ended, settled
-from harken.streaming.setting import Setting
+from harken.streaming.setting import MOST_AGREEMENT, Setting
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_STEP, HOP_SAMPLES
 
@@ -23,7 +23,6 @@ ROUND_FRAMES = 100
 """To which the last window is rounded up, so that there are few shapes to compile for."""
 MARGIN_FRAMES = 16
 """What is said in the last of the sound is not guessed at yet."""
-MOST_AGREEMENT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

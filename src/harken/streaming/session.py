@@ -23,7 +23,7 @@ from harken.streaming.work import Worker
 class LiveSession:
     """One live stream: samples in, events out. Nothing in it waits or knows the time.
 
-    What is said does not depend on how the samples are cut.
+    What is said does not depend on how the samples are cut. `harken.Recognizer.stream` begins one, with an example.
 
     Parameters
     ----------
@@ -35,16 +35,6 @@ class LiveSession:
     ----------
     plan : Plan
         How the stream is heard, and how long a word takes at most.
-
-    Examples
-    --------
-    >>> import harken
-    >>> session = harken.load("tiny.en").stream(delay="low")
-    >>> for block in harken.audio.stream("examples/jfk.flac", block_samples=1600):
-    ...     for event in session.feed(block):
-    ...         print(event)
-    >>> for event in session.close():
-    ...     print(event)
     """
 
     def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from harken.errors import OptionError
 from harken.types import FRAMES_PER_STEP, WINDOW_FRAMES
 
+MOST_AGREEMENT = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -54,8 +56,8 @@ class Setting:
                 raise OptionError(name, value, f"an even number from {least} to {most}")
         if not 0 <= self.hold_frames <= 1000:
             raise OptionError("hold_frames", self.hold_frames, "0 to 1000")
-        if not 1 <= self.agreement <= 8:
-            raise OptionError("agreement", self.agreement, "1 to 8")
+        if not 1 <= self.agreement <= MOST_AGREEMENT:
+            raise OptionError("agreement", self.agreement, f"1 to {MOST_AGREEMENT}")
 
     @property
     def longest_window_frames(self) -> int:
