@@ -143,7 +143,7 @@ def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf
     """
     import numpy as np
 
-    from harken.audio import load
+    from harken.audio import load_audio
 
     silence = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
     written = 0
@@ -152,7 +152,7 @@ def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE)
         for path in recordings:
-            samples = np.concatenate([silence, load(path)]) if written else load(path)
+            samples = np.concatenate([silence, load_audio(path)]) if written else load_audio(path)
             if seconds != math.inf:
                 samples = samples[: round(seconds * SAMPLE_RATE) - written]
             file.writeframesraw(np.rint(samples * 32768).clip(-32768, 32767).astype("<i2").tobytes())

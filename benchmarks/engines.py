@@ -156,7 +156,7 @@ def openai_whisper(engine: Engine) -> Transcribe:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
     whisper: Any = importlib.import_module("whisper")
-    from harken.audio import load
+    from harken.audio import load_audio
 
     model = whisper.load_model(engine.model, device="cpu")
     ladder = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -164,7 +164,7 @@ def openai_whisper(engine: Engine) -> Transcribe:
     def transcribe(its: Request) -> str:
         beam = {"beam_size": its.beam_size} if its.beam_size > 1 else {}
         result = model.transcribe(
-            load(its.path), language=its.language, temperature=ladder, best_of=5, fp16=False, **beam
+            load_audio(its.path), language=its.language, temperature=ladder, best_of=5, fp16=False, **beam
         )
         return str(result["text"])
 

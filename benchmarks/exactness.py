@@ -80,11 +80,11 @@ def main() -> None:
 def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, Recognizer]:
     """One model without its assistant, and with it at every step."""
     import harken
-    from harken.decoding.pace import Pace
+    from harken.decoding.pace import DraftController
 
-    class Eager(Pace):
+    class Eager(DraftController):
         def may_draft(self, *, set_up: bool) -> bool:
-            return self.plain.measured > 0
+            return self.plain_cost.measurements > 0
 
         def floor(self, rows: int) -> float:
             return WORTH
@@ -92,7 +92,7 @@ def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, 
     drafted = harken.load(model, assistant=assistant, precision=precision, threads=threads)
     assert drafted.speculator, "there is an assistant"
     for experience in (drafted.speculator.greedy, drafted.speculator.sampling):
-        experience.pace = Eager(time.perf_counter)
+        experience.controller = Eager(time.perf_counter)
     plain = harken.Recognizer(drafted.backend, drafted.tokenizer, drafted.model)
     return {PLAIN: plain, DRAFTED: drafted}
 
@@ -100,18 +100,18 @@ def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, 
 def compare(engines: dict[str, Recognizer], name: str, entries: Sequence[Entry], batch: int) -> list[str]:
     """One line of a table; recordings that differ are named on standard error."""
     from harken import TranscribeOptions
-    from harken.evaluation import Sound, partings, take_turns, timing
+    from harken.evaluation import EvalRecording, divergences, run_rounds, summarise_speed
 
     options = TranscribeOptions(batch_size=batch)
-    sounds = [Sound(entry=entry, referenced=False) for entry in entries]
-    turns = [*take_turns(engines, sounds, options, 1)]
-    plain, drafted = (timing(turns, engine, options, scored=False) for engine in engines)
-    apart, stats = partings(turns, *engines), drafted.stats
+    sounds = [EvalRecording(entry=entry, has_reference=False) for entry in entries]
+    turns = [*run_rounds(engines, sounds, options, 1)]
+    plain, drafted = (summarise_speed(turns, engine, options, scored=False) for engine in engines)
+    apart, stats = divergences(turns, *engines), drafted.stats
     for its in apart:
         note(f"{its.entry.name}: {its.start_s:.2f} s, token {its.index}: {its.tokens}")
     return [
         name,
-        f"{len(plain.takes)}",
+        f"{len(plain.results)}",
         f"{plain.stats.sampled_tokens}",
         f"{plain.stats.forwards}",
         f"{stats.forwards}",

@@ -34,7 +34,7 @@ def main() -> None:
     sets = {name: read_set(args.audio, name, args.limit) for name in SETS}
     rows = []
     for silence_s in (None, *args.silence):
-        longform.QUIET_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
+        longform.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
         fidelity = "fast" if silence_s else "exact"
         cells: list[str] = []
         texts: list[tuple[str, str]] = []

@@ -122,7 +122,7 @@ def make_engines(dims: Dims, args: argparse.Namespace) -> Iterator[Engine]:
     print(f"* {its.detail}")
     if its.device == "cuda":
         yield harken_engine("harken, CUDA graphs", recorded)
-    plain = TorchBackend(dims, weights, device=args.device, precision=args.precision, recorder=None)
+    plain = TorchBackend(dims, weights, device=args.device, precision=args.precision, graph_capture=None)
     yield harken_engine("harken, step by step", plain)
     if not importable("transformers"):
         note("transformers is left out: it is not installed")
@@ -154,9 +154,9 @@ def harken_engine(name: str, backend: TorchBackend) -> Engine:
         return features
 
     def decode(features: Any, steps: int) -> list[list[int]]:
-        session = backend.open(features, range(features.audios), len(PROMPT) + steps)
-        logits = session.extend([PROMPT] * features.audios)
-        chosen: list[list[int]] = [[] for _ in range(features.audios)]
+        session = backend.open_session(features, range(features.n_windows), len(PROMPT) + steps)
+        logits = session.extend([PROMPT] * features.n_windows)
+        chosen: list[list[int]] = [[] for _ in range(features.n_windows)]
         for step in range(steps):
             ids, _ = logits.top(1)
             for row, token in zip(chosen, ids[:, 0].tolist(), strict=True):

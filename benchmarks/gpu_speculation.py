@@ -120,7 +120,7 @@ def measure(backend: TorchBackend, assistant: TorchBackend, batch: int, args: ar
     dims = backend.dims
     mel = np.random.default_rng(0).standard_normal((batch, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
     features = backend.encode(mel)
-    draft = stepper(assistant, assistant.adopt(features), args.past)
+    draft = stepper(assistant, assistant.reuse_encoder_output(features), args.past)
     verify = stepper(backend, features, args.past)
     widths = [0, *args.drafted]
     began = perf_counter()
@@ -140,8 +140,8 @@ def stepper(backend: TorchBackend, features: Features, past: int) -> Callable[[i
     """A session that reads tokens, chooses one after each, forgets them, and says how many seconds it took."""
     import numpy as np
 
-    dims, rows = backend.dims, features.audios
-    session = backend.open(features, range(rows), dims.n_text_ctx)
+    dims, rows = backend.dims, features.n_windows
+    session = backend.open_session(features, range(rows), dims.n_text_ctx)
     session.extend([[*PROMPT, *range(1000, 1000 + past)]] * rows).top(1)
     suppressed, begin = np.arange(0, 100 * SUPPRESSED, 100), dims.n_vocab - TIMESTAMPS
     special = [[(PROMPT[0], begin)]]
@@ -150,8 +150,8 @@ def stepper(backend: TorchBackend, features: Features, past: int) -> Callable[[i
         before = session.lengths
         began = perf_counter()
         logits = session.extend([list(range(2000, 2000 + tokens))] * rows, tokens)
-        logits.suppress(suppressed)
-        logits.ban(special * len(logits))
+        logits.suppress_tokens(suppressed)
+        logits.suppress_ranges(special * len(logits))
         logits.prefer_timestamps(begin)
         logits.top(1)
         seconds = perf_counter() - began

@@ -73,11 +73,11 @@ def segments(recognizer, path: Path, language: str | None) -> list:
     """Facts of every segment of a recording."""
     import numpy as np
 
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.audio.vad import SpeechDetector
-    from harken.transcribe.guard import Facts, speech_under
+    from harken.transcribe.guard import HallucinationFeatures, mean_speech_probability
 
-    samples, detector = load(path)[: LONGEST_S * 16000], SpeechDetector()
+    samples, detector = load_audio(path)[: LONGEST_S * 16000], SpeechDetector()
     probabilities = np.concatenate([detector.feed(samples), detector.flush()])
     done = recognizer.transcribe(samples, language=language, vad=False, hallucination_threshold=None).result()
     found = []
@@ -87,15 +87,15 @@ def segments(recognizer, path: Path, language: str | None) -> list:
         for segment, attention in zip(together, focus, strict=True):
             span = round(100 * segment.start_s), round(100 * segment.end_s)
             found.append(
-                Facts(
+                HallucinationFeatures(
                     text=segment.text,
-                    tokens=sum(token < recognizer.tokenizer.eot for token in segment.tokens),
+                    n_tokens=sum(token < recognizer.tokenizer.eot for token in segment.tokens),
                     duration_s=segment.end_s - segment.start_s,
                     avg_logprob=segment.avg_logprob,
                     no_speech_prob=segment.no_speech_prob,
                     compression_ratio=segment.compression_ratio,
-                    speech_prob=speech_under(probabilities, (span,)),
-                    attention=attention,
+                    speech_prob=mean_speech_probability(probabilities, (span,)),
+                    attention_concentration=attention,
                 )
             )
     return found
@@ -104,7 +104,7 @@ def segments(recognizer, path: Path, language: str | None) -> list:
 def attentions(recognizer, samples, segments: list, language: str) -> list[float]:
     """How concentrated the attention is for each segment of one window, by reading them once more."""
     from harken.audio import log_mel, pad_or_trim
-    from harken.transcribe.guard import concentration
+    from harken.transcribe.guard import attention_concentration
 
     backend, tokenizer = recognizer.backend, recognizer.tokenizer
     steps = min(1500, len(samples) // 320)
@@ -116,7 +116,7 @@ def attentions(recognizer, samples, segments: list, language: str) -> list[float
     session.extend([prompt])
     weights, at, found = session.attention(0), len(start) - 1, []
     for text in texts:
-        found.append(concentration(weights[:, at : at + len(text)], steps))
+        found.append(attention_concentration(weights[:, at : at + len(text)], steps))
         at += len(text)
     return found
 
@@ -125,9 +125,9 @@ def verdicts(facts) -> list[tuple[str, float, str]]:
     """What the guard says with all that is known, and with less: the way, the score and the rest in words."""
     from dataclasses import replace
 
-    from harken.transcribe.guard import assess
+    from harken.transcribe.guard import score_hallucination
 
-    found = [(way, assess(replace(facts, **unknown))) for way, unknown in WAYS.items()]
+    found = [(way, score_hallucination(replace(facts, **unknown))) for way, unknown in WAYS.items()]
     return [
         (way, verdict.score, f"{facts.text.strip()!r}, {verdict.score:.2f}: {verdict.reason}")
         for way, verdict in found

@@ -34,8 +34,8 @@ from common import (
 
 if TYPE_CHECKING:
     import harken
-    from harken.backends.torch import Hashing, TorchBackend
-    from harken.backends.torch.encoder import TorchEncoder
+    from harken.backends.torch import LSHAttention, TorchBackend
+    from harken.backends.torch.encoder import TorchEncoderState
     from harken.contract import Floats
 
 WINDOWS = (200, 500, 1000, 2000, 3000)
@@ -53,7 +53,7 @@ COLUMNS = (
 class Result:
     """What one way to attend has come to over all recordings."""
 
-    encoders: list[TorchEncoder] = field(default_factory=list)
+    encoders: list[TorchEncoderState] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
 
 
@@ -86,17 +86,17 @@ def main() -> None:
     print(table(("keys = queries", *ways()), [[str(length), *attention_ms(length)] for length in LENGTHS]))
 
 
-def ways() -> dict[str, Hashing | None]:
+def ways() -> dict[str, LSHAttention | None]:
     """Ways to attend, by name."""
-    from harken.backends.torch import Hashing
+    from harken.backends.torch import LSHAttention
 
     return {
         FULL: None,
-        "near": Hashing(rounds=0),
-        "near, 1 hash": Hashing(rounds=1),
-        "near, 3 hashes": Hashing(rounds=3),
-        "near, 7 hashes": Hashing(rounds=7),
-        "4 hashes": Hashing(rounds=4, nearby=False),
+        "near": LSHAttention(rounds=0),
+        "near, 1 hash": LSHAttention(rounds=1),
+        "near, 3 hashes": LSHAttention(rounds=3),
+        "near, 7 hashes": LSHAttention(rounds=7),
+        "4 hashes": LSHAttention(rounds=4, nearby=False),
     }
 
 
@@ -114,10 +114,10 @@ def listen(recordings: Sequence[Recording], n_mels: int) -> Floats:
     """Log-mel of recordings one behind the other, with silence behind them, shape (n_mels, 3000)."""
     import numpy as np
 
-    from harken.audio import load, log_mel, pad_or_trim
+    from harken.audio import load_audio, log_mel, pad_or_trim
     from harken.types import WINDOW_SAMPLES
 
-    samples = np.concatenate([load(recording.path) for recording in recordings])
+    samples = np.concatenate([load_audio(recording.path) for recording in recordings])
     return pad_or_trim(log_mel(samples, n_mels, WINDOW_SAMPLES))
 
 
@@ -150,50 +150,50 @@ def measure(
 def hear(backend: TorchBackend, sound: Floats, window: int, results: Mapping[str, Result]) -> None:
     """Hear a recording window by window in every way; windows that are as long as most of them are timed."""
     from harken.backends.torch.attention import attend
-    from harken.backends.torch.encoder import TorchEncoder
+    from harken.backends.torch.encoder import TorchEncoderState
 
     encoders = {
-        name: TorchEncoder(backend._model, HISTORY_FRAMES // 2, hashing or attend)
+        name: TorchEncoderState(backend._model, HISTORY_FRAMES // 2, hashing or attend)
         for name, hashing in ways().items()
     }
     for first in range(0, sound.shape[1], window):
         mel = sound[None, :, first : first + window + 1]
         for name, encoder in encoders.items():
             began_s = perf_counter()
-            TorchEncoder.hear([encoder], mel, mel.shape[2] // 2)
+            TorchEncoderState.encode_chunk([encoder], mel, mel.shape[2] // 2)
             if first + window <= sound.shape[1]:
                 results[name].times_s.append(perf_counter() - began_s)
     for name, encoder in encoders.items():
         results[name].encoders.append(encoder)
 
 
-def keys(hashing: Hashing | None, there_are: int) -> str:
+def keys(hashing: LSHAttention | None, there_are: int) -> str:
     """How many keys a query is compared with."""
     if hashing is None:
         return str(there_are)
     return str(min(there_are, 3 * hashing.chunk * (hashing.rounds + hashing.nearby)))
 
 
-def difference(encoders: Sequence[TorchEncoder], exact: Sequence[TorchEncoder]) -> float:
+def difference(encoders: Sequence[TorchEncoderState], exact: Sequence[TorchEncoderState]) -> float:
     """Distance of what was encoded from what full attention gives, relative to that."""
-    from harken.backends.torch.encoder import TorchEncoder
+    from harken.backends.torch.encoder import TorchEncoderState
 
-    its, expected = (TorchEncoder.gather(them, 1).encoded for them in (encoders, exact))
+    its, expected = (TorchEncoderState.stream_features(them, 1).encoder_output for them in (encoders, exact))
     return float((its - expected).norm() / expected.norm())
 
 
-def decode(recognizer: harken.Recognizer, encoders: Sequence[TorchEncoder]) -> list[str]:
+def decode(recognizer: harken.Recognizer, encoders: Sequence[TorchEncoderState]) -> list[str]:
     """What is said in each stream."""
-    from harken.decoding import Greedy, Window, decode, make_prompt, make_rules
+    from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
 
     backend, tokenizer = recognizer.backend, recognizer.tokenizer
     prompt = make_prompt(tokenizer, backend.dims.n_text_ctx, language="en", task="transcribe", timestamps=False)
     decoded, _ = decode(
         backend,
-        backend.gather(encoders),
-        [Window(audio=audio, prompt=prompt) for audio in range(len(encoders))],
+        backend.stream_features(encoders),
+        [Window(window_index=audio, prompt=prompt) for audio in range(len(encoders))],
         tokenizer=tokenizer,
-        rules=make_rules(tokenizer, timestamps=False),
+        logit_rules=make_logit_rules(tokenizer, timestamps=False),
         strategy=Greedy(),
     )
     return [its.text for its in decoded]

@@ -69,12 +69,14 @@ def read(folder: Path, limit: int | None) -> Iterator[tuple[Path, str]]:
 
 def detect(recognizer: harken.Recognizer, path: Path, allowed: list[str]) -> tuple[str, str]:
     """Most probable language of a recording's first window: among all, and among those allowed."""
-    from harken.audio import stream
+    from harken.audio import stream_audio
     from harken.decoding import language_probabilities
     from harken.transcribe.windows import MelWindows
 
     backend = recognizer.backend
-    windows = MelWindows(stream(path), backend.dims.n_mels, 2 * backend.dims.n_audio_ctx, silence=True)
+    windows = MelWindows(
+        stream_audio(path), backend.dims.n_mels, 2 * backend.dims.n_audio_ctx, pad_with_silence=True
+    )
     features = backend.encode(windows.window(0, None)[0])
     (among_all,) = language_probabilities(backend, features, recognizer.tokenizer)
     (among_allowed,) = language_probabilities(backend, features, recognizer.tokenizer, allowed)

@@ -64,13 +64,13 @@ def speech(args: argparse.Namespace, count: int) -> list[Any]:
     """Streams of so many seconds, one behind the other in the recordings of a set."""
     import numpy as np
 
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.evaluation import read_manifests
 
     size, waiting, streams = args.seconds * SAMPLE_RATE, np.empty(0, np.float32), []
     gap = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
     for entry in read_manifests([args.audio / args.set]):
-        waiting = np.concatenate([waiting, load(entry.path), gap])
+        waiting = np.concatenate([waiting, load_audio(entry.path), gap])
         while len(waiting) >= size and len(streams) < count:
             streams.append(waiting[:size])
             waiting = waiting[size:]
@@ -81,7 +81,7 @@ def speech(args: argparse.Namespace, count: int) -> list[Any]:
 
 def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> tuple[Feed, list[int]]:
     """Streams that share passes of the model."""
-    sessions, words = recognizer.streams(count, delay=args.delay, finals=args.finals, clock=float), [0]
+    sessions, words = recognizer.stream_many(count, delay=args.delay, finals=args.finals, clock=float), [0]
     for name in range(count):
         sessions.open(name)
 
@@ -103,9 +103,9 @@ def alone(recognizer: Recognizer, count: int, args: argparse.Namespace) -> tuple
 
 
 def spoken(events: Sequence[Any]) -> int:
-    from harken.streaming import Committed
+    from harken.streaming import FinalSegment
 
-    return sum(len(event.segment.text.split()) for event in events if isinstance(event, Committed))
+    return sum(len(event.segment.text.split()) for event in events if isinstance(event, FinalSegment))
 
 
 def measured(feed: Feed, words: list[int], streams: Sequence[Any], block_ms: int) -> Iterator[str]:

@@ -89,14 +89,14 @@ def joined(folder: Path) -> Floats:
     """The first minutes of a set, one recording behind the other."""
     import numpy as np
 
-    from harken.audio import load
+    from harken.audio import load_audio
 
     manifest = folder / "manifest.jsonl"
     if not manifest.is_file():
         stop(f"{manifest}: no such file; --audio names a folder of sets")
     parts: list[Floats] = []
     for line in manifest.read_text(encoding="utf-8").splitlines():
-        parts += [load(folder / json.loads(line)["audio"]), np.zeros(3 * SAMPLE_RATE // 10, np.float32)]
+        parts += [load_audio(folder / json.loads(line)["audio"]), np.zeros(3 * SAMPLE_RATE // 10, np.float32)]
         if sum(map(len, parts)) >= EACH_S * SAMPLE_RATE:
             break
     return np.concatenate(parts)[: EACH_S * SAMPLE_RATE]
@@ -123,10 +123,10 @@ def tracked(heard: list[Heard], window_s: int, odds: float, full_s: float) -> li
     """Language of each window with other constants than harken's own."""
     from harken.transcribe import languages
 
-    tracker, found = languages.Tracker(), []
+    tracker, found = languages.LanguageFilter(), []
     languages.SWITCH_ODDS, languages.FULL_EVIDENCE_S = odds, full_s or 1e-9
     for _, probabilities in heard:
-        tracker = tracker.hear(probabilities, window_s)
+        tracker = tracker.update(probabilities, window_s)
         found.append(tracker.result[0])
     return found
 

@@ -89,7 +89,7 @@ def main() -> None:
     limit_threads(args.threads)
     print(machine())
     import harken
-    from harken.audio import load
+    from harken.audio import load_audio
 
     recognizer = harken.load(args.model, precision="fp32", threads=args.threads)
     reference = load_reference(args.openai_model, args.model, args.threads)
@@ -104,7 +104,7 @@ def main() -> None:
         )
         rows = []
         for number, recording in enumerate(recordings, start=1):
-            samples = load(recording.path)
+            samples = load_audio(recording.path)
             ours, places = transcribe(recognizer, samples, work)
             theirs = transcribe_reference(reference, samples, work)
             if ours != theirs:
@@ -154,8 +154,8 @@ def transcribe(recognizer: harken.Recognizer, samples: Floats, work: Work) -> tu
         samples,
         **asdict(work),
         **AS_REFERENCE,
-        window=lambda start_s, prompt: places.append(Place(start_s=start_s, prompt=prompt)),
-        decided=lambda start_s, decoded, attempts: heard.append(
+        on_window_start=lambda start_s, prompt: places.append(Place(start_s=start_s, prompt=prompt)),
+        on_window_end=lambda start_s, decoded, attempts: heard.append(
             Heard(tokens=decoded.hypothesis.tokens, temperature=decoded.temperature)
         ),
     )
@@ -184,9 +184,9 @@ def read_reference(torch: Any, whisper: Any, name: str) -> Any:
     """openai-whisper's model with the weights that harken reads, in float32."""
     import numpy as np
 
-    from harken.checkpoints import open_checkpoint, resolve
+    from harken.checkpoints import open_checkpoint, resolve_model
 
-    checkpoint = open_checkpoint(resolve(name))
+    checkpoint = open_checkpoint(resolve_model(name))
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims))).eval()
     weights = checkpoint.weights
     model.load_state_dict({name: torch.tensor(np.float32(weights[name])) for name in weights})
@@ -231,7 +231,7 @@ def difference(
     if at is None or ours[window].temperature or theirs[window].temperature:
         return [*where, *(f"at temperature {its[window].temperature}" for its in (ours, theirs)), "-", "-"]
     chances = [logprobs(recognizer, samples, place, tokens) for tokens in (a, b)]
-    pieces = [f"`{recognizer.tokenizer.describe(tokens[at])}`" for tokens in (a, b)]
+    pieces = [f"`{recognizer.tokenizer.describe_token(tokens[at])}`" for tokens in (a, b)]
     margin = chances[0][at] - chances[1][at]
     lead = sum(chances[0]) / (len(a) - 1) - sum(chances[1]) / (len(b) - 1)
     return [*where, *pieces, f"{margin:.1e}", f"{lead:.1e}"]
@@ -241,18 +241,20 @@ def logprobs(
     recognizer: harken.Recognizer, samples: Floats, place: Place, tokens: Sequence[int]
 ) -> list[float]:
     """Log-probability of each token after those before it, under the rules, as harken's model sees it."""
-    from harken.audio import stream
-    from harken.decoding import make_rules
+    from harken.audio import stream_audio
+    from harken.decoding import make_logit_rules
     from harken.transcribe.windows import MelWindows
     from harken.types import FRAMES_PER_SECOND
 
     backend, dims = recognizer.backend, recognizer.dims
-    windows = MelWindows(stream(samples), dims.n_mels, 2 * dims.n_audio_ctx)
+    windows = MelWindows(stream_audio(samples), dims.n_mels, 2 * dims.n_audio_ctx)
     mel, _ = windows.window(round(place.start_s * FRAMES_PER_SECOND), None)
-    session = backend.open(backend.encode(mel), [0], dims.n_text_ctx)
-    logits = session.extend([[*place.prompt, *tokens[:-1]]], tail=len(tokens))
-    make_rules(recognizer.tokenizer, timestamps=True).apply(logits, [tokens[:i] for i in range(len(tokens))])
-    chances = [float(logits.take([i]).probability(token)[0]) for i, token in enumerate(tokens)]
+    session = backend.open_session(backend.encode(mel), [0], dims.n_text_ctx)
+    logits = session.extend([[*place.prompt, *tokens[:-1]]], last_n=len(tokens))
+    make_logit_rules(recognizer.tokenizer, timestamps=True).apply(
+        logits, [tokens[:i] for i in range(len(tokens))]
+    )
+    chances = [float(logits.select_positions([i]).probability(token)[0]) for i, token in enumerate(tokens)]
     return [math.log(chance) if chance else -math.inf for chance in chances]
 
 

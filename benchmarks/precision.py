@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import harken
     from harken.backends.onnx.builder import GraphBuilder
     from harken.backends.onnx.graphs import Weights
-    from harken.backends.onnx.linear import Arithmetic
+    from harken.backends.onnx.linear import QuantizationScheme
     from harken.backends.onnx.runtimes import Graph
     from harken.backends.onnx.session import OnnxFeatures
     from harken.contract import Floats
@@ -82,41 +82,43 @@ def main() -> None:
 
 def read(recognizer: harken.Recognizer, paths: Sequence[Path]) -> Iterator[Passage]:
     """The first window of each recording, and what float32 decodes of it."""
-    from harken.audio import load, log_mel, pad_or_trim
+    from harken.audio import load_audio, log_mel, pad_or_trim
     from harken.backends.onnx.session import OnnxFeatures
-    from harken.decoding import Greedy, Window, decode, make_prompt, make_rules
+    from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
     from harken.types import WINDOW_SAMPLES
 
     backend, tokenizer = recognizer.backend, recognizer.tokenizer
-    rules = make_rules(tokenizer, timestamps=True)
+    rules = make_logit_rules(tokenizer, timestamps=True)
     prompt = make_prompt(tokenizer, backend.dims.n_text_ctx, language="en", task="transcribe", timestamps=True)
     for path in paths:
-        mel = pad_or_trim(log_mel(load(path), backend.dims.n_mels, WINDOW_SAMPLES))
+        mel = pad_or_trim(log_mel(load_audio(path), backend.dims.n_mels, WINDOW_SAMPLES))
         features = backend.encode(mel[None])
         assert isinstance(features, OnnxFeatures), "the CPU engine was loaded"
-        window = Window(audio=0, prompt=prompt)
-        (decoded,), _ = decode(backend, features, [window], tokenizer=tokenizer, rules=rules, strategy=Greedy())
+        window = Window(window_index=0, prompt=prompt)
+        (decoded,), _ = decode(
+            backend, features, [window], tokenizer=tokenizer, logit_rules=rules, strategy=Greedy()
+        )
         yield Passage(features=features, tokens=(*prompt, *decoded.hypothesis.tokens))
 
 
-def make_recipes() -> dict[str, tuple[Weights, Arithmetic]]:
+def make_recipes() -> dict[str, tuple[Weights, QuantizationScheme]]:
     """Decoders of tiny.en to compare: weights as they are or rotated, and how to multiply by them."""
-    from harken.backends.onnx.linear import FLOAT, INTEGER, Arithmetic
-    from harken.backends.onnx.rotation import Rotated
-    from harken.checkpoints import open_checkpoint, resolve
+    from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES, QuantizationScheme
+    from harken.backends.onnx.rotation import RotatedWeights
+    from harken.checkpoints import open_checkpoint, resolve_model
 
-    checkpoint = open_checkpoint(resolve("tiny.en"))
-    plain, rotated = checkpoint.weights, Rotated(checkpoint.weights, checkpoint.dims)
-    int8, int7 = INTEGER["int8"], INTEGER["int7"]
-    blocks = {size: Arithmetic(*[partial(block_linear, block=size)] * 2) for size in BLOCKS}
+    checkpoint = open_checkpoint(resolve_model("tiny.en"))
+    plain, rotated = checkpoint.weights, RotatedWeights(checkpoint.weights, checkpoint.dims)
+    int8, int7 = INTEGER_SCHEMES["int8"], INTEGER_SCHEMES["int7"]
+    blocks = {size: QuantizationScheme(*[partial(block_linear, block=size)] * 2) for size in BLOCKS}
     return {
-        "float32": (plain, FLOAT),
-        "float32, rotated": (rotated, FLOAT),
+        "float32": (plain, FLOAT_SCHEME),
+        "float32, rotated": (rotated, FLOAT_SCHEME),
         **{f"blocks of {size}": (plain, its) for size, its in blocks.items()},
         **{f"blocks of {size}, rotated": (rotated, its) for size, its in blocks.items()},
-        "rows": (plain, Arithmetic(int8.linear, int8.linear)),
+        "rows": (plain, QuantizationScheme(int8.linear, int8.linear)),
         "rows, loud units apart": (plain, int8),
-        "rows, rotated": (rotated, Arithmetic(int8.linear, int8.linear)),
+        "rows, rotated": (rotated, QuantizationScheme(int8.linear, int8.linear)),
         "**rows, rotated, loud units apart**": (rotated, int8),
         "the same with weights of 7 bits": (rotated, int7),
     }
@@ -126,7 +128,7 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     """Multiply 8-bit weights, one scale for each block of a row, with activations quantised as finely on the fly."""
     import numpy as np
 
-    from harken.backends.onnx.builder import MICROSOFT
+    from harken.backends.onnx.builder import MICROSOFT_DOMAIN
 
     rows, columns = weight.shape
     grouped = weight.reshape(rows, columns // block, block)
@@ -135,20 +137,27 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     quantised = (np.rint(grouped / divisors[:, :, None]) + 128).astype(np.uint8)
     its = [x, graph.constant(quantised), graph.constant(scales)]
     return graph.op(
-        "MatMulNBits", *its, domain=MICROSOFT, K=columns, N=rows, bits=8, block_size=block, accuracy_level=4
+        "MatMulNBits",
+        *its,
+        domain=MICROSOFT_DOMAIN,
+        K=columns,
+        N=rows,
+        bits=8,
+        block_size=block,
+        accuracy_level=4,
     )
 
 
-def compiled(weights: Weights, arithmetic: Arithmetic, path: Path, threads: int) -> Graph:
+def compiled(weights: Weights, arithmetic: QuantizationScheme, path: Path, threads: int) -> Graph:
     """The decoder of tiny.en."""
     import onnx
 
     from harken.backends.onnx.graphs import decoder
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
-    from harken.checkpoints import open_checkpoint, resolve
+    from harken.checkpoints import open_checkpoint, resolve_model
     from harken.checkpoints.alignment import default_heads
 
-    checkpoint = open_checkpoint(resolve("tiny.en"))
+    checkpoint = open_checkpoint(resolve_model("tiny.en"))
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
     onnx.save_model(decoder(weights, checkpoint.dims, arithmetic, heads), path)
     return OnnxRuntimeGraph(path, threads)

@@ -124,10 +124,10 @@ class TimedBackend:
         self._account.needs(ENCODER, len(mel) * encoder_operations(heard) / peak)
         return features
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
-        session = self._backend.open(features, rows, capacity, attention=attention)
+        session = self._backend.open_session(features, row_windows, capacity, attention=attention)
         bind, extend, positions = session._bind, session.extend, session._features.positions
 
         def timed_bind() -> Any:
@@ -173,20 +173,20 @@ def profile(
 ) -> Account:
     """Transcribe all recordings once."""
     import harken
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.types import HOP_SAMPLES
     from limits import mel_operations
 
     account = Account()
     timed = harken.Recognizer(TimedBackend(backend, account, limits), recognizer.tokenizer, recognizer.model)
     for recording in recordings:
-        samples = load(recording.path)
+        samples = load_audio(recording.path)
         account(FILE)
         account.needs(MEL, mel_operations(len(samples) // HOP_SAMPLES, backend.dims.n_mels) / limits.fp32)
         timed.transcribe(
             samples,
-            decided=lambda start_s, decoded, attempts: account(CHOICE),
-            progress=lambda done_s, finished: account(TEXT, calls=int(not finished)),
+            on_window_end=lambda start_s, decoded, attempts: account(CHOICE),
+            on_progress=lambda done_s, finished: account(TEXT, calls=int(not finished)),
         ).result()
         account(TEXT, calls=0)
     return account

@@ -140,9 +140,9 @@ def choose(args: argparse.Namespace) -> list[Setup]:
 
 def peer_directory(model: str) -> str:
     """Directory of a model that the peer can read."""
-    from harken.checkpoints import resolve
+    from harken.checkpoints import resolve_model
 
-    directory = resolve(model)
+    directory = resolve_model(model)
     if not (directory / "model.bin").is_file():
         stop(
             f"{directory} is no CTranslate2 directory; --peer-model names one, such as "
@@ -163,12 +163,12 @@ def read_sets(args: argparse.Namespace) -> dict[str, Sequence[Entry]]:
 
 def suitable(sets: dict[str, Sequence[Entry]], model: str, limit: int | None) -> dict[str, Sequence[Entry]]:
     """What a model can be given: one that knows English only gets nothing else."""
-    from harken.checkpoints import open_checkpoint, resolve
-    from harken.evaluation import spread
+    from harken.checkpoints import open_checkpoint, resolve_model
+    from harken.evaluation import subsample_evenly
 
-    multilingual = open_checkpoint(resolve(model)).dims.multilingual
+    multilingual = open_checkpoint(resolve_model(model)).dims.multilingual
     chosen = {
-        name: spread([its for its in entries if multilingual or its.language in ("en", None)], limit)
+        name: subsample_evenly([its for its in entries if multilingual or its.language in ("en", None)], limit)
         for name, entries in sets.items()
     }
     return {name: entries for name, entries in chosen.items() if entries}
@@ -261,19 +261,19 @@ def rows(setup: Setup, sets: dict[str, Sequence[Entry]], results: Results) -> It
 
 def evaluation(pairs: Iterable[tuple[Entry, dict[str, Any]]], who: str) -> Evaluation:
     """Score what one engine heard."""
-    from harken.evaluation import Heard, score, summarise
+    from harken.evaluation import EvalHypothesis, score, summarise
 
-    return summarise(score(entry, Heard(**heard[who]), entry.language) for entry, heard in pairs)
+    return summarise(score(entry, EvalHypothesis(**heard[who]), entry.language) for entry, heard in pairs)
 
 
 def row(name: str, ours: Evaluation, theirs: Evaluation) -> list[str]:
     """One line of a table; where nothing is said, the words that were heard stand for errors."""
-    from harken.evaluation import difference
+    from harken.evaluation import compare_evaluations
 
     both = (ours, theirs)
-    apart = difference(ours, theirs)
-    span = apart and apart.interval
-    errors = [percent(its.overall) if apart else f"{its.invented.words} words" for its in both]
+    apart = compare_evaluations(ours, theirs)
+    span = apart and apart.confidence_interval
+    errors = [percent(its.overall) if apart else f"{its.hallucinations.words} words" for its in both]
     pace = [its.times_real_time or 0.0 for its in both]
     return [
         name,

@@ -13,7 +13,7 @@ import numpy as np
 
 from harken import Recognizer, TranscribeOptions
 from harken.results import Segment, Word
-from harken.streaming import Committed, Event, Interim
+from harken.streaming import Event, FinalSegment, Interim
 from harken.types import SAMPLE_RATE
 
 PROMPT_CHARACTERS = 200
@@ -106,7 +106,7 @@ class Rereading:
             index=0, start_s=words[0].start_s, end_s=words[-1].end_s, text=_text(words), tokens=(), temperature=0.0,
             avg_logprob=0.0, compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
         )  # fmt: skip
-        return [*events, Committed(**self._times(), segment=segment)]
+        return [*events, FinalSegment(**self._times(), segment=segment)]
 
     def _update(self) -> Event:
         self._buffer = np.concatenate([self._buffer, *self._pieces])

@@ -83,16 +83,16 @@ def measure(
 ) -> list[str]:
     """One line of a table: a set, plainly and with drafts."""
     from harken import TranscribeOptions
-    from harken.evaluation import Sound, partings, take_turns, timing
+    from harken.evaluation import EvalRecording, divergences, run_rounds, summarise_speed
 
     options = TranscribeOptions(batch_size=batch)
-    sounds = [Sound(entry=entry, referenced=True) for entry in entries]
-    turns = [*take_turns(engines, sounds, options, repeats)]
-    plain, drafted = (timing(turns, engine, options, scored=True) for engine in engines)
-    stats, apart = drafted.stats, partings(turns, *engines)
+    sounds = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
+    turns = [*run_rounds(engines, sounds, options, repeats)]
+    plain, drafted = (summarise_speed(turns, engine, options, scored=True) for engine in engines)
+    stats, apart = drafted.stats, divergences(turns, *engines)
     return [
         name,
-        f"{len(plain.takes)}",
+        f"{len(plain.results)}",
         f"{plain.audio_s / 60:.1f}",
         f"{batch}",
         *times(plain.stats.decode_s, stats.decode_s),
@@ -104,7 +104,7 @@ def measure(
         f"{stats.drafted}",
         f"{100 * (stats.acceptance_rate or 0):.1f}",
         f"{stats.tokens_per_forward or 0:.2f}",
-        f"{stats.rested}",
+        f"{stats.skipped_steps}",
         *(percent(its.evaluation.wer if its.evaluation else None) for its in (plain, drafted)),
         f"{len(apart)}",
         f"{len(stats.near_ties)}",

@@ -113,9 +113,9 @@ def choose_engines(args: argparse.Namespace) -> list[Engine]:
     engines = [engine(kind, args.model, precision) for precision in args.precision for kind in kinds]
     if not args.peers:
         return engines
-    from harken.checkpoints import resolve
+    from harken.checkpoints import resolve_model
 
-    directory = resolve(args.model)
+    directory = resolve_model(args.model)
     if not importable("faster_whisper"):
         note("faster-whisper is left out: it is not installed")
     elif not (directory / "model.bin").is_file():

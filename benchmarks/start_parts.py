@@ -27,9 +27,9 @@ def parts(recording: str, threads: int) -> dict[str, float]:
     import openvino  # noqa: F401
 
     lap("import OpenVINO")
-    from harken.checkpoints import open_checkpoint, resolve
+    from harken.checkpoints import open_checkpoint, resolve_model
 
-    path = resolve("tiny.en")
+    path = resolve_model("tiny.en")
     lap("find the model and check its hash")
     checkpoint = open_checkpoint(path)
     digest = checkpoint.weights.digest
@@ -40,11 +40,11 @@ def parts(recording: str, threads: int) -> dict[str, float]:
     lap("check and load both graphs")
     from harken.text import Tokenizer
 
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     lap("tokenizer")
-    from harken.audio import load
+    from harken.audio import load_audio
 
-    samples = load(recording)
+    samples = load_audio(recording)
     lap("import PyAV and decode the recording")
     recognizer = harken.Recognizer(backend, tokenizer, "tiny.en")
     encode = backend._encoder

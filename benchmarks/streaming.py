@@ -23,9 +23,9 @@ from common import GAP_S, SAMPLE_RATE, limit_threads, machine, note, parser, pos
 
 if TYPE_CHECKING:
     from harken import Recognizer, TranscribeOptions
-    from harken.evaluation.joined import Reel
-    from harken.evaluation.live import Live
-    from harken.evaluation.live_timing import LiveTiming
+    from harken.evaluation.joined import JoinedStream
+    from harken.evaluation.live import LiveSessionProtocol
+    from harken.evaluation.live_timing import LiveSummary
 
 JOINED = ("librispeech-test-other",)
 SILENT = "non-speech"
@@ -92,12 +92,14 @@ def arguments() -> argparse.Namespace:
 
 def live(
     recognizer: Recognizer, delay: str, finals: str, clock: Callable[[], float], options: TranscribeOptions
-) -> Live:
+) -> LiveSessionProtocol:
     """Open a session."""
     return recognizer.stream(options, delay=delay, finals=finals, clock=clock)
 
 
-def rereading(recognizer: Recognizer, changes: Mapping[str, Any], options: TranscribeOptions) -> Live:
+def rereading(
+    recognizer: Recognizer, changes: Mapping[str, Any], options: TranscribeOptions
+) -> LiveSessionProtocol:
     """Open what hears everything again."""
     from dataclasses import replace
 
@@ -106,49 +108,47 @@ def rereading(recognizer: Recognizer, changes: Mapping[str, Any], options: Trans
     return Rereading(recognizer, replace(options, **changes))
 
 
-def reels(name: str, args: argparse.Namespace) -> list[Reel]:
+def reels(name: str, args: argparse.Namespace) -> list[JoinedStream]:
     """Streams of a set."""
-    from harken.evaluation import Sound, read_manifests
-    from harken.evaluation.joined import Reel, join
+    from harken.evaluation import EvalRecording, read_manifests
+    from harken.evaluation.joined import JoinedStream, join_by_speaker
 
     entries = read_manifests([args.audio / name], args.limit, note)
-    sounds = [Sound(entry=entry, referenced=True) for entry in entries]
+    sounds = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
     if name in (*JOINED, SILENT):
-        return [*join(sounds, GAP_S)]
-    return [Reel(sounds=(sound,)) for sound in sounds]
+        return [*join_by_speaker(sounds, GAP_S)]
+    return [JoinedStream(recordings=(sound,)) for sound in sounds]
 
 
 def measure(recognizer: Recognizer, sessions: Mapping[str, Any], name: str, args: argparse.Namespace) -> str:
     """One table: all sessions over a set, and the offline pass below them."""
     from harken import TranscribeOptions
-    from harken.evaluation.live_takes import LiveTurn, take_live
-    from harken.evaluation.live_timing import live_timing
+    from harken.evaluation.live_takes import LiveRound, run_live_rounds
+    from harken.evaluation.live_timing import summarise_live
 
     options = TranscribeOptions()
     turns = []
-    outcomes = take_live(
+    outcomes = run_live_rounds(
         recognizer, sessions, reels(name, args), options,
         block_samples=args.block_ms * SAMPLE_RATE // 1000, repeats=args.repeats, one_core=args.one_core,
     )  # fmt: skip
     for outcome in outcomes:
-        if not isinstance(outcome, LiveTurn):
+        if not isinstance(outcome, LiveRound):
             note(outcome.reason)
             continue
         turns.append(outcome)
-        note(f"{name}: {outcome.reel.entry.name}, {outcome.offline_cost.audio_s:.0f} s")
-    timings = {way: live_timing(turns, way, options) for way in sessions}
-    slowest = timings[next(iter(REREADING))].cost.cpu_factor
+        note(f"{name}: {outcome.stream.entry.name}, {outcome.offline_cost.audio_s:.0f} s")
+    timings = {way: summarise_live(turns, way, options) for way in sessions}
+    slowest = timings[next(iter(REREADING))].cost.cpu_real_time_factor
     rows = [row(way, its, slowest) for way, its in timings.items()]
     its = next(iter(timings.values()))
-    offline = f"offline: WER {percent(its.offline)} %, {its.offline_cost.real_time_factor:.3f} s a second"
-    words = (
-        f"{len(its.latencies.words)} words timed, {its.latencies.unspoken} and {its.latencies.unheard} without"
-    )
+    offline = f"offline: WER {percent(its.offline_wer)} %, {its.offline_cost.real_time_factor:.3f} s a second"
+    words = f"{len(its.latencies.words)} words timed, {its.latencies.unmatched_hypothesis_words} and {its.latencies.unmatched_reference_words} without"
     title = f"### {args.model}, {name}: {len(turns)} streams, {its.cost.audio_s / 60:.1f} minutes; {offline}; {words}"
     return f"{title}\n\n{table(COLUMNS, rows)}"
 
 
-def row(way: str, its: LiveTiming, slowest: float) -> list[str]:
+def row(way: str, its: LiveSummary, slowest: float) -> list[str]:
     """One session."""
 
     def seconds(spread, *which: str) -> list[str]:
@@ -156,15 +156,15 @@ def row(way: str, its: LiveTiming, slowest: float) -> list[str]:
 
     return [
         way,
-        *seconds(its.interim_aware, "p50", "p95", "max"),
-        *seconds(its.commit_aware, "p50", "p95", "max"),
-        *seconds(its.commit_unaware, "p50", "max"),
-        percent(its.final),
-        "-" if its.excess is None else f"{100 * its.excess:+.1f} %",
+        *seconds(its.interim_latency_aware, "p50", "p95", "max"),
+        *seconds(its.commit_latency_aware, "p50", "p95", "max"),
+        *seconds(its.commit_latency_unaware, "p50", "max"),
+        percent(its.final_wer),
+        "-" if its.relative_wer_increase is None else f"{100 * its.relative_wer_increase:+.1f} %",
         f"{its.cost.real_time_factor:.3f}",
-        f"{its.cost.cpu_factor:.3f}",
-        "-" if way.endswith(SINGLE) else f"{slowest / its.cost.cpu_factor:.1f}",
-        f"{max(take.lag_s for take in its.takes):.2f}",
+        f"{its.cost.cpu_real_time_factor:.3f}",
+        "-" if way.endswith(SINGLE) else f"{slowest / its.cost.cpu_real_time_factor:.1f}",
+        f"{max(take.lag_s for take in its.runs):.2f}",
         f"{its.total('retractions')}",
         "-" if its.flicker is None else f"{its.flicker:.2f}",
         f"{its.total('revised')}",
@@ -180,21 +180,21 @@ def silence(recognizer: Recognizer, sessions: Mapping[str, Any], args: argparse.
     import numpy as np
 
     from harken import TranscribeOptions
-    from harken.evaluation.live_takes import Cost, hear
+    from harken.evaluation.live_takes import ComputeCost, run_live
 
     rows = []
     for way, open_session in sessions.items():
-        cost, words = Cost(), 0
+        cost, words = ComputeCost(), 0
         for reel in reels(SILENT, args):
             samples = np.concatenate(reel.load())
-            take = hear(
+            take = run_live(
                 open_session(TranscribeOptions()), samples, args.block_ms * SAMPLE_RATE // 1000, (), None
             )
             cost += take.cost
             words += len(take.final.split()) + len(take.interim.split())
             if words:
                 note(f"{way}: {reel.entry.name}: {take.interim!r}, {take.final!r}")
-        factors = (f"{cost.real_time_factor:.4f}", f"{cost.cpu_factor:.4f}")
+        factors = (f"{cost.real_time_factor:.4f}", f"{cost.cpu_real_time_factor:.4f}")
         rows.append((way, f"{cost.audio_s / 60:.1f}", str(words), *factors))
     return f"### {args.model}, {SILENT}\n\n{table(SILENT_COLUMNS, rows)}"
 

@@ -18,7 +18,7 @@ from streaming import percent, reels
 
 if TYPE_CHECKING:
     from harken import Recognizer, StreamOptions, TranscribeOptions
-    from harken.evaluation.live import Live
+    from harken.evaluation.live import LiveSessionProtocol
 
 COLUMNS = (
     "window", "hop", "hold", "agree", "waits at most, s", "committed, s: median", "95 %", "WER %",
@@ -32,8 +32,8 @@ def main() -> None:
     require("harken", "jiwer", "whisper_normalizer")
     limit_threads(args.threads)
     import harken
-    from harken.evaluation.live_takes import LiveTurn, take_live
-    from harken.evaluation.live_timing import live_timing
+    from harken.evaluation.live_takes import LiveRound, run_live_rounds
+    from harken.evaluation.live_timing import summarise_live
     from harken.streaming import StreamOptions
 
     print(machine())
@@ -43,41 +43,41 @@ def main() -> None:
         f"{window} {hop} {hold} {agreement}": StreamOptions(
             finals="streamed",
             adaptive=args.adaptive,
-            window=window,
-            hop=hop,
-            history=args.history,
-            hold=hold,
-            agreement=agreement,
+            window_frames=window,
+            hop_frames=hop,
+            history_frames=args.history,
+            commit_delay_frames=hold,
+            local_agreement=agreement,
         )
         for window, hop, hold, agreement in product(args.window, args.hop, args.hold, args.agreement)
         if hop <= window
     }
     sessions = {name: partial(live, recognizer, way) for name, way in ways.items()}
     turns = []
-    for turn in take_live(
+    for turn in run_live_rounds(
         recognizer, sessions, reels(args.set, args), options, block_samples=BLOCK_SAMPLES, repeats=1
     ):
-        if isinstance(turn, LiveTurn):
+        if isinstance(turn, LiveRound):
             turns.append(turn)
-            note(turn.reel.entry.name)
+            note(turn.stream.entry.name)
     rows = []
     for name, open_session in sessions.items():
-        its = live_timing(turns, name, options)
+        its = summarise_live(turns, name, options)
         waits = open_session(options).plan.bound.wait_s
-        late = its.commit_unaware
+        late = its.commit_latency_unaware
         rows.append(
             [
                 *name.split(),
                 f"{waits:.2f}",
                 f"{late.p50:.2f}" if late else "-",
                 f"{late.p95:.2f}" if late else "-",
-                percent(its.final),
-                "-" if its.excess is None else f"{100 * its.excess:+.1f} %",
+                percent(its.final_wer),
+                "-" if its.relative_wer_increase is None else f"{100 * its.relative_wer_increase:+.1f} %",
                 "-" if its.flicker is None else f"{its.flicker:.2f}",
-                f"{its.cost.cpu_factor:.3f}",
+                f"{its.cost.cpu_real_time_factor:.3f}",
             ]
         )
-    offline = percent(its.offline)
+    offline = percent(its.offline_wer)
     print(f"\n### {args.model}, {args.set}, history {args.history}: offline WER {offline} %\n")
     print(table(COLUMNS, rows))
 
@@ -98,9 +98,9 @@ def arguments() -> argparse.Namespace:
     return its.parse_args()
 
 
-def live(recognizer: Recognizer, way: StreamOptions, options: TranscribeOptions) -> Live:
+def live(recognizer: Recognizer, way: StreamOptions, options: TranscribeOptions) -> LiveSessionProtocol:
     """Open a session that knows no time."""
-    return recognizer.stream(options, live=way, clock=float)
+    return recognizer.stream(options, stream_options=way, clock=float)
 
 
 if __name__ == "__main__":

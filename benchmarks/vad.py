@@ -37,10 +37,10 @@ def cost(graph: Path | None) -> str:
     """Milliseconds for 30 s of speech."""
     import numpy as np
 
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.audio.vad import SpeechDetector
 
-    speech = np.resize(load(EXAMPLE), SECONDS * SAMPLE_RATE)
+    speech = np.resize(load_audio(EXAMPLE), SECONDS * SAMPLE_RATE)
     engines: dict[str, Callable[[], object]] = {"harken, numpy": lambda: SpeechDetector().feed(speech)}
     if graph:
         engines["the graph in ONNX Runtime, 1 thread"] = published(graph, speech)
@@ -91,17 +91,17 @@ def found(audio: Path, onsets: list[float]) -> str:
 
 def listen(path: Path):
     """Frames of a recording, and how probable speech is."""
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.audio.vad import SpeechDetector
 
-    samples, detector = load(path), SpeechDetector()
+    samples, detector = load_audio(path), SpeechDetector()
     return len(samples) // 160, [*detector.feed(samples), *detector.flush()]
 
 
 def regions(frames: int, probabilities: list[float], onset: float) -> list[tuple[int, int]]:
-    from harken.audio.vad import Regions, VadOptions
+    from harken.audio.vad import RegionTracker, VadOptions
 
-    its = Regions(VadOptions(onset=onset))
+    its = RegionTracker(VadOptions(threshold=onset))
     return its.feed(probabilities) + its.flush(frames)
 
 

@@ -87,7 +87,7 @@ def arguments() -> argparse.Namespace:
 
 def opened(backend: Backend, features: Features, windows: int, past: int) -> Session:
     """A session that has read some tokens of every window."""
-    session = backend.open(features, range(windows), backend.dims.n_text_ctx)
+    session = backend.open_session(features, range(windows), backend.dims.n_text_ctx)
     session.extend([tokens(past, seed=window) for window in range(windows)])
     return session
 

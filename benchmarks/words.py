@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harken.decoding import Hypothesis
     from harken.results import Segment
     from harken.transcribe.alignment import Alignment
-    from harken.transcribe.segments import Cut
+    from harken.transcribe.segments import TokenSegment
 
 SETS = ("librispeech-test-other", "librispeech-train-clean", "ljspeech")
 STEP_S = 0.02
@@ -43,7 +43,7 @@ class Heard:
     samples: Floats
     features: Features
     hypothesis: Hypothesis
-    cuts: list[Cut]
+    cuts: list[TokenSegment]
     steps: int
 
 
@@ -57,17 +57,17 @@ def main() -> None:
     limit_threads(args.threads)
     require("harken")
     import harken
-    from harken.audio import load
+    from harken.audio import load_audio
 
     print(machine())
     recognizer = harken.load(args.model, precision=args.precision, threads=args.threads)
     print(f"* {args.model} in {recognizer.backend.capabilities.precision}")
     every = [its for name in SETS for its in read_set(args.audio, name)]
     some = [its for name in SETS for its in read_set(args.audio, name, args.limit) if its.seconds < FULL_S]
-    rows = agreement(recognizer, [load(recording.path) for recording in some])
+    rows = agreement(recognizer, [load_audio(recording.path) for recording in some])
     header = ("tokens on the path", "mean, s", "90%, s", "95%, s", "within 0.02 s, %", "0.06 s, %", "0.2 s, %")
     print(f"\n{table(header, rows)}", flush=True)
-    parts = [load(its.path) for its in every if PART_S[0] < its.seconds < PART_S[1]]
+    parts = [load_audio(its.path) for its in every if PART_S[0] < its.seconds < PART_S[1]]
     rows = silence(recognizer, parts, args.windows)
     header = ("words", "starts: median, s", "mean, s", "ends: median, s", "mean, s", "silence in words, s")
     print(f"\n{table(header, rows)}")
@@ -76,8 +76,8 @@ def main() -> None:
 def hear(recognizer: harken.Recognizer, samples: Floats) -> Heard:
     """Decode one window, and keep what the decoder has listened to."""
     from harken.audio import log_mel, pad_or_trim
-    from harken.decoding import Greedy, Window, decode, make_prompt, make_rules
-    from harken.transcribe.segments import cut
+    from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
+    from harken.transcribe.segments import split_at_timestamps
     from harken.types import HOP_SAMPLES, WINDOW_FRAMES, WINDOW_SAMPLES
 
     backend, tokenizer = recognizer.backend, recognizer.tokenizer
@@ -87,23 +87,23 @@ def hear(recognizer: harken.Recognizer, samples: Floats) -> Heard:
     (decoded,), _ = decode(
         backend,
         features,
-        [Window(audio=0, prompt=prompt)],
+        [Window(window_index=0, prompt=prompt)],
         tokenizer=tokenizer,
-        rules=make_rules(tokenizer, timestamps=True),
+        logit_rules=make_logit_rules(tokenizer, timestamps=True),
         strategy=Greedy(),
         attention=True,
     )
     steps = len(samples) // HOP_SAMPLES // 2
-    cuts, _ = cut(decoded.hypothesis.tokens, tokenizer.timestamp_begin, steps)
+    cuts, _ = split_at_timestamps(decoded.hypothesis.tokens, tokenizer.timestamp_begin, steps)
     return Heard(samples=samples, features=features, hypothesis=decoded.hypothesis, cuts=cuts, steps=steps)
 
 
 def read_again(recognizer: harken.Recognizer, heard: Heard) -> Alignment:
-    from harken.transcribe.alignment import align_text, text_tokens
+    from harken.transcribe.alignment import align_tokens, text_tokens
 
     tokenizer = recognizer.tokenizer
     tokens = text_tokens(heard.cuts, tokenizer)
-    return align_text(recognizer.backend, heard.features, 0, tokens, tokenizer, heard.steps, language="en")
+    return align_tokens(recognizer.backend, heard.features, 0, tokens, tokenizer, heard.steps, language="en")
 
 
 def agreement(recognizer: harken.Recognizer, recordings: Sequence[Floats]) -> Iterator[list[str]]:
@@ -219,19 +219,19 @@ def trimmed(samples: Floats) -> Floats:
 
 def settled(recognizer: harken.Recognizer, heard: Heard, alignment: Alignment) -> dict[str, list[Span]]:
     """Words as they come, by the usual durations, and with silence cut out."""
-    from harken.transcribe.settle import settle
-    from harken.transcribe.words import window_words
+    from harken.transcribe.settle import refine_word_boundaries
+    from harken.transcribe.words import words_by_segment
 
-    words, usual = window_words(heard.cuts, alignment, recognizer.tokenizer, language="en")
+    words, usual = words_by_segment(heard.cuts, alignment, recognizer.tokenizer, language="en")
     segments = [segment(*pair) for pair in zip(heard.cuts, words, strict=True)]
     by_usual, by_speech = (
-        settle(segments, usual_s=usual * STEP_S, last_speech_s=0, speech=speech)[0]
+        refine_word_boundaries(segments, median_duration_s=usual * STEP_S, last_speech_s=0, speech=speech)[0]
         for speech in (None, speech_in(heard.samples))
     )
     return {"as it is": times(segments), "settled": times(by_usual), "silence cut out": times(by_speech)}
 
 
-def segment(cut: Cut, words: Sequence[object]) -> Segment:
+def segment(cut: TokenSegment, words: Sequence[object]) -> Segment:
     from harken.results import Segment, Word
 
     return Segment(
@@ -253,11 +253,11 @@ def segment(cut: Cut, words: Sequence[object]) -> Segment:
 
 
 def speech_in(samples: Floats) -> list[Span]:
-    from harken.audio.vad import Regions, SpeechDetector
-    from harken.transcribe.settle import BETWEEN_WORDS
+    from harken.audio.vad import RegionTracker, SpeechDetector
+    from harken.transcribe.settle import WORD_VAD_OPTIONS
     from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
-    detector, regions = SpeechDetector(), Regions(BETWEEN_WORDS)
+    detector, regions = SpeechDetector(), RegionTracker(WORD_VAD_OPTIONS)
     found = regions.feed(detector.feed(samples)) + regions.feed(detector.flush())
     found += regions.flush(len(samples) // HOP_SAMPLES)
     return [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in found]

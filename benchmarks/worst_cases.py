@@ -109,8 +109,8 @@ def measure(case: Case, args: argparse.Namespace, live: dict[str, Any]) -> list[
     from functools import reduce
     from operator import add
 
-    from harken.evaluation.latency import Latencies, Spread
-    from harken.evaluation.live_takes import Cost, hear
+    from harken.evaluation.latency import Latencies, Percentiles
+    from harken.evaluation.live_takes import ComputeCost, run_live
 
     recognizer = loaded(args.multilingual if case.multilingual else args.model, args.threads)
     options = {"language": None, "multilingual": True} if case.multilingual else {}
@@ -121,18 +121,18 @@ def measure(case: Case, args: argparse.Namespace, live: dict[str, Any]) -> list[
         words = [word for segment in done.segments for word in segment.words]
         session = Watched(recognizer.stream(**live, **options, clock=clock), memory)
         block_samples = round(case.block_s * SAMPLE_RATE)
-        take = hear(session, samples, block_samples, words, language=done.language, one_core=args.one_core)
-        note(f"offline: {done.text}\nlive:    {take.final.strip()}")
+        take = run_live(session, samples, block_samples, words, language=done.language, one_core=args.one_core)
+        note(f"offline: {done.text}\nlive:    {take.final_text.strip()}")
         takes.append(take)
         offline.append(done.text)
-    cost = reduce(add, (its.cost for its in takes), Cost())
+    cost = reduce(add, (its.cost for its in takes), ComputeCost())
     found = reduce(add, (its.latencies for its in takes), Latencies())
-    aware = Spread.of(word.commit.aware_s for word in found.words)
-    unaware = Spread.of(word.commit.unaware_s for word in found.words)
+    aware = Percentiles.of(word.commit_latency.computation_aware_s for word in found.words)
+    unaware = Percentiles.of(word.commit_latency.computation_unaware_s for word in found.words)
     return [
         f"{cost.audio_s / 60:.1f}",
         f"{cost.real_time_factor:.3f}",
-        f"{cost.cpu_factor:.3f}",
+        f"{cost.cpu_real_time_factor:.3f}",
         f"{max(its.lag_s for its in takes):.2f}",
         f"{aware.p50:.2f}" if aware else "-",
         f"{aware.max:.2f}" if aware else "-",
@@ -155,27 +155,27 @@ def loaded(model: str, threads: int) -> Any:
 
 def missing(offline: list[str], live: list[str]) -> list[str]:
     """Words of the offline passes; those with nothing in their place live, and most of them in a row; others."""
-    from harken.evaluation import differences
-    from harken.evaluation.display import units_of
+    from harken.evaluation import align_words
+    from harken.evaluation.display import unit_splitter
 
-    units = units_of("en")
+    units = unit_splitter("en")
     pieces = [
         piece
         for texts in zip(offline, live, strict=True)
-        for piece in differences(*(" ".join(units(text)) for text in texts))
+        for piece in align_words(*(" ".join(units(text)) for text in texts))
     ]
-    lost = [len(piece.said) for piece in pieces if not piece.heard]
-    replaced = sum(len(piece.said) for piece in pieces if piece.heard and not piece.equal)
-    added = sum(len(piece.heard) for piece in pieces if not piece.said)
-    words = sum(len(piece.said) for piece in pieces)
+    lost = [len(piece.reference) for piece in pieces if not piece.hypothesis]
+    replaced = sum(len(piece.reference) for piece in pieces if piece.hypothesis and not piece.equal)
+    added = sum(len(piece.hypothesis) for piece in pieces if not piece.reference)
+    words = sum(len(piece.reference) for piece in pieces)
     return [*map(str, (words, sum(lost), max(lost, default=0), replaced, added))]
 
 
 def said_again(texts) -> int:
     """How often some words stand one right after another, at most."""
-    from harken.transcribe.guard import repetitions
+    from harken.transcribe.guard import count_repetitions
 
-    return max(map(repetitions, texts), default=1)
+    return max(map(count_repetitions, texts), default=1)
 
 
 class Memory:
@@ -227,11 +227,11 @@ def resident_mb() -> float:
 
 def clips(audio: Path, name: str) -> Iterator[np.ndarray]:
     """Recordings of a set, in order."""
-    from harken.audio import load
+    from harken.audio import load_audio
     from harken.evaluation import read_manifests
 
     for entry in read_manifests([audio / name], note=note):
-        yield load(entry.path)
+        yield load_audio(entry.path)
 
 
 def joined(pieces, gap_s: float = GAP_S) -> np.ndarray:
@@ -266,10 +266,10 @@ def without_pauses(args: argparse.Namespace) -> Iterator[np.ndarray]:
     """Speech of several speakers out of which all that is not speech was cut."""
     import numpy as np
 
-    from harken.audio.vad import Regions, SpeechDetector, VadOptions
+    from harken.audio.vad import RegionTracker, SpeechDetector, VadOptions
 
     samples = some_speech(args)
-    detector, regions = SpeechDetector(), Regions(VadOptions(min_silence_s=0.05, padding_s=0.0))
+    detector, regions = SpeechDetector(), RegionTracker(VadOptions(min_silence_s=0.05, speech_pad_s=0.0))
     probabilities = [*detector.feed(samples), *detector.flush()]
     spans = regions.feed(probabilities) + regions.flush(len(samples) // 160)
     yield np.concatenate([samples[160 * start : 160 * end] for start, end in spans])

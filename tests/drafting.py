@@ -9,10 +9,10 @@ import numpy as np
 
 from harken.backends.host import HostLogits
 from harken.contract import Capabilities, Floats, Ints
-from harken.decoding.drafts import Ask, Draft, Proposal
-from harken.decoding.pace import MEASURED_STEPS, Pace, Tally
-from harken.decoding.rules import Rules
-from harken.decoding.speculation import MOST_DRAFTED, Speculation, _Source
+from harken.decoding.drafts import CandidateGenerator, DraftRequest, DraftTokens
+from harken.decoding.pace import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
+from harken.decoding.rules import LogitRules
+from harken.decoding.speculation import MAX_DRAFT_TOKENS, DraftSession, _CalibratedGenerator
 from models import DIMS
 from scripted import Script
 
@@ -20,15 +20,15 @@ VOCABULARY = 8
 EOT = VOCABULARY - 1
 
 
-def free_rules(suppressed: Sequence[int] = ()) -> Rules:
+def free_rules(suppressed: Sequence[int] = ()) -> LogitRules:
     """Make rules over a vocabulary of a few tokens, of which the last ends a text; nothing else is forbidden."""
-    return Rules(
+    return LogitRules(
         eot=EOT,
         timestamp_begin=VOCABULARY,
         suppressed=np.array(suppressed, np.int64),
         first_banned=(),
         timestamps=False,
-        last_initial_timestamp=None,
+        max_initial_timestamp=None,
     )
 
 
@@ -53,11 +53,11 @@ class Clock:
         self.now_s += seconds
 
 
-def eager_pace(clock: Callable[[], float] = float) -> Pace:
+def eager_pace(clock: Callable[[], float] = float) -> DraftController:
     """Make a pace that has measured what it needs; on a clock that stands still it always drafts."""
-    pace = Pace(clock)
-    for _ in range(MEASURED_STEPS):
-        pace.book(rows=1, width=1, produced=1, verify_s=0.0, draft_s=0.0)
+    pace = DraftController(clock)
+    for _ in range(MIN_MEASUREMENTS):
+        pace.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=0.0, draft_s=0.0)
     return pace
 
 
@@ -89,29 +89,29 @@ class Knowing:
         self.texts, self.right, self.claim = texts, right, claim
         self.clock, self.step_s, self.setup_s = clock, step_s, setup_s
         self.forwards = 0
-        self.asked: list[list[Ask]] = []
+        self.asked: list[list[DraftRequest]] = []
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        self.asked.append([replace(ask, prefix=tuple(ask.prefix)) for ask in asks])
-        proposals = [self._propose(ask) for ask in asks]
-        if self.clock and any(ask.limit for ask in asks):
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
+        self.asked.append([replace(ask, prefix=tuple(ask.prefix)) for ask in requests])
+        proposals = [self._propose(ask) for ask in requests]
+        if self.clock and any(ask.max_tokens for ask in requests):
             # A token that turns out not to be worth it has been computed all the same.
             forwards = max(
-                min(len(its.tokens) + 1, ask.limit) for ask, its in zip(asks, proposals, strict=True)
+                min(len(its.tokens) + 1, ask.max_tokens) for ask, its in zip(requests, proposals, strict=True)
             )
             self.clock.spend(forwards * self.step_s + (0.0 if self.forwards else self.setup_s))
             self.forwards += forwards
         return proposals
 
-    def _propose(self, ask: Ask) -> Proposal:
+    def _propose(self, ask: DraftRequest) -> DraftTokens:
         reach, tokens = 1.0, []
         text = self.texts[ask.row]
-        for index in range(len(ask.prefix), min(len(text), len(ask.prefix) + ask.limit)):
-            reach *= ask.chance(self.claim)
-            if reach < ask.floor:
+        for index in range(len(ask.prefix), min(len(text), len(ask.prefix) + ask.max_tokens)):
+            reach *= ask.acceptance_prob(self.claim)
+            if reach < ask.draft_threshold:
                 break
             tokens.append(text[index] if self.right(ask.row, index) else text[index] ^ 1)
-        return Proposal(tuple(tokens), (self.claim,) * len(tokens))
+        return DraftTokens(tuple(tokens), (self.claim,) * len(tokens))
 
 
 def always_wrong(row: int, index: int) -> bool:
@@ -137,33 +137,33 @@ class Drafts:
         How far each draft is trusted, by their order; kept from one decode to the next.
     """
 
-    make: Callable[[int], Sequence[Draft]]
-    pace: Pace = field(default_factory=eager_pace)
-    tallies: list[Tally] = field(default_factory=lambda: [Tally() for _ in range(4)])
-    most: int = MOST_DRAFTED
+    make: Callable[[int], Sequence[CandidateGenerator]]
+    pace: DraftController = field(default_factory=eager_pace)
+    tallies: list[AcceptanceCounter] = field(default_factory=lambda: [AcceptanceCounter() for _ in range(4)])
+    most: int = MAX_DRAFT_TOKENS
 
-    def open(
+    def open_draft_session(
         self,
-        audios: Sequence[int],
+        row_windows: Sequence[int],
         prompts: Sequence[Sequence[int]],
-        previous: Sequence[Sequence[int]],
-        rules: Rules,
+        previous_hypotheses: Sequence[Sequence[int]],
+        logit_rules: LogitRules,
         *,
         sampling: bool = False,
-    ) -> Speculation:
-        drafts = self.make(len(audios))
+    ) -> DraftSession:
+        drafts = self.make(len(row_windows))
         sources = [
-            _Source(draft, tally, len(audios), most=self.most)
+            _CalibratedGenerator(draft, tally, len(row_windows), max_tokens=self.most)
             for draft, tally in zip(drafts, self.tallies, strict=False)
         ]
-        return Speculation(self.pace, sources)
+        return DraftSession(self.pace, sources)
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """`harken.contract.Features` of a model that hears nothing."""
 
-    audios: int
+    n_windows: int
 
 
 class Table:
@@ -201,13 +201,13 @@ class Table:
     def encode(self, mel: Floats) -> Windows:
         return Windows(len(mel))
 
-    def adopt(self, features: Windows) -> Windows:
+    def reuse_encoder_output(self, features: Windows) -> Windows:
         return features
 
-    def open(
-        self, features: Windows, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Windows, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TableSession:
-        self.sessions.append(TableSession(self, rows, capacity))
+        self.sessions.append(TableSession(self, row_windows, capacity))
         return self.sessions[-1]
 
 
@@ -229,7 +229,7 @@ class TableSession:
     def lengths(self) -> tuple[int, ...]:
         return tuple(len(tokens) for _, tokens in self.rows)
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         backend = self._backend
         self.read.append([tuple(new) for new in tokens])
         if backend.clock:
@@ -239,7 +239,7 @@ class TableSession:
             whole = (*seen, *new)
             assert len(whole) <= self._capacity, "a row has outgrown the session"
             self.rows[row] = (window, whole)
-            first = max(len(whole) - tail, len(seen)) + 1
+            first = max(len(whole) - last_n, len(seen)) + 1
             logits += [backend.script(window, whole[:end]) for end in range(first, len(whole) + 1)]
         values, part = np.array(logits, np.float32), backend.vocabulary
         return HostLogits(values if part is None else values.take(part, axis=1), part)
@@ -249,7 +249,7 @@ class TableSession:
             assert length <= len(seen), "only what has been read can be forgotten"
         self.rows = [(window, seen[:n]) for (window, seen), n in zip(self.rows, lengths, strict=True)]
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
 
     def attention(self, row: int) -> Floats:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from harken.contract import Backend, Floats
 from harken.results import Segment
 from harken.text import Tokenizer
-from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions
+from harken.transcribe import Callbacks, RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder
 
 
-class Driven(LongForm):
+class Driven(RecordingTranscriber):
     """One recording, decoded as its segments are asked for."""
 
     def __init__(
@@ -19,9 +19,9 @@ class Driven(LongForm):
         tokenizer: Tokenizer,
         blocks: Iterator[Floats],
         options: TranscribeOptions,
-        hooks: Hooks | None = None,
+        hooks: Callbacks | None = None,
     ) -> None:
-        super().__init__(Hearing(backend, tokenizer, options), blocks, hooks)
+        super().__init__(WindowDecoder(backend, tokenizer, options), blocks, hooks)
 
     def segments(self) -> Iterator[Segment]:
-        return Batch(self.hearing, [self], self.options.batch_size).segments(self)
+        return Scheduler(self.window_decoder, [self], self.options.batch_size).segments(self)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints import Checkpoint, open_checkpoint
-from harken.text.alphabet import spell
-from harken.training.examples import Example, Row
+from harken.text.alphabet import bytes_to_unicode
+from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
-from harken.training.library import Library
-from harken.training.pieces import Part, Piece
+from harken.training.library import ExampleStore
+from harken.training.pieces import SpeechSpan, TrainingWindow
 from models import DIMS, TOKENIZER, make_weights
 from real import EXAMPLE
 
@@ -24,7 +24,7 @@ RATE = 16_000
 def write_model(folder: Path) -> Checkpoint:
     """Write the tiny model of `models` as a Hugging Face directory, with its vocabulary of bytes."""
     folder.mkdir()
-    ids = {spell(bytes([byte])): byte for byte in range(256)} | {"<|endoftext|>": 256}
+    ids = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)} | {"<|endoftext|>": 256}
     (folder / "vocab.json").write_text(json.dumps(ids))
     export(folder, DIMS, make_weights(), TOKENIZER)
     return open_checkpoint(folder)
@@ -32,10 +32,10 @@ def write_model(folder: Path) -> Checkpoint:
 
 def write_speech(folder: Path, recordings: int = 8, seconds: int = 3) -> Path:
     """Write recordings cut out of the example, all different."""
-    from harken.audio import load
+    from harken.audio import load_audio
 
     folder.mkdir()
-    samples = (load(EXAMPLE) * 32767).astype("<i2")
+    samples = (load_audio(EXAMPLE) * 32767).astype("<i2")
     for i in range(recordings):
         write_wave(folder / f"{i}.wav", samples[i * RATE : (i + seconds) * RATE])
     return folder
@@ -50,13 +50,15 @@ def write_wave(path: Path, samples: np.ndarray) -> None:
         file.writeframes(samples.astype("<i2").tobytes())
 
 
-def make_examples(library: Library, count: int, *, held_out: bool = False, seed: int = 0) -> list[Piece]:
+def make_examples(
+    library: ExampleStore, count: int, *, held_out: bool = False, seed: int = 0
+) -> list[TrainingWindow]:
     """Fill a library with random examples that a tiny decoder can learn by heart; the pieces they are of."""
     rng = np.random.default_rng([seed, held_out])
     pieces = []
     for i in range(count):
-        part = Part(path=f"{i}.wav", start_s=0.0, end_s=1.0)
-        piece = Piece(parts=(part,), group="tiny", language="en", held_out=held_out)
+        part = SpeechSpan(path=f"{i}.wav", start_s=0.0, end_s=1.0)
+        piece = TrainingWindow(spans=(part,), group="tiny", language="en", held_out=held_out)
         library.put(piece, make_example(rng, rows=1 + i % 2))
         pieces.append(piece)
     return pieces
@@ -65,9 +67,9 @@ def make_examples(library: Library, count: int, *, held_out: bool = False, seed:
 def make_example(rng: np.random.Generator, rows: int = 1, text: Sequence[int] = (7, 9, 7, 9, 3)) -> Example:
     """Draw what was heard, and about it some rows of the same text behind prompts of different lengths."""
     heard = rng.standard_normal((DIMS.n_audio_ctx, DIMS.n_audio_state)).astype(np.float16)
-    return Example(heard=heard, rows=tuple(_row(rng, (1,) * (2 + i), text) for i in range(rows)))
+    return Example(audio_features=heard, sequences=tuple(_row(rng, (1,) * (2 + i), text) for i in range(rows)))
 
 
-def _row(rng: np.random.Generator, prompt: Sequence[int], text: Sequence[int]) -> Row:
+def _row(rng: np.random.Generator, prompt: Sequence[int], text: Sequence[int]) -> TrainingSequence:
     states = rng.standard_normal((len(text), DIMS.n_text_state)).astype(np.float16)
-    return Row(tokens=np.array([*prompt, *text]), first=len(prompt), states=states)
+    return TrainingSequence(tokens=np.array([*prompt, *text]), text_start=len(prompt), teacher_states=states)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harken.contract import Floats
 from harken.results import Segment
-from harken.streaming import Committed, Event, Interim, Setting, SpeechEnded, SpeechStarted
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
 from harken.types import SAMPLE_RATE
 
 
@@ -25,7 +25,7 @@ class ScriptedLive:
         How many samples each call brought.
     """
 
-    setting = Setting()
+    setting = StreamingConfig()
 
     def __init__(self, script: Iterable[Event]) -> None:
         self.blocks: list[int] = []
@@ -68,7 +68,7 @@ def segment(at_s: float, text: str) -> Event:
         index=0, start_s=0.0, end_s=at_s, text=text, tokens=(), temperature=0.0, avg_logprob=0.0,
         compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
     )  # fmt: skip
-    return Committed(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=its)
+    return FinalSegment(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=its)
 
 
 def ended(at_s: float, reason: str = "silence") -> Event:

@@ -108,4 +108,4 @@ def make_torch_backend(precision: str, dims: Dims, weights: dict[str, Floats], *
         return TorchBackend(dims, weights, device="cpu", precision=precision, threads=1, **options)
     from tape import Tape
 
-    return TorchBackend(dims, weights, device="cpu", precision="fp32", threads=1, recorder=Tape, **options)
+    return TorchBackend(dims, weights, device="cpu", precision="fp32", threads=1, graph_capture=Tape, **options)

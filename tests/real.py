@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import harken
-from harken.checkpoints import resolve
+from harken.checkpoints import resolve_model
 from harken.errors import CheckpointNotFound
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def model_path(name: str) -> Path:
     """The embedded tiny.en, or a model in a directory that HARKEN_MODELS names; skip where it is missing."""
     if name == "tiny.en":
         try:
-            return resolve(name, download=False)
+            return resolve_model(name, download=False)
         except CheckpointNotFound as error:
             pytest.skip(str(error))
     root = os.environ.get("HARKEN_MODELS")

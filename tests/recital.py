@@ -52,7 +52,7 @@ class Window:
     """`harken.contract.Features`: which of the windows."""
 
     index: int
-    audios: int = 1
+    n_windows: int = 1
 
 
 class Recital:
@@ -89,13 +89,13 @@ class Recital:
         self._attempts.append(0)
         return Window(len(self.mels) - 1)
 
-    def open(
-        self, features: Window, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Window, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> RecitalSession:
         lines = self._windows[min(features.index, len(self._windows) - 1)]
         attempt = self._attempts[features.index]
         self._attempts[features.index] += 1
-        return RecitalSession(self, lines[min(attempt, len(lines) - 1)], len(rows))
+        return RecitalSession(self, lines[min(attempt, len(lines) - 1)], len(row_windows))
 
 
 class RecitalSession:
@@ -110,12 +110,12 @@ class RecitalSession:
     def lengths(self) -> tuple[int, ...]:
         return tuple(len(self._prompt) + said for said in self._said)
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._backend.steps += 1
         if not self._prompt:
             self._prompt = tuple(tokens[0])
             self._backend.prompts.append(self._prompt)
-            return HostLogits(np.concatenate([self._heard(tail), self._next(0)]))
+            return HostLogits(np.concatenate([self._heard(last_n), self._next(0)]))
         self._said = [said + len(new) for said, new in zip(self._said, tokens, strict=True)]
         return HostLogits(np.concatenate([self._next(said) for said in self._said]))
 
@@ -124,7 +124,7 @@ class RecitalSession:
         tokens = len(self._prompt) + self._said[row]
         return np.full((1, tokens, WINDOW_STEPS), 1 / WINDOW_STEPS, np.float32)
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         self._said = [self._said[row] for row in rows]
 
     def rewind(self, lengths: Sequence[int]) -> None:

@@ -36,8 +36,8 @@ class ScriptedSession:
         """Logits after what each row holds."""
         return HostLogits(np.array([self._script(window, tokens) for window, tokens in self._rows], np.float32))
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
-        assert tail == 1
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
+        assert last_n == 1
         assert all(tokens), "this script has no use for empty sequences"
         self._rows = [(w, (*seen, *new)) for (w, seen), new in zip(self._rows, tokens, strict=True)]
         return self.logits
@@ -45,5 +45,5 @@ class ScriptedSession:
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [(w, seen[:n]) for (w, seen), n in zip(self._rows, lengths, strict=True)]
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[row] for row in rows]

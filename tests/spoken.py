@@ -8,8 +8,8 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.results import Segment
-from harken.streaming import Committed, Event, Interim, Setting, SpeechEnded, SpeechStarted
-from harken.streaming.budget import Bound, Plan
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
+from harken.streaming.budget import LatencyBound, LatencyPlan
 from harken.types import SAMPLE_RATE
 
 WORDS = [
@@ -64,7 +64,9 @@ class Spoken:
     plan : Plan
     """
 
-    plan = Plan(setting=Setting(), bound=Bound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5))
+    plan = LatencyPlan(
+        config=StreamingConfig(), bound=LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5)
+    )
 
     def __init__(self, between: Callable[[int], None] = lambda samples: None) -> None:
         self.heard: list[Floats] = []
@@ -111,4 +113,4 @@ class Spoken:
         stamps = {"emitted_samples": self._samples, "compute_s": 0.0, "audio_s": self._words / 10}
         whole = segment(self._segments, start / 10, self._words / 10, text)
         self._segments += 1
-        return [Committed(segment=whole, **stamps), SpeechEnded(reason=reason, **stamps)]
+        return [FinalSegment(segment=whole, **stamps), SpeechEnded(reason=reason, **stamps)]

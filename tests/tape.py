@@ -24,9 +24,11 @@ class Tape:
     made = 0
     """Recordings made by all tapes of this process."""
 
-    def __call__(self, step: Callable[[Tensor], Tensor], given: Tensor) -> tuple[Callable[[], None], Tensor]:
+    def __call__(
+        self, step: Callable[[Tensor], Tensor], static_input: Tensor
+    ) -> tuple[Callable[[], None], Tensor]:
         with _Recording() as recording:
-            output = step(given)
+            output = step(static_input)
         output.fill_(torch.nan)  # a graph computes nothing until it is replayed
         Tape.made += 1
         return recording.replay, output

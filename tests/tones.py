@@ -17,7 +17,7 @@ import numpy as np
 from drafting import Clock, Table, TableSession
 from harken.audio import mel_filters
 from harken.contract import Floats
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, SAMPLE_RATE
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 from models import DIMS, TOKENIZER
 
 SPELLED: dict[str, Any] = {
@@ -113,7 +113,7 @@ class Heard:
     windows: tuple[Said, ...]
 
     @property
-    def audios(self) -> int:
+    def n_windows(self) -> int:
         return len(self.windows)
 
 
@@ -122,7 +122,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.tones: list[int] = []
-        self.kept = 0
+        self.final_positions = 0
 
     @property
     def positions(self) -> int:
@@ -169,25 +169,25 @@ class Listener(Table):
         self._spend()
         return Heard(tuple(self._said(_tones(its)) for its in mel))
 
-    def open_encoder(self, history: int) -> Ear:
+    def open_encoder(self, history_frames: int) -> Ear:
         return Ear()
 
-    def hear(self, encoders: Sequence[Ear], mel: Floats, keep: int) -> None:
-        frames = mel.shape[2] // FRAMES_PER_STEP * FRAMES_PER_STEP
+    def encode_chunk(self, states: Sequence[Ear], mel: Floats, final_frames: int) -> None:
+        frames = mel.shape[2] // FRAMES_PER_POSITION * FRAMES_PER_POSITION
         self.heard_frames += [frames] * len(mel)
         self._spend()
-        for ear, its in zip(encoders, mel, strict=True):
-            ear.tones = ear.tones[: ear.kept] + _tones(its[:, :frames])
-            ear.kept += keep // FRAMES_PER_STEP
+        for ear, its in zip(states, mel, strict=True):
+            ear.tones = ear.tones[: ear.final_positions] + _tones(its[:, :frames])
+            ear.final_positions += final_frames // FRAMES_PER_POSITION
             assert ear.positions <= self.dims.n_audio_ctx, "a stream has outgrown the model"
 
-    def gather(self, encoders: Sequence[Ear]) -> Heard:
-        return Heard(tuple(self._said(ear.tones) for ear in encoders))
+    def stream_features(self, states: Sequence[Ear]) -> Heard:
+        return Heard(tuple(self._said(ear.tones) for ear in states))
 
-    def open(
-        self, features: Heard, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Heard, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> ListeningSession:
-        self.sessions.append(ListeningSession(self, [features.windows[row] for row in rows], capacity))
+        self.sessions.append(ListeningSession(self, [features.windows[row] for row in row_windows], capacity))
         return self.sessions[-1]
 
     def _said(self, tones: Sequence[int]) -> Said:
@@ -234,7 +234,7 @@ def _tones(mel: Floats) -> list[int]:
     bands = mel.argmax(axis=0)
     clear = mel.max(axis=0) - mel.min(axis=0) > _CLEAR
     tones = np.where(clear, (bands - _FIRST_BAND) // _BANDS_APART, -1)
-    heard: list[int] = tones[::FRAMES_PER_STEP].tolist()
+    heard: list[int] = tones[::FRAMES_PER_POSITION].tolist()
     return heard
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.results import Segment
-from harken.streaming import Committed, Event, Interim, LiveSession, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming import Event, FinalSegment, Interim, LiveSession, LoadChanged, SpeechEnded, SpeechStarted
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 
@@ -70,7 +70,7 @@ def utterances(events: Sequence[Event]) -> list[Said]:
                 assert open_
                 assert not told[-1].segments
                 told[-1].interims.append(event)
-            case Committed():
+            case FinalSegment():
                 assert open_
                 told[-1].segments.append(event.segment)
             case SpeechEnded():
@@ -83,7 +83,7 @@ def utterances(events: Sequence[Event]) -> list[Said]:
 
 def text(events: Sequence[Event]) -> str:
     """What was said in the end."""
-    return "".join(event.segment.text for event in events if isinstance(event, Committed))
+    return "".join(event.segment.text for event in events if isinstance(event, FinalSegment))
 
 
 def check(events: Sequence[Event], fed_samples: int) -> list[Said]:
@@ -92,7 +92,7 @@ def check(events: Sequence[Event], fed_samples: int) -> list[Said]:
     assert emitted == sorted(emitted)
     assert not emitted or emitted[-1] <= fed_samples
     for event in events:
-        if not isinstance(event, Committed | LoadChanged):  # what a model says of times is its own affair
+        if not isinstance(event, FinalSegment | LoadChanged):  # what a model says of times is its own affair
             assert 0 <= event.audio_s <= event.emitted_samples / SAMPLE_RATE + 1e-9
 
     told = utterances(events)
@@ -106,9 +106,9 @@ def check(events: Sequence[Event], fed_samples: int) -> list[Said]:
         words = "".join(word.text for interim in its.interims for word in interim.words)
         assert its.committed.endswith(words.lstrip())
 
-    segments = [event.segment for event in events if isinstance(event, Committed)]
+    segments = [event.segment for event in events if isinstance(event, FinalSegment)]
     assert [segment.index for segment in segments] == [*range(len(segments))]
-    assert [event.audio_s for event in events if isinstance(event, Committed)] == [s.end_s for s in segments]
+    assert [event.audio_s for event in events if isinstance(event, FinalSegment)] == [s.end_s for s in segments]
     assert all(segment.start_s <= segment.end_s for segment in segments)
     for edges in ([s.start_s for s in segments], [s.end_s for s in segments]):
         assert edges == sorted(edges)

@@ -9,20 +9,27 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from harken.audio import AudioSource, stream
-from harken.checkpoints import open_checkpoint, resolve
+from harken.audio import AudioSource, stream_audio
+from harken.checkpoints import open_checkpoint, resolve_model
 from harken.contract import Backend
-from harken.decoding import Speculator
+from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
-from harken.engines import Engines
+from harken.engines import BackendFactory
 from harken.errors import OptionError
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
-from harken.streaming.budget import Budget, Cost, Plan, measure
-from harken.streaming.trial import Trial
-from harken.streaming.work import Worker
+from harken.streaming.budget import LatencyPlan, LatencyPlanner, UpdateCost, measure_update_cost
+from harken.streaming.trial import SyntheticUpdate
+from harken.streaming.work import ModelWorker
 from harken.text import Tokenizer
-from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, find_words
+from harken.transcribe import (
+    Callbacks,
+    RecordingTranscriber,
+    Scheduler,
+    TranscribeOptions,
+    WindowDecoder,
+    force_align,
+)
 from harken.transcription import Transcription
 from harken.types import Dims
 
@@ -88,7 +95,7 @@ def load(
     BackendUnavailable
         If the runtime is not installed.
     """
-    engines = Engines(
+    engines = BackendFactory(
         backend=backend,
         device=device,
         precision=precision,
@@ -96,14 +103,14 @@ def load(
         cache=Path(cache) if cache is not None else None,
         hash_rounds=hash_rounds,
     )
-    checkpoint = open_checkpoint(resolve(model, revision=revision, download=download))
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     speculator = None
     if assistant is not None:
-        speculator = engines.make_speculator(
-            assistant, checkpoint, tokenizer, name=str(model), clock=perf_counter, download=download
+        speculator = engines.make_speculative_decoder(
+            assistant, checkpoint, tokenizer, model_name=str(model), clock=perf_counter, download=download
         )
-    return Recognizer(engines.make(checkpoint), tokenizer, str(model), speculator)
+    return Recognizer(engines.make_backend(checkpoint), tokenizer, str(model), speculator)
 
 
 class Recognizer:
@@ -120,13 +127,13 @@ class Recognizer:
     """
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, model: str, speculator: Speculator | None = None
+        self, backend: Backend, tokenizer: Tokenizer, model: str, speculator: SpeculativeDecoder | None = None
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
-        self._costs: dict[int, Cost] = {}
+        self._costs: dict[int, UpdateCost] = {}
 
     def __repr__(self) -> str:
         return f"Recognizer({self.model!r}, {self.backend.capabilities.detail})"
@@ -167,8 +174,8 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
-        (work,) = self.transcribe_many([audio], options, **changes)
-        return work
+        (transcription,) = self.transcribe_many([audio], options, **changes)
+        return transcription
 
     def transcribe_many(
         self, audios: Iterable[AudioSource], options: TranscribeOptions | None = None, /, **changes: Any
@@ -194,17 +201,18 @@ class Recognizer:
         OptionError
             As for `transcribe`.
         """
-        each = changes.pop("hooks", {})
-        hooks = Hooks(
-            **{field.name: changes.pop(field.name) for field in fields(Hooks) if field.name in changes}
+        callbacks_by_index = changes.pop("callbacks", {})
+        callbacks = Callbacks(
+            **{field.name: changes.pop(field.name) for field in fields(Callbacks) if field.name in changes}
         )
-        options = self.checked(options, **changes)
-        hearing = self._hearing(options)
-        works = [
-            LongForm(hearing, stream(audio), each.get(position, hooks)) for position, audio in enumerate(audios)
+        options = self.resolve_options(options, **changes)
+        window_decoder = self._make_window_decoder(options)
+        recordings = [
+            RecordingTranscriber(window_decoder, stream_audio(audio), callbacks_by_index.get(index, callbacks))
+            for index, audio in enumerate(audios)
         ]
-        batch = Batch(hearing, works, options.batch_size)
-        return [Transcription(work, batch, self.model) for work in works]
+        scheduler = Scheduler(window_decoder, recordings, options.batch_size)
+        return [Transcription(work, scheduler, self.model) for work in recordings]
 
     def detect_language(
         self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any
@@ -223,8 +231,8 @@ class Recognizer:
             Probability of each language that comes into question, most probable first; those of the window that
             decided, or else the mean of all that were asked. Empty for a recording without speech.
         """
-        options = self.checked(options, **{**changes, "language": None})
-        return LongForm(self._hearing(options), stream(audio)).detect_language()
+        options = self.resolve_options(options, **{**changes, "language": None})
+        return RecordingTranscriber(self._make_window_decoder(options), stream_audio(audio)).detect_language()
 
     def align(
         self, audio: AudioSource, text: str, options: TranscribeOptions | None = None, /, **changes: Any
@@ -260,15 +268,15 @@ class Recognizer:
         >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
-        options = self.checked(options, **changes)
-        return tuple(find_words(self._hearing(options), stream(audio), text))
+        options = self.resolve_options(options, **changes)
+        return tuple(force_align(self._make_window_decoder(options), stream_audio(audio), text))
 
     def stream(
         self,
         options: TranscribeOptions | None = None,
         /,
         *,
-        live: StreamOptions | None = None,
+        stream_options: StreamOptions | None = None,
         clock: Callable[[], float] = perf_counter,
         **changes: Any,
     ) -> LiveSession:
@@ -299,21 +307,21 @@ class Recognizer:
         --------
         >>> import harken
         >>> session = harken.load("tiny.en").stream(delay="low")
-        >>> for block in harken.audio.stream("examples/jfk.flac", block_samples=1600):
+        >>> for block in harken.audio.stream_audio("examples/jfk.flac", block_samples=1600):
         ...     for event in session.feed(block):
         ...         print(event)
         >>> for event in session.close():
         ...     print(event)
         """
-        return LiveSession(*self._live(1, options, live, clock, changes))
+        return LiveSession(*self._prepare_streams(1, options, stream_options, clock, changes))
 
-    def streams(
+    def stream_many(
         self,
         count: int,
         options: TranscribeOptions | None = None,
         /,
         *,
-        live: StreamOptions | None = None,
+        stream_options: StreamOptions | None = None,
         clock: Callable[[], float] = perf_counter,
         **changes: Any,
     ) -> LiveSessions:
@@ -333,30 +341,34 @@ class Recognizer:
         """
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        return LiveSessions(*self._live(count, options, live, clock, changes))
+        return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, changes))
 
-    def _live(
+    def _prepare_streams(
         self,
         count: int,
         options: TranscribeOptions | None,
-        live: StreamOptions | None,
+        stream_options: StreamOptions | None,
         clock: Callable[[], float],
         changes: dict[str, Any],
-    ) -> tuple[Worker, StreamOptions, Plan]:
+    ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """What a live session is made of."""
-        ours = {field.name for field in fields(StreamOptions)} & changes.keys()
-        live = replace(live or StreamOptions(), **{name: changes.pop(name) for name in ours})
-        options = self.checked(options, **changes)
+        stream_option_names = {field.name for field in fields(StreamOptions)} & changes.keys()
+        stream_options = replace(
+            stream_options or StreamOptions(), **{name: changes.pop(name) for name in stream_option_names}
+        )
+        options = self.resolve_options(options, **changes)
         # What was heard while it was spoken drafts the final text, also without an assistant.
-        speculator = self.speculator or Speculator(clock)
-        hearing = Hearing(self.backend, self.tokenizer, options, speculator, clock)
+        speculator = self.speculator or SpeculativeDecoder(clock)
+        window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
         if clock is not float and count not in self._costs:
-            self._costs[count] = measure(Trial(self.backend, self.tokenizer, count).update, clock)
-        cost = self._costs.get(count, Cost())
-        budget = Budget(cost=cost, options=live, min_speech_s=options.vad_min_speech_s)
-        return Worker(hearing, clock), live, budget.choose()
+            self._costs[count] = measure_update_cost(
+                SyntheticUpdate(self.backend, self.tokenizer, count).run, clock
+            )
+        cost = self._costs.get(count, UpdateCost())
+        planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
+        return ModelWorker(window_decoder, clock), stream_options, planner.choose()
 
-    def checked(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
+    def resolve_options(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
         """Options with some changes, if this model can do what they ask for.
 
         Raises
@@ -364,9 +376,9 @@ class Recognizer:
         OptionError
             If an option is unknown or its value not allowed, or the model does not know that language or task.
         """
-        known = {field.name for field in fields(TranscribeOptions)}
-        for name in sorted(changes.keys() - known):
-            raise OptionError(name, changes[name], f"one of the options {', '.join(sorted(known))}")
+        option_names = {field.name for field in fields(TranscribeOptions)}
+        for name in sorted(changes.keys() - option_names):
+            raise OptionError(name, changes[name], f"one of the options {', '.join(sorted(option_names))}")
         options = replace(options or TranscribeOptions(), **changes)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
@@ -375,5 +387,5 @@ class Recognizer:
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
         return options
 
-    def _hearing(self, options: TranscribeOptions) -> Hearing:
-        return Hearing(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+    def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
+        return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)

@@ -61,7 +61,7 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
     with open_atomic_file(path, durable=durable) as file:
 
         def write(chunk: str | bytes) -> None:
-            with naming(path):
+            with wrap_os_errors(path):
                 file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
 
         yield write
@@ -86,32 +86,32 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
     OutputError
         As `open_atomic`, when the file is opened and when it takes its name.
     """
-    named = Path(path)
-    with naming(named):
-        in_place = named.exists() and not named.is_file()
-        target = named if in_place else Path(os.path.realpath(named))
-        part = named if in_place else target.with_name(f".harken-{secrets.token_hex(8)}.part")
-        file = part.open("wb" if in_place else "xb")
+    path_given = Path(path)
+    with wrap_os_errors(path_given):
+        in_place = path_given.exists() and not path_given.is_file()
+        target = path_given if in_place else Path(os.path.realpath(path_given))
+        temporary = path_given if in_place else target.with_name(f".harken-{secrets.token_hex(8)}.part")
+        file = temporary.open("wb" if in_place else "xb")
     try:
         yield file
-        with naming(named):
+        with wrap_os_errors(path_given):
             file.flush()
             if durable:
                 os.fsync(file.fileno())
             file.close()
             if not in_place:
-                os.replace(part, target)
+                os.replace(temporary, target)
     except BaseException:
         with suppress(OSError):
             file.close()
         if not in_place:
             with suppress(OSError):
-                part.unlink()
+                temporary.unlink()
         raise
 
 
 @contextmanager
-def naming(path: Path | str) -> Iterator[None]:
+def wrap_os_errors(path: Path | str) -> Iterator[None]:
     """Turn what the system says of a file into an `OutputError` that names it."""
     try:
         yield

@@ -30,7 +30,7 @@ from harken.types import Dims
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Span = tuple[int, int]
+TokenRange = tuple[int, int]
 """Half-open range of token ids."""
 
 
@@ -48,12 +48,12 @@ class Features(Protocol):
     """Encoder output of some windows, kept where the backend computes."""
 
     @property
-    def audios(self) -> int:
+    def n_windows(self) -> int:
         """Number of windows."""
         ...
 
 
-class Encoder(Protocol):
+class StreamingEncoderState(Protocol):
     """What the encoder remembers of one stream; owned by the backend that opened it.
 
     A position is what the encoder gives for 2 mel frames. Positions are *kept* once they are final; behind them there
@@ -61,7 +61,7 @@ class Encoder(Protocol):
     """
 
     @property
-    def kept(self) -> int:
+    def final_positions(self) -> int:
         """Number of positions that are final."""
         ...
 
@@ -81,7 +81,7 @@ class Logits(Protocol):
         """Return P, the number of positions."""
         ...
 
-    def take(self, positions: Sequence[int]) -> Logits:
+    def select_positions(self, positions: Sequence[int]) -> Logits:
         """Copy some positions out, in the given order; one may be taken several times."""
         ...
 
@@ -89,11 +89,11 @@ class Logits(Protocol):
         """Softmax probability of one token under the logits as they stand, shape (P,)."""
         ...
 
-    def ban(self, spans: Sequence[Sequence[Span]]) -> None:
+    def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
         """Set the logits of the given id ranges to -inf, one list of ranges a position."""
         ...
 
-    def suppress(self, tokens: Ints) -> None:
+    def suppress_tokens(self, tokens: Ints) -> None:
         """Set the logits of the given ids to -inf at every position."""
         ...
 
@@ -101,7 +101,7 @@ class Logits(Protocol):
         """Add to the logits of some ids, one mapping of ids to bonuses a position."""
         ...
 
-    def prefer_timestamps(self, begin: int) -> None:
+    def prefer_timestamps(self, timestamp_begin: int) -> None:
         """Ban ids below `begin` wherever all ids from `begin` on outweigh each single one of them.
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules ("if sum of probability over timestamps
@@ -133,7 +133,7 @@ class Session(Protocol):
         """Number of tokens that each row has seen."""
         ...
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Logits:
         """Append tokens to every row and return the logits of the last `tail` of them.
 
         Parameters
@@ -153,7 +153,7 @@ class Session(Protocol):
         """Forget tokens from the end: row r keeps its first ``lengths[r]``."""
         ...
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Replace the rows by the given ones: reorder, fan out or drop."""
         ...
 
@@ -190,7 +190,7 @@ class Backend(Protocol):
         """
         ...
 
-    def adopt(self, features: Features) -> Features:
+    def reuse_encoder_output(self, features: Features) -> Features:
         """Features for this backend's decoder, from those of another whose encoder has the same weights.
 
         Both are of the same kind, on the same device. Only the keys and values of the cross-attention are computed,
@@ -198,8 +198,8 @@ class Backend(Protocol):
         """
         ...
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
         """Open a session with one row for each entry of `rows`, which names the window it listens to.
 
@@ -216,7 +216,7 @@ class Backend(Protocol):
         """
         ...
 
-    def open_encoder(self, history: int) -> Encoder:
+    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
         """Open the encoder of a stream, which looks back at the last `history` mel frames that were kept.
 
         Parameters
@@ -226,7 +226,7 @@ class Backend(Protocol):
         """
         ...
 
-    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         """Encode the next windows of some streams together, each as if it were alone.
 
         All positions of a window attend to one another and to the stream's history, in every layer. The first of them
@@ -251,7 +251,7 @@ class Backend(Protocol):
         """
         ...
 
-    def gather(self, encoders: Sequence[Encoder]) -> Features:
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> Features:
         """Features with one window a stream: all positions that it has, those of the look-ahead last.
 
         Windows may differ in length; nobody attends to what a shorter one lacks, and `Session.attention` is 0 there.

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harken.checkpoints import Checkpoint, open_checkpoint, resolve, shares_encoder
+from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model, shares_encoder
 from harken.contract import Backend, Ints
-from harken.decoding import Assistant, Speculator
+from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import CheckpointNotFound, OptionError
 from harken.text import Tokenizer
 from harken.types import Dims
 
 BACKENDS = ("onnx", "torch", "numpy")
 AUTO, NGRAM = "auto", "ngram"
-SMALL = ("tiny.en", "tiny")
+DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that draft for larger ones of the same vocabulary if nothing is said about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engines:
+class BackendFactory:
     """Makes backends of one kind.
 
     Parameters
@@ -63,13 +63,13 @@ class Engines:
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise OptionError("threads", self.threads, "an integer from 1 to 1024")
 
-    def make(
+    def make_backend(
         self,
         checkpoint: Checkpoint,
         *,
         precision: str | None = None,
         shares_encoder: bool = False,
-        vocabulary: Ints | None = None,
+        vocab_subset: Ints | None = None,
     ) -> Backend:
         """Make the backend of a checkpoint.
 
@@ -95,10 +95,10 @@ class Engines:
             from harken.backends.numpy import NumpyBackend
 
             return NumpyBackend(
-                dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocabulary=vocabulary
+                dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocab_subset=vocab_subset
             )
         if self.backend == "torch":
-            from harken.backends.torch import Hashing, TorchBackend
+            from harken.backends.torch import LSHAttention, TorchBackend
 
             return TorchBackend(
                 dims,
@@ -108,8 +108,8 @@ class Engines:
                 threads=self.threads,
                 alignment_heads=heads,
                 shares_encoder=shares_encoder,
-                vocabulary=vocabulary,
-                hashing=None if self.hash_rounds is None else Hashing(rounds=self.hash_rounds),
+                vocab_subset=vocab_subset,
+                lsh_attention=None if self.hash_rounds is None else LSHAttention(rounds=self.hash_rounds),
             )
         from harken.backends.onnx import OnnxBackend
 
@@ -122,19 +122,19 @@ class Engines:
             cache=self.cache,
             alignment_heads=heads,
             shares_encoder=shares_encoder,
-            vocabulary=vocabulary,
+            vocab_subset=vocab_subset,
         )
 
-    def make_speculator(
+    def make_speculative_decoder(
         self,
         assistant: str | os.PathLike[str],
         model: Checkpoint,
         tokenizer: Tokenizer,
         *,
-        name: str,
+        model_name: str,
         clock: Callable[[], float],
         download: bool = True,
-    ) -> Speculator:
+    ) -> SpeculativeDecoder:
         """Make what drafts for a model.
 
         Parameters
@@ -163,40 +163,42 @@ class Engines:
         """
         checkpoint: Checkpoint | None = None
         if assistant == AUTO:
-            checkpoint = _smaller(name, model, tokenizer)
+            checkpoint = _find_smaller_model(model_name, model, tokenizer)
         elif assistant != NGRAM:
-            checkpoint = open_checkpoint(resolve(assistant, download=download), assistant=True)
-            _check_match(str(assistant), checkpoint, name, model, tokenizer)
+            checkpoint = open_checkpoint(resolve_model(assistant, download=download), assistant=True)
+            _check_assistant_matches(str(assistant), checkpoint, model_name, model, tokenizer)
         if checkpoint is None:
-            return Speculator(clock, ngram=True)
+            return SpeculativeDecoder(clock, ngram=True)
         shared = shares_encoder(checkpoint, model)
         # On the CPU a step is as fast as its weights are read, and what an assistant proposes is verified anyway.
         precision = "int4" if self.backend == "onnx" else None
-        backend = self.make(
-            checkpoint, precision=precision, shares_encoder=shared, vocabulary=checkpoint.frequent
+        backend = self.make_backend(
+            checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
         )
-        return Speculator(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
+        return SpeculativeDecoder(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
 
 
-def _smaller(name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
+def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
     """A model on this machine that is much smaller and can draft for another."""
-    for small in SMALL:
+    for candidate in DEFAULT_ASSISTANTS:
         try:
-            checkpoint = open_checkpoint(resolve(small, download=False))
-            _check_match(small, checkpoint, name, model, tokenizer)
+            checkpoint = open_checkpoint(resolve_model(candidate, download=False))
+            _check_assistant_matches(candidate, checkpoint, model_name, model, tokenizer)
         except (CheckpointNotFound, OptionError):
             continue
-        if 2 * _step(checkpoint.dims) <= _step(model.dims):
+        if 2 * _weights_per_step(checkpoint.dims) <= _weights_per_step(model.dims):
             return checkpoint
     return None
 
 
-def _step(dims: Dims) -> int:
+def _weights_per_step(dims: Dims) -> int:
     """Weights that the layers of a decoder read in a step, but for a constant."""
     return dims.n_text_layer * dims.n_text_state**2
 
 
-def _check_match(assistant: str, its: Checkpoint, name: str, model: Checkpoint, tokenizer: Tokenizer) -> None:
+def _check_assistant_matches(
+    assistant: str, checkpoint: Checkpoint, model_name: str, model: Checkpoint, tokenizer: Tokenizer
+) -> None:
     """Refuse an assistant that cannot draft for a model.
 
     Raises
@@ -204,14 +206,14 @@ def _check_match(assistant: str, its: Checkpoint, name: str, model: Checkpoint, 
     OptionError
         If its vocabulary is another, or it takes another log-mel or context.
     """
-    has, needs = its.dims.n_vocab, model.dims.n_vocab
-    if not tokenizer.same_vocabulary(Tokenizer.open(its.vocabulary, has)):
-        others = ", but not the same" if has == needs else ""
-        allowed = f"a model with the {needs} tokens of {name}; {assistant} has {has}{others}"
+    actual, expected = checkpoint.dims.n_vocab, model.dims.n_vocab
+    if not tokenizer.has_same_vocabulary(Tokenizer.from_source(checkpoint.vocabulary, actual)):
+        note = ", but not the same" if actual == expected else ""
+        allowed = f"a model with the {expected} tokens of {model_name}; {assistant} has {actual}{note}"
         raise OptionError("assistant", assistant, allowed)
-    hears = ("n_mels", "n_audio_ctx") if its.has_encoder else ("n_audio_ctx",)
-    for field in (*hears, "n_text_ctx"):
-        has, needs = getattr(its.dims, field), getattr(model.dims, field)
-        if has != needs:
-            allowed = f"a model with {field}={needs}, as {name}; {assistant} has {has}"
+    encoder_fields = ("n_mels", "n_audio_ctx") if checkpoint.has_encoder else ("n_audio_ctx",)
+    for field in (*encoder_fields, "n_text_ctx"):
+        actual, expected = getattr(checkpoint.dims, field), getattr(model.dims, field)
+        if actual != expected:
+            allowed = f"a model with {field}={expected}, as {model_name}; {assistant} has {actual}"
             raise OptionError("assistant", assistant, allowed)

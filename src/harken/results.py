@@ -108,7 +108,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class DroppedSegment:
     """A segment that was decoded and left out of the transcript.
 
     Attributes
@@ -153,7 +153,7 @@ class Transcript:
     duration_s: float
     model: str
     task: str = "transcribe"
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedSegment, ...] = ()
     speech: tuple[tuple[float, float], ...] | None = None
 
     @property

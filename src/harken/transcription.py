@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harken.decoding import DecodeStats
 from harken.results import Segment, Transcript
-from harken.transcribe import Batch, LongForm
+from harken.transcribe import RecordingTranscriber, Scheduler
 
 
 class Transcription:
@@ -16,16 +16,16 @@ class Transcription:
     again behind the last segment.
     """
 
-    def __init__(self, work: LongForm, batch: Batch, model: str) -> None:
-        self._work, self._batch, self._model = work, batch, model
-        self._segments = batch.segments(work)
-        self._done: list[Segment] = []
+    def __init__(self, recording: RecordingTranscriber, scheduler: Scheduler, model: str) -> None:
+        self._recording, self._scheduler, self._model = recording, scheduler, model
+        self._segment_iterator = scheduler.segments(recording)
+        self._decoded_segments: list[Segment] = []
         self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Segment]:
         index = 0
-        while index < len(self._done) or self._decode_one():
-            yield self._done[index]
+        while index < len(self._decoded_segments) or self._decode_one():
+            yield self._decoded_segments[index]
             index += 1
 
     def _decode_one(self) -> bool:
@@ -33,7 +33,7 @@ class Transcription:
         if self._failure:
             raise self._failure
         try:
-            self._done.append(next(self._segments))
+            self._decoded_segments.append(next(self._segment_iterator))
         except StopIteration:
             return False
         except BaseException as failure:
@@ -44,17 +44,17 @@ class Transcription:
     @property
     def language(self) -> str | None:
         """Code of the language; None until the first window has been decoded."""
-        return self._work.language
+        return self._recording.language
 
     @property
     def stats(self) -> DecodeStats:
         """What decoding has cost so far; a pass over windows of several recordings counts for each of them."""
-        return self._work.stats
+        return self._recording.stats
 
     @property
     def batch_stats(self) -> DecodeStats:
         """What decoding has cost so far for all recordings that were given together."""
-        return self._batch.stats
+        return self._scheduler.stats
 
     @property
     def text(self) -> str:
@@ -63,19 +63,19 @@ class Transcription:
 
     def stop(self) -> None:
         """Decode no more than has been decoded."""
-        self._work.stop()
+        self._recording.stop()
 
     def so_far(self) -> Transcript:
         """What has been decoded up to now."""
         return Transcript(
-            segments=(*self._done, *self._work.ready),
-            language=self._work.language or "en",
-            language_probability=self._work.language_probability,
-            duration_s=self._work.duration_s,
+            segments=(*self._decoded_segments, *self._recording.ready_segments),
+            language=self._recording.language or "en",
+            language_probability=self._recording.language_probability,
+            duration_s=self._recording.duration_s,
             model=self._model,
-            task=self._work.options.task,
-            dropped=tuple(self._work.dropped),
-            speech=self._work.speech,
+            task=self._recording.options.task,
+            dropped=tuple(self._recording.dropped),
+            speech=self._recording.speech,
         )
 
     def result(self) -> Transcript:

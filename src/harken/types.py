@@ -12,9 +12,9 @@ FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 WINDOW_S = 30
 WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
 WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
-FRAMES_PER_STEP = 2
+FRAMES_PER_POSITION = 2
 """Mel frames per position of the encoder's output and per step of timestamps: the second convolution's stride."""
-TIMESTAMP_STEP_S = FRAMES_PER_STEP / FRAMES_PER_SECOND
+TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

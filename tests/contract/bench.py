@@ -24,10 +24,10 @@ class Pair:
         assert self.session.lengths == self.expected.lengths
         return self.session.lengths
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Floats:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Floats:
         """Extend both, compare, and return the log-probabilities, shape (P, n_vocab)."""
-        expected = log_probabilities(self.expected.extend(tokens, tail))
-        actual = log_probabilities(self.session.extend(tokens, tail))
+        expected = log_probabilities(self.expected.extend(tokens, last_n))
+        actual = log_probabilities(self.session.extend(tokens, last_n))
         assert actual.shape == expected.shape
         if len(expected):
             assert np.abs(actual - expected).max() <= self.tolerance * expected.std()
@@ -46,9 +46,9 @@ class Pair:
         self.session.rewind(lengths)
         self.expected.rewind(lengths)
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.session.select(rows)
-        self.expected.select(rows)
+    def reorder(self, rows: Sequence[int]) -> None:
+        self.session.reorder(rows)
+        self.expected.reorder(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Bench:
 
     def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False) -> Pair:
         return Pair(
-            self.backend.open(self.features, rows, capacity, attention=attention),
-            self.oracle.open(self.expected, rows, capacity, attention=attention),
+            self.backend.open_session(self.features, rows, capacity, attention=attention),
+            self.oracle.open_session(self.expected, rows, capacity, attention=attention),
             self.tolerance,
         )
 

@@ -33,20 +33,25 @@ def assistant(bench: Bench, graphs: Path) -> Bench:
 
 
 def adopted(bench: Bench, backend: Backend, oracle: Backend) -> Bench:
-    features, expected = backend.adopt(bench.features), oracle.adopt(bench.expected)
+    features, expected = (
+        backend.reuse_encoder_output(bench.features),
+        oracle.reuse_encoder_output(bench.expected),
+    )
     return Bench(bench.name, backend, oracle, features, expected, bench.tolerance)
 
 
 def test_says_that_it_has_no_encoder(assistant: Bench) -> None:
     assert assistant.backend.dims == DIMS.without_encoder()
-    assert assistant.features.audios == AUDIOS
+    assert assistant.features.n_windows == AUDIOS
     with pytest.raises(AssertionError, match="no encoder of its own"):
         assistant.backend.encode(make_mel())
 
 
 def test_hears_what_its_own_encoder_would_hear(assistant: Bench, graphs: Path) -> None:
     whole = make_backend(assistant.name, graphs, make_assistant())
-    own = log_probabilities(whole.open(whole.encode(make_mel()), range(AUDIOS), 48).extend([PROMPT] * AUDIOS))
+    own = log_probabilities(
+        whole.open_session(whole.encode(make_mel()), range(AUDIOS), 48).extend([PROMPT] * AUDIOS)
+    )
     shared = assistant.open(range(AUDIOS)).extend([PROMPT] * AUDIOS)
     np.testing.assert_allclose(shared, own, atol=assistant.tolerance * own.std(), rtol=0)
 
@@ -54,19 +59,19 @@ def test_hears_what_its_own_encoder_would_hear(assistant: Bench, graphs: Path) -
 def test_of_a_whole_model_the_encoder_is_left_alone(bench: Bench, assistant: Bench, graphs: Path) -> None:
     backend = make_backend(bench.name, graphs, make_assistant(), shares_encoder=True)
     assert backend.dims == DIMS.without_encoder()
-    session = backend.open(backend.adopt(bench.features), [2], 48)
+    session = backend.open_session(backend.reuse_encoder_output(bench.features), [2], 48)
     np.testing.assert_array_equal(
         log_probabilities(session.extend([PROMPT])), assistant.open([2]).extend([PROMPT])
     )
 
 
 def test_the_main_model_may_adopt_its_own_features(bench: Bench) -> None:
-    again = bench.backend.open(bench.backend.adopt(bench.features), [3], 48)
+    again = bench.backend.open_session(bench.backend.reuse_encoder_output(bench.features), [3], 48)
     np.testing.assert_array_equal(log_probabilities(again.extend([PROMPT])), bench.open([3]).extend([PROMPT]))
 
 
 def test_features_are_handed_on_from_one_assistant_to_the_next(bench: Bench, assistant: Bench) -> None:
-    back = bench.backend.open(bench.backend.adopt(assistant.features), [1], 48)
+    back = bench.backend.open_session(bench.backend.reuse_encoder_output(assistant.features), [1], 48)
     np.testing.assert_array_equal(log_probabilities(back.extend([PROMPT])), bench.open([1]).extend([PROMPT]))
 
 
@@ -91,16 +96,16 @@ def test_features_outlive_and_outnumber_the_sessions_over_them(bench: Bench, ass
     main, draft = bench.open([0, 1]), assistant.open([0, 1])
     for step in range(3):
         main.extend([PROMPT[step : step + 1]] * 2)
-        draft.extend([PROMPT[step : step + 2]] * 2, tail=2)
+        draft.extend([PROMPT[step : step + 2]] * 2, last_n=2)
         draft.rewind([step + 1] * 2)
 
 
 def test_sessions_are_changed_as_any_others(assistant: Bench) -> None:
     pair = assistant.open([2, 0, 3, 1], attention=True)
-    pair.extend([PROMPT, PROMPT[1:], PROMPT[2:], PROMPT[3:]], tail=3)
-    pair.select([1, 2, 2])
+    pair.extend([PROMPT, PROMPT[1:], PROMPT[2:], PROMPT[3:]], last_n=3)
+    pair.reorder([1, 2, 2])
     pair.rewind([3, len(PROMPT) - 2, 2])
-    pair.extend([[65], [], [66, 67]], tail=2)
-    pair.select([2])
+    pair.extend([[65], [], [66, 67]], last_n=2)
+    pair.reorder([2])
     pair.extend([[68]])
     assert pair.attention(0).shape[1] == 5

@@ -30,7 +30,7 @@ def test_steps_attend_as_one_prefill_does(bench: Bench) -> None:
 
 
 def test_only_as_many_positions_as_the_window_has(bench: Bench) -> None:
-    session = bench.backend.open(bench.backend.encode(make_mel(1)[:, :, :10]), [0], 8, attention=True)
+    session = bench.backend.open_session(bench.backend.encode(make_mel(1)[:, :, :10]), [0], 8, attention=True)
     session.extend([PROMPT[:4]])
     assert session.attention(0).shape == (HEADS, 4, 5)
 
@@ -44,7 +44,7 @@ def test_it_moves_with_the_rows(bench: Bench) -> None:
     pair = bench.open(range(AUDIOS), attention=True)
     pair.extend([PROMPT] * AUDIOS)
     before = [pair.attention(row) for row in range(AUDIOS)]
-    pair.select([2, 2, 0])
+    pair.reorder([2, 2, 0])
     for row, was in enumerate((2, 2, 0)):
         np.testing.assert_array_equal(pair.attention(row), before[was])
     pair.extend([[65], [66, 67], []])
@@ -63,10 +63,10 @@ def test_what_was_rewound_is_forgotten(bench: Bench) -> None:
 def test_hypotheses_of_a_beam(bench: Bench) -> None:
     pair = bench.open([0, 1], attention=True)
     pair.extend([PROMPT] * 2)
-    pair.select([0, 0, 0, 1, 1, 1])
+    pair.reorder([0, 0, 0, 1, 1, 1])
     for step, parents in enumerate([[2, 2, 0, 3, 5, 5], [1, 0, 0, 4, 4, 4], [2, 1, 0, 5, 4, 3]]):
         pair.extend([[65 + 6 * step + row] for row in range(6)])
-        pair.select(parents)
+        pair.reorder(parents)
     for row in range(6):
         pair.attention(row)
 

@@ -28,11 +28,11 @@ def test_says_what_it_is(bench: Bench) -> None:
 def test_windows_are_encoded_alike_alone_and_together(bench: Bench) -> None:
     mel = make_mel()
     together = bench.open(range(AUDIOS)).extend([PROMPT] * AUDIOS)
-    assert bench.features.audios == AUDIOS
+    assert bench.features.n_windows == AUDIOS
     for audio in range(AUDIOS):
         alone = bench.backend.encode(mel[audio : audio + 1])
         assert alone.audios == 1
-        logits = log_probabilities(bench.backend.open(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
+        logits = log_probabilities(bench.backend.open_session(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
         np.testing.assert_allclose(logits[0], together[audio], atol=1e-4 * together.std(), rtol=0)
 
 
@@ -41,8 +41,8 @@ def test_shorter_windows(bench: Bench, frames: int) -> None:
     mel = make_mel()[:, :, :frames]
     features, expected = bench.backend.encode(mel), bench.oracle.encode(mel)
     pair = Pair(
-        bench.backend.open(features, range(AUDIOS), DIMS.n_text_ctx),
-        bench.oracle.open(expected, range(AUDIOS), DIMS.n_text_ctx),
+        bench.backend.open_session(features, range(AUDIOS), DIMS.n_text_ctx),
+        bench.oracle.open_session(expected, range(AUDIOS), DIMS.n_text_ctx),
         bench.tolerance,
     )
     short = pair.extend([PROMPT] * AUDIOS)
@@ -70,11 +70,11 @@ def test_a_prompt_gives_logits_after_its_last_token(bench: Bench) -> None:
 
 
 def test_a_prompt_gives_logits_after_each_token(bench: Bench) -> None:
-    assert len(bench.open([0]).extend([PROMPT], tail=len(PROMPT))) == len(PROMPT)
+    assert len(bench.open([0]).extend([PROMPT], last_n=len(PROMPT))) == len(PROMPT)
 
 
 def test_steps_equal_one_prefill(bench: Bench) -> None:
-    whole = bench.open([1]).extend([PROMPT], tail=len(PROMPT))
+    whole = bench.open([1]).extend([PROMPT], last_n=len(PROMPT))
     steps = bench.open([1])
     for i, token in enumerate(PROMPT):
         np.testing.assert_allclose(steps.extend([[token]])[0], whole[i], atol=2e-5 * whole.std(), rtol=0)
@@ -85,20 +85,20 @@ def test_verifying_drafts(bench: Bench, k: int) -> None:
     pair = bench.open([0, 3])
     pair.extend([PROMPT, PROMPT])
     drafts = [[65, *range(100, 100 + k)], [66, *range(200, 200 + k)]]
-    assert len(pair.extend(drafts, tail=k + 1)) == 2 * (k + 1)
+    assert len(pair.extend(drafts, last_n=k + 1)) == 2 * (k + 1)
 
 
 def test_ragged_rows(bench: Bench) -> None:
     pair = bench.open([2, 0, 1])
-    assert len(pair.extend([PROMPT, PROMPT[:1], PROMPT[:4]], tail=3)) == 3 + 1 + 3
-    assert len(pair.extend([[65], [66, 67, 68, 69], [70, 71]], tail=2)) == 1 + 2 + 2
+    assert len(pair.extend([PROMPT, PROMPT[:1], PROMPT[:4]], last_n=3)) == 3 + 1 + 3
+    assert len(pair.extend([[65], [66, 67, 68, 69], [70, 71]], last_n=2)) == 1 + 2 + 2
     assert pair.lengths == (len(PROMPT) + 1, 5, 6)
 
 
 def test_an_empty_sequence_leaves_its_row_alone(bench: Bench) -> None:
     pair = bench.open([0, 1, 1])
     pair.extend([PROMPT] * 3)
-    assert len(pair.extend([[], [80, 81], []], tail=4)) == 2
+    assert len(pair.extend([[], [80, 81], []], last_n=4)) == 2
     assert len(pair.extend([[82], [], [83]])) == 2
     assert pair.lengths == (len(PROMPT) + 1, len(PROMPT) + 2, len(PROMPT) + 1)
 
@@ -127,7 +127,7 @@ def test_a_backend_serves_several_threads(bench: Bench) -> None:
     mel = make_mel()
 
     def hear(audio: int) -> np.ndarray:
-        session = bench.backend.open(bench.backend.encode(mel[audio : audio + 1]), [0], DIMS.n_text_ctx)
+        session = bench.backend.open_session(bench.backend.encode(mel[audio : audio + 1]), [0], DIMS.n_text_ctx)
         session.extend([PROMPT])
         return np.concatenate([log_probabilities(session.extend([[65 + i]])) for i in range(4)])
 
@@ -139,7 +139,7 @@ def test_a_backend_serves_several_threads(bench: Bench) -> None:
 
 def test_bans_stay_in_the_logits(bench: Bench) -> None:
     session, expected = bench.open([0]).session, bench.open([0])
-    session.extend([PROMPT]).ban([[(0, DIMS.n_vocab - 1)]])
+    session.extend([PROMPT]).suppress_ranges([[(0, DIMS.n_vocab - 1)]])
     expected.extend([PROMPT])
     after = log_probabilities(session.extend([[65]]))
     np.testing.assert_array_equal(after, expected.extend([[65]]))
@@ -151,7 +151,7 @@ def test_rewind_then_other_tokens(bench: Bench, length: int) -> None:
     pair.extend([PROMPT])
     pair.rewind([length])
     assert pair.lengths == (length,)
-    instead = pair.extend([[90, 91]], tail=2)
+    instead = pair.extend([[90, 91]], last_n=2)
     after_all = bench.open([0]).extend([[*PROMPT, 90, 91]])
     assert differ(instead[-1], after_all[0], bench.tolerance)
 
@@ -161,13 +161,13 @@ def test_rows_rewind_each_for_itself(bench: Bench) -> None:
     pair.extend([PROMPT] * 3)
     pair.rewind([len(PROMPT), 2, 0])
     assert pair.lengths == (len(PROMPT), 2, 0)
-    pair.extend([[90], [91, 92], [93]], tail=2)
+    pair.extend([[90], [91, 92], [93]], last_n=2)
 
 
 def test_a_fanned_out_row_rewinds_without_its_siblings(bench: Bench) -> None:
     pair = bench.open([1])
     pair.extend([PROMPT])
-    pair.select([0, 0, 0])
+    pair.reorder([0, 0, 0])
     pair.rewind([len(PROMPT), 1, 3])
     pair.extend([[90], [91, 92], [93]])
     pair.extend([[94], [95], [96]])
@@ -176,7 +176,7 @@ def test_a_fanned_out_row_rewinds_without_its_siblings(bench: Bench) -> None:
 def test_select_reorders(bench: Bench) -> None:
     pair = bench.open([0, 1, 2])
     pair.extend([PROMPT, PROMPT[:3], PROMPT[:5]])
-    pair.select([2, 0, 1])
+    pair.reorder([2, 0, 1])
     assert pair.lengths == (5, len(PROMPT), 3)
     pair.extend([[65], [66], [67]])
 
@@ -184,7 +184,7 @@ def test_select_reorders(bench: Bench) -> None:
 def test_select_fans_out(bench: Bench) -> None:
     pair = bench.open([3])
     pair.extend([PROMPT])
-    pair.select([0] * 5)
+    pair.reorder([0] * 5)
     logits = pair.extend([[65 + row] for row in range(5)])
     assert all(differ(logits[0], logits[row], bench.tolerance) for row in range(1, 5))
     pair.extend([[75]] * 5)
@@ -193,10 +193,10 @@ def test_select_fans_out(bench: Bench) -> None:
 def test_select_replaces_hypotheses_as_a_beam_does(bench: Bench) -> None:
     pair = bench.open([0, 1])
     pair.extend([PROMPT] * 2)
-    pair.select([0, 0, 0, 1, 1, 1])
+    pair.reorder([0, 0, 0, 1, 1, 1])
     for step, parents in enumerate([[2, 2, 0, 3, 5, 5], [1, 0, 0, 4, 4, 4], [2, 1, 0, 5, 4, 3]]):
         pair.extend([[65 + 6 * step + row] for row in range(6)])
-        pair.select(parents)
+        pair.reorder(parents)
     pair.extend([[120 + row] for row in range(6)])
 
 
@@ -204,17 +204,17 @@ def test_select_replaces_hypotheses_as_a_beam_does(bench: Bench) -> None:
 def test_select_drops_windows(bench: Bench, rows: list[int]) -> None:
     pair = bench.open([2, 0, 3, 1])
     pair.extend([PROMPT, PROMPT[1:], PROMPT[2:], PROMPT[3:]])
-    pair.select(rows)
+    pair.reorder(rows)
     pair.extend([[65 + i] for i in range(len(rows))])
     pair.rewind([3] * len(rows))
-    pair.extend([[75 + i, 85] for i in range(len(rows))], tail=2)
+    pair.extend([[75 + i, 85] for i in range(len(rows))], last_n=2)
 
 
 def test_windows_dropped_one_by_one(bench: Bench) -> None:
     pair = bench.open([3, 2, 1, 0])
     pair.extend([PROMPT] * 4)
     for rows in ([0, 1, 3], [2, 0], [1]):
-        pair.select(rows)
+        pair.reorder(rows)
         pair.extend([[65 + row] for row in rows])
 
 
@@ -223,7 +223,7 @@ def test_many_rows_outgrow_the_first_store(bench: Bench) -> None:
     pair.extend([PROMPT] * 5)
     rng = np.random.default_rng(0)
     for _ in range(3):
-        pair.extend([rng.integers(0, 256, 12).tolist() for _ in range(5)], tail=2)
+        pair.extend([rng.integers(0, 256, 12).tolist() for _ in range(5)], last_n=2)
     pair.rewind([len(PROMPT), 40, 20, 0, 10])
     pair.extend([[65 + row] for row in range(5)])
 
@@ -232,7 +232,7 @@ def test_full_to_capacity(bench: Bench) -> None:
     pair = bench.open([0, 1])
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, 256, (2, DIMS.n_text_ctx)).tolist()
-    pair.extend([row[:-1] for row in tokens], tail=DIMS.n_text_ctx)
+    pair.extend([row[:-1] for row in tokens], last_n=DIMS.n_text_ctx)
     pair.extend([row[-1:] for row in tokens])
     assert pair.lengths == (DIMS.n_text_ctx,) * 2
     pair.rewind([DIMS.n_text_ctx - 1, 7])
@@ -243,13 +243,13 @@ def test_a_row_may_be_full_while_others_go_on(bench: Bench) -> None:
     pair = bench.open([0, 1, 2])
     nearly = list(range(DIMS.n_text_ctx - 1))
     pair.extend([nearly, [*nearly, 65], PROMPT])
-    pair.extend([[66], [], [67, 68, 69]], tail=3)
+    pair.extend([[66], [], [67, 68, 69]], last_n=3)
     pair.rewind([DIMS.n_text_ctx - 1] * 2 + [3])
     pair.extend([[70], [71], [72]])
 
 
 def test_more_than_the_capacity_is_refused(bench: Bench) -> None:
-    session = bench.backend.open(bench.features, [0], 4)
+    session = bench.backend.open_session(bench.features, [0], 4)
     with pytest.raises(AssertionError, match="outgrown"):
         session.extend([[65, 66, 67, 68, 69]])
 

@@ -26,7 +26,7 @@ def test_one_window_of_everything_is_the_offline_encoder(bench: Bench) -> None:
     streams = Streams(bench, 2, history=0)
     streams.hear([0, 1], WHOLE, WHOLE, end=True)
     offline = bench.oracle.encode(streams.sounds[:, :, :WHOLE])
-    whole = bench.oracle.open(offline, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, tail=len(PROMPT))
+    whole = bench.oracle.open_session(offline, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, last_n=len(PROMPT))
     close(streams.compare([0, 1]), log_probabilities(whole), bench)
 
 
@@ -45,8 +45,8 @@ def test_without_look_ahead_it_is_the_offline_encoder_under_a_mask_of_blocks(
     keys = np.arange(DIMS.n_audio_ctx)
     visible = (block <= block[:, None]) & (keys >= begins[:, None] - history // 2)
     x = model.stem(streams.sounds[0, :, :WHOLE], make_weights())
-    offline = NumpyFeatures.of([model.attend(x, make_weights(), DIMS, visible)])
-    expected = bench.oracle.open(offline, [0], DIMS.n_text_ctx).extend([PROMPT], tail=len(PROMPT))
+    offline = NumpyFeatures.from_windows([model.encoder_blocks(x, make_weights(), DIMS, visible)])
+    expected = bench.oracle.open_session(offline, [0], DIMS.n_text_ctx).extend([PROMPT], last_n=len(PROMPT))
     close(heard_alone(bench, streams.encoders[0]), log_probabilities(expected), bench)
 
 
@@ -56,7 +56,7 @@ def test_look_ahead_is_heard_until_it_is_heard_again(bench: Bench) -> None:
     for _ in range(4):
         streams.hear([0], 16, 8)
         heard.append(streams.compare([0]))
-    assert streams.encoders[0].kept == 16
+    assert streams.encoders[0].final_positions == 16
     assert streams.encoders[0].positions == 20
     streams.hear([0], 8, 8, end=True)
     streams.compare([0])
@@ -74,7 +74,7 @@ def test_a_window_may_be_nothing_but_look_ahead(bench: Bench) -> None:
     streams.compare([0])
     streams.hear([0], 4, 4)
     streams.compare([0])
-    assert streams.encoders[0].kept == 6
+    assert streams.encoders[0].final_positions == 6
     assert not np.allclose(heard_alone(bench, streams.encoders[0]), before, atol=1e-3)
 
 
@@ -137,13 +137,13 @@ def test_rows_over_windows_of_different_length(bench: Bench) -> None:
         for _ in range(hops):
             streams.hear([stream], 12, 6)
     pair = streams.gather([2, 1, 0], attention=True)
-    pair.extend([PROMPT, PROMPT[:2], PROMPT[:5]], tail=2)
-    pair.extend([[65, 66], [67], []], tail=2)
+    pair.extend([PROMPT, PROMPT[:2], PROMPT[:5]], last_n=2)
+    pair.extend([[65, 66], [67], []], last_n=2)
     for rows in ([0, 1, 2, 2], [3, 1, 0, 0], [0, 0, 1], [2, 0], [1]):
-        pair.select(rows)
+        pair.reorder(rows)
         pair.extend([[70 + row] for row in range(len(rows))])
         pair.rewind([length - 1 + row % 2 for row, length in enumerate(pair.lengths)])
-        pair.extend([[80 + row, 90] for row in range(len(rows))], tail=2)
+        pair.extend([[80 + row, 90] for row in range(len(rows))], last_n=2)
         for row in range(len(rows)):
             pair.attention(row)
 
@@ -181,6 +181,8 @@ def test_a_decoder_alone_adopts_what_a_stream_has_heard(bench: Bench, tmp_path: 
     streams.hear([0, 1], 12, 6)
     streams.hear([1], 12, 6)
     alone = make_backend(bench.name, tmp_path, shares_encoder=True)
-    features = alone.adopt(bench.backend.gather(streams.encoders))
-    heard = log_probabilities(alone.open(features, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, len(PROMPT)))
+    features = alone.reuse_encoder_output(bench.backend.stream_features(streams.encoders))
+    heard = log_probabilities(
+        alone.open_session(features, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, len(PROMPT))
+    )
     close(heard, streams.compare([0, 1]), bench)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streams import PROMPT, Streams
 
 from harken.backends.numpy import encoder, model
-from harken.backends.numpy.encoder import Window
+from harken.backends.numpy.encoder import EncodedChunk
 from harken.backends.numpy.model import Mask, Weights
 from harken.contract import Floats
 from models import DIMS
@@ -58,65 +58,70 @@ def test_random_programs(bench: Bench) -> None:
     follow()
 
 
-def forgets_nothing_of_look_ahead(windows: Sequence[Window]) -> Mask:
+def forgets_nothing_of_look_ahead(windows: Sequence[EncodedChunk]) -> Mask:
     """Keys and values of look-ahead stay in history."""
     return np.ones(sum(window.positions for window in windows), np.bool_)
 
 
-def starts_again(windows: Sequence[Window], weights: Weights) -> Floats:
+def starts_again(windows: Sequence[EncodedChunk], weights: Weights) -> Floats:
     """Positions are counted from the beginning of each window."""
     embedding = weights["encoder.positional_embedding"]
     its = np.concatenate([embedding[: window.positions] for window in windows])
-    right = np.concatenate([embedding[window.first :][: window.positions] for window in windows])
+    right = np.concatenate([embedding[window.first_position :][: window.positions] for window in windows])
     return STEM(windows, weights) - right + its
 
 
-def pads_each_window(windows: Sequence[Window], weights: Weights) -> Floats:
+def pads_each_window(windows: Sequence[EncodedChunk], weights: Weights) -> Floats:
     """Zeros stand before each window, where frames of the one before do."""
     embedding = weights["encoder.positional_embedding"]
     parts = [model.stem(window.mel, weights) for window in windows]
     moved = [
-        x - embedding[: len(x)] + embedding[window.first :][: len(x)]
+        x - embedding[: len(x)] + embedding[window.first_position :][: len(x)]
         for x, window in zip(parts, windows, strict=True)
     ]
     return np.concatenate(moved)
 
 
-def drops_the_frame_behind(windows: Sequence[Window], weights: Weights) -> Floats:
+def drops_the_frame_behind(windows: Sequence[EncodedChunk], weights: Weights) -> Floats:
     """Zeros stand behind each window, where a frame was given for the convolutions."""
-    cut = [Window(window.mel[:, : 2 * window.positions], window.first, window.keep) for window in windows]
+    cut = [
+        EncodedChunk(window.mel[:, : 2 * window.positions], window.first_position, window.final_positions)
+        for window in windows
+    ]
     return STEM(cut, weights)
 
 
-def pads_with_what_convolved_silence_is(windows: Sequence[Window], weights: Weights) -> Floats:
+def pads_with_what_convolved_silence_is(windows: Sequence[EncodedChunk], weights: Weights) -> Floats:
     """The second convolution sees what the first makes of zeros before the stream, where it should see zeros."""
     silence = np.zeros((len(windows[0].mel), 2), np.float32)
     embedding = weights["encoder.positional_embedding"]
     later = {**weights, "encoder.positional_embedding": np.pad(embedding, ((1, 0), (0, 0)))}
-    first = Window(np.concatenate([silence, windows[0].mel], axis=1), 0, windows[0].keep + 1)
-    rest = [Window(window.mel, window.first + 1, window.keep) for window in windows[1:]]
+    first = EncodedChunk(np.concatenate([silence, windows[0].mel], axis=1), 0, windows[0].final_positions + 1)
+    rest = [
+        EncodedChunk(window.mel, window.first_position + 1, window.final_positions) for window in windows[1:]
+    ]
     return STEM([first, *rest], later)[1:]
 
 
-def sees_no_further_than_half(windows: Sequence[Window], history: int) -> Mask:
+def sees_no_further_than_half(windows: Sequence[EncodedChunk], history: int) -> Mask:
     """The history is counted in other units."""
     return VISIBLE(windows, history // 2)
 
 
-def sees_one_more(windows: Sequence[Window], history: int) -> Mask:
+def sees_one_more(windows: Sequence[EncodedChunk], history: int) -> Mask:
     """The history is one position too long."""
     return VISIBLE(windows, history + 1)
 
 
-STEM, VISIBLE = encoder.stem, encoder.visible
+STEM, VISIBLE = encoder.embed_chunks, encoder.attention_mask
 BUGS = {
-    forgets_nothing_of_look_ahead: "final",
-    starts_again: "stem",
-    pads_each_window: "stem",
-    drops_the_frame_behind: "stem",
-    pads_with_what_convolved_silence_is: "stem",
-    sees_no_further_than_half: "visible",
-    sees_one_more: "visible",
+    forgets_nothing_of_look_ahead: "final_position_mask",
+    starts_again: "embed_chunks",
+    pads_each_window: "embed_chunks",
+    drops_the_frame_behind: "embed_chunks",
+    pads_with_what_convolved_silence_is: "embed_chunks",
+    sees_no_further_than_half: "attention_mask",
+    sees_one_more: "attention_mask",
 }
 
 
@@ -133,4 +138,4 @@ def test_bugs_would_be_noticed(
     monkeypatch.setattr(encoder, BUGS[bug], bug)
     pair = replace(right, expected=streams.gather([0]).expected)
     with pytest.raises(AssertionError):
-        pair.extend([PROMPT], tail=len(PROMPT))
+        pair.extend([PROMPT], last_n=len(PROMPT))

@@ -45,21 +45,21 @@ def table(logits: Logits, backend: Backend) -> Floats:
 
 def stepped(backend: Backend, features: Features, audio: int, tokens: Sequence[int]) -> Floats:
     """Log-probabilities after the prompt and each token, one at a time."""
-    session = backend.open(features, [audio], CAPACITY)
+    session = backend.open_session(features, [audio], CAPACITY)
     steps = [session.extend([PROMPT]), *(session.extend([[token]]) for token in tokens)]
     return np.concatenate([table(step, backend) for step in steps])
 
 
 @pytest.mark.parametrize("n", range(2, 17))
 def test_verified_together_as_one_by_one(backend: Backend, features: Features, n: int) -> None:
-    session = backend.open(features, [1], CAPACITY)
+    session = backend.open_session(features, [1], CAPACITY)
     chunks = [PROMPT, *(text(1)[at : at + n] for at in range(0, TEXT, n))]
     together = [table(session.extend([chunk], n if i else 1), backend) for i, chunk in enumerate(chunks)]
     np.testing.assert_array_equal(np.concatenate(together), stepped(backend, features, 1, text(1)))
 
 
 def test_drafts_that_are_rejected_leave_no_trace(backend: Backend, features: Features) -> None:
-    session, tokens, at = backend.open(features, [1], CAPACITY), text(1), 0
+    session, tokens, at = backend.open_session(features, [1], CAPACITY), text(1), 0
     seen = [table(session.extend([PROMPT]), backend)]
     for drafted, accepted in [(5, 2), (3, 3), (8, 1), (1, 1), (6, 5), (4, 0), (7, 7), (16, 9)]:
         draft = [*tokens[at : at + accepted], *text(9, drafted - accepted)]
@@ -71,7 +71,7 @@ def test_drafts_that_are_rejected_leave_no_trace(backend: Backend, features: Fea
 
 def test_windows_together_as_each_alone(backend: Backend, features: Features) -> None:
     counts = np.random.default_rng(0).integers(0, 5, (12, 4))
-    session = backend.open(features, range(4), CAPACITY)
+    session = backend.open_session(features, range(4), CAPACITY)
     seen = [[logits[None]] for logits in table(session.extend([PROMPT] * 4), backend)]
     at = np.zeros(4, int)
     for count in counts:
@@ -85,12 +85,12 @@ def test_windows_together_as_each_alone(backend: Backend, features: Features) ->
 
 
 def test_a_window_that_outlives_the_others(backend: Backend, features: Features) -> None:
-    session, tokens = backend.open(features, range(4), CAPACITY), text(2)
+    session, tokens = backend.open_session(features, range(4), CAPACITY), text(2)
     seen = [table(session.extend([PROMPT] * 4), backend)[2:3]]
     seen.append(table(session.extend([text(0, 2), [], tokens[:3], text(3, 1)], 3), backend)[2:5])
-    session.select([0, 2, 3])
+    session.reorder([0, 2, 3])
     seen.append(table(session.extend([text(0, 1), tokens[3:13], text(3, 4)], 10), backend)[1:11])
-    session.select([1])
+    session.reorder([1])
     seen.append(table(session.extend([tokens[13:14]]), backend))
     seen.append(table(session.extend([tokens[14:30]], 16), backend))
     np.testing.assert_array_equal(np.concatenate(seen), stepped(backend, features, 2, tokens[:30]))
@@ -110,13 +110,13 @@ def test_candidates_of_one_window(backend: Backend, features: Features, ends: bo
 
 def candidates(backend: Backend, features: Features, counts: np.ndarray, *, ends: bool) -> list[Floats]:
     """Log-probabilities of the tokens of each row; where rows end, the first does so after a third of the steps."""
-    session = backend.open(features, [3], CAPACITY)
+    session = backend.open_session(features, [3], CAPACITY)
     session.extend([PROMPT])
-    session.select([0] * CANDIDATES)
+    session.reorder([0] * CANDIDATES)
     rows, seen = list(range(CANDIDATES)), [[np.empty((0, backend.dims.n_vocab), np.float32)] for _ in range(5)]
     for step, count in enumerate(counts):
         if ends and step in (4, 8):
-            session.select(range(1, len(rows)))
+            session.reorder(range(1, len(rows)))
             del rows[0]
         at = [length - len(PROMPT) for length in session.lengths]
         new = [text(row)[start : start + count[row]] for row, start in zip(rows, at, strict=True)]

@@ -48,7 +48,7 @@ class Program(RuleBasedStateMachine):
     @rule(data=st.data())
     def select(self, data: st.DataObject) -> None:
         row = st.integers(0, len(self.pair.lengths) - 1)
-        self.pair.select(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
+        self.pair.reorder(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
 
     @precondition(lambda self: self.attention)
     @rule()

@@ -38,7 +38,7 @@ def test_an_encoder_that_is_shared_is_not_read() -> None:
 def test_what_is_adopted_is_bit_for_bit_what_its_own_encoder_hears() -> None:
     main = make_torch_backend("fp32", DIMS, make_weights())
     assistant = make_torch_backend("fp32", DIMS, make_assistant())
-    own, adopted = assistant.encode(make_mel()), assistant.adopt(main.encode(make_mel()))
+    own, adopted = assistant.encode(make_mel()), assistant.reuse_encoder_output(main.encode(make_mel()))
     np.testing.assert_array_equal(adopted.cross, own.cross)
 
 
@@ -46,8 +46,10 @@ def test_what_is_adopted_is_bit_for_bit_what_its_own_encoder_hears() -> None:
 def test_an_assistant_of_another_precision(heard: str, precision: str) -> None:
     main = make_torch_backend(heard, DIMS, make_weights())
     assistant = make_torch_backend(precision, DIMS, make_assistant(), shares_encoder=True)
-    session = assistant.open(assistant.adopt(main.encode(make_mel())), [1], DIMS.n_text_ctx)
+    session = assistant.open_session(
+        assistant.reuse_encoder_output(main.encode(make_mel())), [1], DIMS.n_text_ctx
+    )
     oracle = NumpyBackend(DIMS, make_assistant())
-    expected = oracle.open(oracle.encode(make_mel()), [1], DIMS.n_text_ctx).extend([PROMPT]).values
+    expected = oracle.open_session(oracle.encode(make_mel()), [1], DIMS.n_text_ctx).extend([PROMPT]).values
     difference = session.extend([PROMPT]).values.numpy() - expected
     assert np.abs(difference).max() <= ENGINES["torch-bf16"].tolerance * expected.std()

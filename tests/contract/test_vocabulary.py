@@ -24,9 +24,11 @@ def part(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Backend:
 @pytest.fixture
 def logits(bench: Bench, part: Backend) -> tuple[Logits, Logits]:
     """Logits of a part, and those of everything with all others banned."""
-    few = part.open(part.adopt(bench.features), [0, 2], 48).extend([PROMPT] * 2, tail=3)
-    all_of_them = bench.backend.open(bench.features, [0, 2], 48).extend([PROMPT] * 2, tail=3)
-    all_of_them.suppress(OTHERS)
+    few = part.open_session(part.reuse_encoder_output(bench.features), [0, 2], 48).extend(
+        [PROMPT] * 2, last_n=3
+    )
+    all_of_them = bench.backend.open_session(bench.features, [0, 2], 48).extend([PROMPT] * 2, last_n=3)
+    all_of_them.suppress_tokens(OTHERS)
     return few, all_of_them
 
 
@@ -61,8 +63,8 @@ def test_probabilities(logits: tuple[Logits, Logits], token: int) -> None:
 def test_what_is_done_to_tokens_that_are_not_there_is_done_to_none(logits: tuple[Logits, Logits]) -> None:
     bonuses = [{int(PART[3]): 2.0, int(OTHERS[3]): 50.0}, {}] * 3
     for each in logits:
-        each.ban([[(0, 100), (700, 701), (900, 5000)]] * 6)
-        each.suppress(np.concatenate([PART[150:160], OTHERS[40:60]]))
+        each.suppress_ranges([[(0, 100), (700, 701), (900, 5000)]] * 6)
+        each.suppress_tokens(np.concatenate([PART[150:160], OTHERS[40:60]]))
         each.bias(bonuses)
         each.prefer_timestamps(TOKENIZER.timestamp_begin)
     few, full = logits
@@ -70,14 +72,17 @@ def test_what_is_done_to_tokens_that_are_not_there_is_done_to_none(logits: tuple
 
 
 def test_prompts_may_hold_any_token(bench: Bench, part: Backend) -> None:
-    one, other = (backend.open(backend.adopt(bench.features), [1], 48) for backend in (part, bench.backend))
+    one, other = (
+        backend.open_session(backend.reuse_encoder_output(bench.features), [1], 48)
+        for backend in (part, bench.backend)
+    )
     for tokens in (OTHERS[:7].tolist(), PART[:2].tolist(), [int(OTHERS[90])]):
         few, full = one.extend([tokens]), other.extend([tokens])
-        full.suppress(OTHERS)
+        full.suppress_tokens(OTHERS)
         same(few.top(9), full.top(9))
 
 
 def test_no_positions(part: Backend, bench: Bench) -> None:
-    nothing = part.open(part.adopt(bench.features), [0], 48).extend([[]])
+    nothing = part.open_session(part.reuse_encoder_output(bench.features), [0], 48).extend([[]])
     assert len(nothing) == 0
     assert nothing.top(2)[0].shape == (0, 2)

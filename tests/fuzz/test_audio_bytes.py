@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from audio_files import KINDS
-from harken.audio import stream
+from harken.audio import stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
@@ -90,7 +90,7 @@ def is_read(data: bytes) -> bool:
     """Decode all there is within the bounds; False if an `AudioError` ended it."""
     started, samples, refusal = time.monotonic(), 0, None
     try:
-        for block in stream(io.BytesIO(data)):
+        for block in stream_audio(io.BytesIO(data)):
             samples += len(block)
             assert np.abs(block).max() <= 1.0, "louder than full scale, or not finite"
     except AudioError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
-from harken.text.alphabet import spell
+from harken.text.alphabet import bytes_to_unicode
 from harken.text.vocabulary import END_OF_TEXT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def record_case(reference: Tokenizer, text: str) -> dict[str, object]:
 
 
 def pack(reference: Tokenizer, path: Path) -> None:
-    tokens = [spell(reference.encoding.decode_single_token_bytes(i)) for i in range(reference.eot)]
+    tokens = [bytes_to_unicode(reference.encoding.decode_single_token_bytes(i)) for i in range(reference.eot)]
     lines = "".join(f"{token}\n" for token in [*tokens, END_OF_TEXT])
     text_filter = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
     path.write_bytes(lzma.compress(lines.encode(), filters=[text_filter]))

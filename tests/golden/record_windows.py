@@ -78,7 +78,7 @@ def other_model(model: str) -> Any:
         its = transformers_model(RANDOM[model], make_weights(model))
         return configured(its, Tokenizer.builtin(RANDOM[model].n_vocab))
     checkpoint = open_checkpoint(model_path(model))
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     return configured(transformers_model(checkpoint.dims, checkpoint.weights), tokenizer)
 
 

@@ -27,7 +27,7 @@ import whisper.version
 from reference_model import reference_model
 from words_inputs import CASES, Case
 
-from harken.audio import load
+from harken.audio import load_audio
 from harken.checkpoints import open_checkpoint
 from real import model_path
 
@@ -68,7 +68,7 @@ def model(name: str) -> whisper.Whisper:
 def transcribe(case: Case) -> list[dict[str, Any]]:
     """Segments that say something; the reference also lists those that it has emptied."""
     result = model(case.model).transcribe(
-        load(case.path),
+        load_audio(case.path),
         language=case.language,
         temperature=0.0,
         fp16=False,

@@ -11,8 +11,8 @@ from decoding_inputs import BEAM_EOT, BEAM_LIMIT, FILTERS, PROMPTS, beam_logits,
 
 from harken.backends.host import HostLogits
 from harken.contract import Backend
-from harken.decoding import Beam, Rules, make_rules
-from harken.decoding.beam import search
+from harken.decoding import Beam, LogitRules, make_logit_rules
+from harken.decoding.beam import beam_search
 from models import DIMS, TOKENIZER, make_mel
 from scripted import ScriptedSession
 
@@ -32,16 +32,16 @@ def test_rules_leave_what_the_filters_of_the_reference_leave(walk: dict) -> None
 @pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
 def test_beam_search_finds_what_the_reference_finds(case: dict) -> None:
     session = ScriptedSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
-    rules = Rules(
+    rules = LogitRules(
         eot=BEAM_EOT,
         timestamp_begin=BEAM_EOT + 1,
         suppressed=np.array([], np.int64),
         first_banned=(),
         timestamps=False,
-        last_initial_timestamp=None,
+        max_initial_timestamp=None,
     )
     beam = Beam(width=case["width"], patience=case["patience"])
-    (found,) = search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
+    (found,) = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
     assert sorted(its.tokens for its in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
     for its in found:
@@ -56,7 +56,7 @@ def test_oracle_computes_what_the_model_of_the_reference_computes(oracle: Backen
     features = oracle.encode(make_mel(len(PROMPTS)))
     np.testing.assert_allclose(features.values[:, ::5, ::8], GOLDEN["model"]["features"], atol=1e-4)
     for audio, (prompt, expected) in enumerate(zip(PROMPTS, GOLDEN["model"]["logits"], strict=True)):
-        logits = oracle.open(features, [audio], DIMS.n_text_ctx).extend([prompt], tail=len(prompt))
+        logits = oracle.open_session(features, [audio], DIMS.n_text_ctx).extend([prompt], last_n=len(prompt))
         np.testing.assert_allclose(logits.values[:, ::97], expected, atol=2e-4)
 
 
@@ -70,8 +70,8 @@ def test_the_reference_still_computes_the_same() -> None:
     assert {**recorded, "model": None} == {**GOLDEN, "model": None}
 
 
-def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> Rules:
-    return make_rules(
+def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> LogitRules:
+    return make_logit_rules(
         TOKENIZER,
         timestamps=timestamps,
         suppress_blank=suppress_blank,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harken.audio import LogMel, load, log_mel, mel_filters, normalize
+from harken.audio import LogMel, load_audio, log_mel, mel_filters, normalize
 from harken.types import WINDOW_SAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def test_the_recording_is_the_one_of_the_golden(golden):
 
 @pytest.mark.parametrize("n_mels", [80, 128])
 def test_offline_equals_the_recorded_reference(golden, n_mels):
-    samples = load(EXAMPLE)
+    samples = load_audio(EXAMPLE)
     padded = log_mel(samples, n_mels, WINDOW_SAMPLES)
     assert padded.shape == (n_mels, 1100 + 3000)
     assert np.abs(padded[:, golden["frames"]] - golden[f"padded_{n_mels}"]).max() < TOLERANCE
@@ -48,7 +48,7 @@ def test_offline_equals_the_recorded_reference(golden, n_mels):
 @pytest.mark.parametrize("n_mels", [80, 128])
 def test_incremental_equals_the_recorded_reference(golden, n_mels):
     mel = LogMel(n_mels)
-    frames = np.concatenate([mel.feed(load(EXAMPLE)), mel.flush()], axis=1)
+    frames = np.concatenate([mel.feed(load_audio(EXAMPLE)), mel.flush()], axis=1)
     content = golden["frames"] < 1100
     difference = normalize(frames, mel.ceiling)[:, golden["frames"][content]]
     assert np.abs(difference - golden[f"padded_{n_mels}"][:, content]).max() < TOLERANCE
@@ -93,6 +93,6 @@ def test_speech_equals_the_reference_live(reference, n_mels):
     if not recordings:
         pytest.skip(f"no recordings in {SPEECH.name}/ beside the repository")
     for path in recordings:
-        samples = load(path)
+        samples = load_audio(path)
         wanted = reference.log_mel_spectrogram(samples, n_mels, WINDOW_SAMPLES).numpy()
         assert np.abs(log_mel(samples, n_mels, WINDOW_SAMPLES) - wanted).max() < TOLERANCE, path.name

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harken.text import LANGUAGES, Tokenizer, TokenKind, resolve
+from harken.text import LANGUAGES, Tokenizer, TokenKind, to_language_code
 
 GOLDEN = json.loads((Path(__file__).parent / "tokenizer.json").read_text(encoding="utf-8"))
 SIZES = [51864, 51865, 51866]
@@ -23,7 +23,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, dict[str, Any]]:
 
 def test_languages_and_aliases() -> None:
     assert list(LANGUAGES.items()) == [tuple(entry) for entry in GOLDEN["languages"]]
-    assert {name: resolve(name) for name in GOLDEN["codes"]} == GOLDEN["codes"]
+    assert {name: to_language_code(name) for name in GOLDEN["codes"]} == GOLDEN["codes"]
 
 
 def test_ids_of_special_and_non_speech_tokens(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
@@ -44,7 +44,7 @@ def test_bytes_of_every_text_token(pair: tuple[Tokenizer, dict[str, Any]]) -> No
 
 def test_name_of_every_special_token(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
     tokenizer, golden = pair
-    names = "".join(map(tokenizer.describe, range(tokenizer.eot, tokenizer.n_vocab)))
+    names = "".join(map(tokenizer.describe_token, range(tokenizer.eot, tokenizer.n_vocab)))
     assert hashlib.sha256(names.encode()).hexdigest() == golden["specials_sha256"]
 
 

@@ -17,16 +17,16 @@ import harken
 from checkpoint_files import write_huggingface, write_openai
 from harken.contract import Logits
 from harken.decoding import (
-    Decoded,
+    DecodingResult,
     Greedy,
-    Rules,
+    LogitRules,
     Window,
     decode,
     language_probabilities,
+    make_logit_rules,
     make_prompt,
-    make_rules,
 )
-from harken.decoding.greedy import Picked, Place, follow
+from harken.decoding.greedy import PickedTokens, RowPosition, generate
 from real import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def test_features_and_logits_are_those_of_the_reference(
     if engine == "numpy":
         np.testing.assert_allclose(features.values[0, ::50, ::3], expected["features"], atol=5e-5)
     tokens = expected["tokens"]
-    logits = its.backend.open(features, [0], its.dims.n_text_ctx).extend([tokens], tail=len(tokens))
+    logits = its.backend.open_session(features, [0], its.dims.n_text_ctx).extend([tokens], last_n=len(tokens))
     np.testing.assert_allclose(logits.values[:, ::1999], expected["logits"], atol=3e-4)
     assert logits.values.argmax(axis=1).tolist() == expected["best"]
 
@@ -116,14 +116,14 @@ def test_window_gives_the_tokens_of_the_references(load: Load, engine: str, name
     assert decoded.no_speech_prob == pytest.approx(golden["openai"]["no_speech_prob"], rel=2e-3)
 
 
-def decode_case(its: harken.Recognizer, case: Case) -> Decoded:
+def decode_case(its: harken.Recognizer, case: Case) -> DecodingResult:
     features = its.backend.encode(window(case.recording, its.dims.n_mels))
     (decoded,), _ = decode(
         its.backend,
         features,
-        [Window(audio=0, prompt=prompt(its, case))],
+        [Window(window_index=0, prompt=prompt(its, case))],
         tokenizer=its.tokenizer,
-        rules=rules(its, case),
+        logit_rules=rules(its, case),
         strategy=case.beam or Greedy(),
     )
     return decoded
@@ -136,12 +136,12 @@ def prompt(its: harken.Recognizer, case: Case) -> tuple[int, ...]:
         language=case.language,
         task=case.task,
         timestamps=case.timestamps,
-        previous=spell(its, case.previous),
+        previous_tokens=spell(its, case.previous),
     )
 
 
-def rules(its: harken.Recognizer, case: Case) -> Rules:
-    return make_rules(its.tokenizer, timestamps=case.timestamps, prefix=spell(its, case.prefix))
+def rules(its: harken.Recognizer, case: Case) -> LogitRules:
+    return make_logit_rules(its.tokenizer, timestamps=case.timestamps, forced_prefix=spell(its, case.prefix))
 
 
 def spell(its: harken.Recognizer, text: str) -> list[int]:
@@ -155,16 +155,18 @@ def test_candidates_of_best_of_are_scored_and_ranked_as_by_the_reference(load: L
     """Random numbers differ from the reference's, so here they are what it drew."""
     its, candidates = load(SAMPLED.model, "onnx"), drawn["candidates"]
     features = its.backend.encode(window(SAMPLED.recording, its.dims.n_mels))
-    session = its.backend.open(features, [0] * BEST_OF, its.dims.n_text_ctx)
+    session = its.backend.open_session(features, [0] * BEST_OF, its.dims.n_text_ctx)
     logits = session.extend([prompt(its, SAMPLED)] * BEST_OF)
 
-    def pick(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
+    def pick(logits: Logits, places: Sequence[RowPosition], compare: bool) -> PickedTokens:
         ids = [[*candidates[row], its.tokenizer.eot][index] for row, index in places]
-        chances = [logits.take([i]).probability(token)[0] for i, token in enumerate(ids)]
-        return Picked(np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32))
+        chances = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(ids)]
+        return PickedTokens(
+            np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32)
+        )
 
     limits = [its.dims.n_text_ctx // 2] * BEST_OF
-    hypotheses = follow(session, logits, rules(its, SAMPLED), pick, limits, lambda step: None)
+    hypotheses = generate(session, logits, rules(its, SAMPLED), pick, limits, lambda step: None)
     assert [list(hypothesis.tokens) for hypothesis in hypotheses] == candidates
     totals = [hypothesis.sum_logprob for hypothesis in hypotheses]
     np.testing.assert_allclose(totals, drawn["totals"], atol=2e-3)

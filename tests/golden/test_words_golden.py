@@ -14,15 +14,15 @@ import pytest
 from words_inputs import Case
 
 import harken
-from harken.audio import stream
-from harken.decoding import Greedy, Window, decode, make_prompt, make_rules
+from harken.audio import stream_audio
+from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.errors import OptionError
 from harken.results import Segment, Word
-from harken.transcribe.alignment import align_decoded, align_text, text_tokens
-from harken.transcribe.segments import Cut, cut
-from harken.transcribe.settle import settle
+from harken.transcribe.alignment import align_decoded, align_tokens, text_tokens
+from harken.transcribe.segments import TokenSegment, split_at_timestamps
+from harken.transcribe.settle import refine_word_boundaries
 from harken.transcribe.windows import MelWindows
-from harken.transcribe.words import TimedWord, align, window_words
+from harken.transcribe.words import WordTiming, align_words, words_by_segment
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
 from real import larger_recognizer, recognizer
 
@@ -56,7 +56,7 @@ class Listening:
     def __init__(self, case: Case, seek: int) -> None:
         self.its = model(case.model)
         backend, self.tokenizer = self.its.backend, self.its.tokenizer
-        windows = MelWindows(stream(case.path), backend.dims.n_mels, WINDOW_FRAMES)
+        windows = MelWindows(stream_audio(case.path), backend.dims.n_mels, WINDOW_FRAMES)
         mel, self.frames = windows.window(seek, None)
         self.features = backend.encode(mel)
         prompt = make_prompt(
@@ -65,17 +65,19 @@ class Listening:
         (decoded,), _ = decode(
             backend,
             self.features,
-            [Window(audio=0, prompt=prompt)],
+            [Window(window_index=0, prompt=prompt)],
             tokenizer=self.tokenizer,
-            rules=make_rules(self.tokenizer, timestamps=True),
+            logit_rules=make_logit_rules(self.tokenizer, timestamps=True),
             strategy=Greedy(),
             attention=True,
         )
         self.hypothesis = decoded.hypothesis
         self.steps = self.frames // 2
-        self.cuts, _ = cut(self.hypothesis.tokens, self.tokenizer.timestamp_begin, self.frames / 2)
+        self.cuts, _ = split_at_timestamps(
+            self.hypothesis.tokens, self.tokenizer.timestamp_begin, self.frames / 2
+        )
 
-    def segment(self, seek: int, cut: Cut, words: list[TimedWord]) -> Segment:
+    def segment(self, seek: int, cut: TokenSegment, words: list[WordTiming]) -> Segment:
         def time_s(step: float) -> float:
             return seek / FRAMES_PER_SECOND + step * STEP_S
 
@@ -106,7 +108,7 @@ def test_float32_hears_every_word_when_the_reference_does(recorded: dict[str, An
     for seek, segments in groupby(recorded["segments"], key=lambda segment: segment["seek"]):
         expected = list(segments)
         window = Listening(case, seek)
-        alignment = align_text(
+        alignment = align_tokens(
             window.its.backend,
             window.features,
             0,
@@ -115,10 +117,10 @@ def test_float32_hears_every_word_when_the_reference_does(recorded: dict[str, An
             window.steps,
             language=case.language,
         )
-        words, usual = window_words(window.cuts, alignment, window.tokenizer, language=case.language)
-        found, last_s = settle(
+        words, usual = words_by_segment(window.cuts, alignment, window.tokenizer, language=case.language)
+        found, last_s = refine_word_boundaries(
             [window.segment(seek, *pair) for pair in zip(window.cuts, words, strict=True)],
-            usual_s=usual * STEP_S,
+            median_duration_s=usual * STEP_S,
             last_speech_s=last_s,
         )
         found = [segment for segment in found if segment.words and segment.start_s < segment.end_s]
@@ -138,20 +140,22 @@ def test_a_known_text_is_aligned_as_its_transcript_is() -> None:
     window = example()
     tokens = text_tokens(window.cuts, window.tokenizer)
     backend, tokenizer = window.its.backend, window.tokenizer
-    expected = align_text(backend, window.features, 0, tokens, tokenizer, window.steps, language="en")
+    expected = align_tokens(backend, window.features, 0, tokens, tokenizer, window.steps, language="en")
     text = tokenizer.decode(tokens)
-    words = align(backend, window.features, f" {text}\n", tokenizer, window.steps, language="en")
+    words = align_words(backend, window.features, f" {text}\n", tokenizer, window.steps, language="en")
     assert "".join(word.text for word in words) == text
     assert [word.start for word in words] == expected.bounds[:-1].tolist()  # each word of it is one token
     assert words[-1].end == expected.bounds[-1]
-    assert align(backend, window.features, " ", tokenizer, window.steps, language="en") == []
+    assert align_words(backend, window.features, " ", tokenizer, window.steps, language="en") == []
 
 
 @pytest.mark.real
 def test_a_text_that_does_not_fit_is_refused() -> None:
     window = example()
     with pytest.raises(OptionError, match="text='600 tokens': allowed is at most 445 tokens for one window"):
-        align(window.its.backend, window.features, " no" * 600, window.tokenizer, window.steps, language="en")
+        align_words(
+            window.its.backend, window.features, " no" * 600, window.tokenizer, window.steps, language="en"
+        )
 
 
 @pytest.mark.real
@@ -159,7 +163,7 @@ def test_the_decode_itself_knows_when_words_are_spoken() -> None:
     window = example()
     backend, tokenizer = window.its.backend, window.tokenizer
     found = align_decoded(window.hypothesis, window.cuts, tokenizer, window.steps)
-    again = align_text(backend, window.features, 0, found.tokens, tokenizer, window.steps, language="en")
+    again = align_tokens(backend, window.features, 0, found.tokens, tokenizer, window.steps, language="en")
     assert found.tokens == text_tokens(window.cuts, tokenizer)
     apart_s = np.abs(found.bounds - again.bounds) * STEP_S
     assert np.median(apart_s) <= TOLERANCE_S
@@ -171,6 +175,6 @@ def test_the_decode_itself_knows_when_words_are_spoken() -> None:
 @pytest.mark.real
 def test_nothing_said_is_no_words() -> None:
     window = example()
-    empty = [Cut(start=0, end=4, tokens=window.cuts[0].tokens[:1])]
+    empty = [TokenSegment(start=0, end=4, tokens=window.cuts[0].tokens[:1])]
     alignment = align_decoded(window.hypothesis, empty, window.tokenizer, window.steps)
-    assert window_words(empty, alignment, window.tokenizer, language="en") == ([[]], 0.0)
+    assert words_by_segment(empty, alignment, window.tokenizer, language="en") == ([[]], 0.0)

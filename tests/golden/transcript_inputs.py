@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harken.audio import load
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
 from real import SHARED
@@ -118,7 +118,7 @@ def digest(recording: str) -> str:
 
 def samples(recording: str) -> Floats:
     """Mono at 16 kHz: "jfk" is the example, "long" is made of it, the others are `SHARED_FILES`."""
-    pieces = [load(path) for path in files(recording)]
+    pieces = [load_audio(path) for path in files(recording)]
     if recording == "long":
         return longer(pieces[0])
     return np.concatenate([part for piece in pieces for part in (piece, PAUSE)][:-1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio import load
+from harken.audio import load_audio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 CHUNK, CONTEXT = 512, 64
@@ -24,8 +24,8 @@ def _tones() -> Floats:
 
 
 INPUTS: dict[str, Callable[[], Floats]] = {
-    "jfk": lambda: load(EXAMPLE),
-    "jfk_quiet": lambda: load(EXAMPLE)[40000:100000] * np.float32(0.003),
+    "jfk": lambda: load_audio(EXAMPLE),
+    "jfk_quiet": lambda: load_audio(EXAMPLE)[40000:100000] * np.float32(0.003),
     "tones": _tones,
     "silence": lambda: np.zeros(16000, np.float32),
 }

@@ -13,7 +13,7 @@ import numpy as np
 from transcript_inputs import files
 
 from checkpoint_files import random_weights
-from harken.audio import load, log_mel
+from harken.audio import load_audio, log_mel
 from harken.contract import Floats
 from harken.decoding import Beam
 from harken.text import Tokenizer
@@ -126,7 +126,7 @@ def make_weights(model: str) -> dict[str, Floats]:
 
 def sound(recording: str) -> Floats:
     """The first 30 s, with digital silence behind the end."""
-    heard = load(files(recording)[0])[:WINDOW_SAMPLES]
+    heard = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
     return np.pad(heard, (0, WINDOW_SAMPLES - len(heard)))
 
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from harken.contract import Backend, Features, Logits, Session
 from harken.decoding import (
     Beam,
-    Decoded,
     DecodeStats,
+    DecodingResult,
     Greedy,
-    Rules,
+    LogitRules,
     Sample,
     Step,
     Strategy,
     Window,
     decode,
     language_probabilities,
+    make_logit_rules,
     make_prompt,
-    make_rules,
 )
 from models import AUDIOS, DIMS, TOKENIZER, make_mel
 
@@ -37,9 +37,9 @@ TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500
 LIMIT = DIMS.n_text_ctx // 2
 
 
-def rules_over(kept: Sequence[int], *, timestamps: bool) -> Rules:
+def rules_over(kept: Sequence[int], *, timestamps: bool) -> LogitRules:
     never = sorted(set(range(DIMS.n_vocab)) - set(kept))
-    return make_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never)
+    return make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never)
 
 
 RULES = {
@@ -65,14 +65,16 @@ def windows(draw: st.DrawFn, timestamps: bool) -> Window:
         language=draw(st.sampled_from(["en", "de", "jw"])),
         task=draw(st.sampled_from(["transcribe", "translate"])),
         timestamps=timestamps,
-        carried=draw(st.lists(TOKEN, max_size=3)),
-        previous=draw(st.lists(TOKEN, max_size=12)),
+        initial_prompt_tokens=draw(st.lists(TOKEN, max_size=3)),
+        previous_tokens=draw(st.lists(TOKEN, max_size=12)),
     )
-    return Window(audio=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7))
+    return Window(
+        window_index=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
+    )
 
 
 @st.composite
-def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], Rules]:
+def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules]:
     timestamps = draw(st.booleans())
     return draw(st.lists(windows(timestamps), min_size=1, max_size=most)), RULES[timestamps]
 
@@ -83,24 +85,26 @@ def features(oracle: Backend) -> Features:
 
 
 @pytest.fixture(scope="module")
-def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[Decoded], DecodeStats]]:
+def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
     """Decode on the oracle."""
 
     def call(
-        batch: Sequence[Window], rules: Rules, strategy: Strategy, **more: object
-    ) -> tuple[list[Decoded], DecodeStats]:
-        return decode(oracle, features, batch, tokenizer=TOKENIZER, rules=rules, strategy=strategy, **more)
+        batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **more: object
+    ) -> tuple[list[DecodingResult], DecodeStats]:
+        return decode(
+            oracle, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **more
+        )
 
     return call
 
 
-Run = Callable[..., tuple[list[Decoded], DecodeStats]]
+Run = Callable[..., tuple[list[DecodingResult], DecodeStats]]
 few = settings(max_examples=8)
 
 
 @few
 @given(batch=batches())
-def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], Rules]) -> None:
+def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     assert run(*batch, Beam(width=1))[0] == run(*batch, Greedy())[0]
 
 
@@ -108,7 +112,7 @@ def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], Rules]) ->
 @few
 @given(batch=batches())
 def test_a_batch_equals_its_windows_alone(
-    run: Run, batch: tuple[list[Window], Rules], strategy: Strategy
+    run: Run, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
     every, rules = batch
     together, _ = run(every, rules, strategy)
@@ -117,7 +121,7 @@ def test_a_batch_equals_its_windows_alone(
 
 @few
 @given(batch=batches())
-def test_samples_are_reproducible(run: Run, batch: tuple[list[Window], Rules]) -> None:
+def test_samples_are_reproducible(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     strategy = Sample(temperature=1.0, best_of=2)
     assert run(*batch, strategy) == run(*batch, strategy)
 
@@ -154,7 +158,7 @@ def test_a_low_temperature_is_nearly_greedy(run: Run) -> None:
 @few
 @given(batch=batches(most=2))
 def test_the_sample_with_the_highest_score_is_kept(
-    run: Run, batch: tuple[list[Window], Rules], penalty: float | None
+    run: Run, batch: tuple[list[Window], LogitRules], penalty: float | None
 ) -> None:
     n = 4
     rows: dict[int, list[Step]] = {}
@@ -180,14 +184,14 @@ def score(steps: list[Step], penalty: float | None) -> float:
 def test_the_engine_decodes_as_the_oracle_does(
     run: Run,
     open_backend: Callable[[str], Backend],
-    batch: tuple[list[Window], Rules],
+    batch: tuple[list[Window], LogitRules],
     strategy: Strategy,
 ) -> None:
     engine = open_backend("onnx-fp32")
     every, rules = batch
     expected, _ = run(every, rules, strategy)
     found, _ = decode(
-        engine, engine.encode(make_mel()), every, tokenizer=TOKENIZER, rules=rules, strategy=strategy
+        engine, engine.encode(make_mel()), every, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy
     )
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.hypothesis.tokens == theirs.hypothesis.tokens
@@ -202,10 +206,10 @@ def test_reading_in_pieces_equals_reading_at_once(
 ) -> None:
     engine = open_backend("onnx-fp32")
     features = engine.encode(make_mel(1))
-    whole = engine.open(features, [0], DIMS.n_text_ctx).extend([tokens], tail=len(tokens))
-    pieces = engine.open(features, [0], DIMS.n_text_ctx)
+    whole = engine.open_session(features, [0], DIMS.n_text_ctx).extend([tokens], last_n=len(tokens))
+    pieces = engine.open_session(features, [0], DIMS.n_text_ctx)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
-    parts = [pieces.extend([tokens[a:b]], tail=len(tokens)) for a, b in pairwise(bounds)]
+    parts = [pieces.extend([tokens[a:b]], last_n=len(tokens)) for a, b in pairwise(bounds)]
     for probe in (0, EOT, TEXT[3], DIMS.n_vocab - 1):
         together = np.concatenate([part.probability(probe) for part in parts])
         np.testing.assert_allclose(together, whole.probability(probe), rtol=1e-4, atol=1e-9)
@@ -215,14 +219,14 @@ def test_reading_in_pieces_equals_reading_at_once(
 @few
 @given(batch=batches(most=1))
 def test_verifying_all_tokens_at_once_gives_their_probabilities(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], Rules], strategy: Strategy
+    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
     """What was chosen token by token, read in one go under the rules of each prefix, as a draft is."""
     (window,), rules = batch
     ((its,), _) = run([window], rules, strategy)
     tokens = [*its.hypothesis.tokens, EOT][: len(its.hypothesis.logprobs)]
-    session = oracle.open(features, [window.audio], DIMS.n_text_ctx)
-    logits = session.extend([[*window.prompt, *tokens[:-1]]], tail=len(tokens))
+    session = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx)
+    logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
     rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
     ids, logprobs = logits.top(DIMS.n_vocab)
     table = np.empty_like(logprobs)
@@ -263,7 +267,7 @@ def test_without_an_end_every_text_has_the_length_of_its_limit(
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
     prompt = (TOKENIZER.sot_prev, *TEXT[:1] * (DIMS.n_text_ctx - 4), *TOKENIZER.sot_sequence("en"))
-    (its,), _ = run([Window(audio=0, prompt=prompt)], ENDLESS, strategy)
+    (its,), _ = run([Window(window_index=0, prompt=prompt)], ENDLESS, strategy)
     assert len(prompt) == DIMS.n_text_ctx
     assert len(its.hypothesis.tokens) == 1
 
@@ -271,19 +275,19 @@ def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
 @few
 @given(batch=batches(), strategy=st.sampled_from(STRATEGIES))
 def test_no_speech_is_read_behind_the_start_before_any_rule(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], Rules], strategy: Strategy
+    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
     every, rules = batch
     assert TOKENIZER.no_speech in rules.suppressed
     for window, its in zip(every, run(every, rules, strategy)[0], strict=True):
         heard = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
-        logits = oracle.open(features, [window.audio], DIMS.n_text_ctx).extend([heard])
+        logits = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx).extend([heard])
         assert its.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
 
 
 @few
 @given(batch=batches())
-def test_text_and_its_measures(run: Run, batch: tuple[list[Window], Rules]) -> None:
+def test_text_and_its_measures(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     for its in run(*batch, Greedy())[0]:
         data = its.text.encode()
         assert its.text == TOKENIZER.decode(its.hypothesis.tokens).strip()
@@ -293,7 +297,7 @@ def test_text_and_its_measures(run: Run, batch: tuple[list[Window], Rules]) -> N
 
 @few
 @given(batch=batches())
-def test_stats_of_greedy(run: Run, batch: tuple[list[Window], Rules]) -> None:
+def test_stats_of_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     every, rules = batch
     found, stats = run(every, rules, Greedy())
     lengths = [len(its.hypothesis.logprobs) for its in found]
@@ -307,7 +311,7 @@ def test_stats_of_greedy(run: Run, batch: tuple[list[Window], Rules]) -> None:
 
 @few
 @given(batch=batches())
-def test_steps_tell_the_tokens(run: Run, batch: tuple[list[Window], Rules]) -> None:
+def test_steps_tell_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     steps: list[Step] = []
     found, _ = run(*batch, Greedy(), observe=steps.append)
     for row, its in enumerate(found):
@@ -323,10 +327,10 @@ class Counted:
     def __init__(self, backend: Backend) -> None:
         self.dims, self._backend, self.forwards = backend.dims, backend, 0
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
-        session = self._backend.open(features, rows, capacity, attention=attention)
+        session = self._backend.open_session(features, row_windows, capacity, attention=attention)
         extend = session.extend
 
         def counted(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
@@ -351,7 +355,7 @@ def test_an_observer_that_raises_stops_within_one_step(
     with pytest.raises(KeyboardInterrupt):
         decode(
             backend, features, [plain_window(), plain_window()],
-            tokenizer=TOKENIZER, rules=ENDLESS, strategy=strategy, observe=observe,
+            tokenizer=TOKENIZER, logit_rules=ENDLESS, strategy=strategy, observe=observe,
         )  # fmt: skip
     assert backend.forwards == stop + 1
 
@@ -361,7 +365,7 @@ def test_languages(oracle: Backend, features: Features) -> None:
     assert len(every) == AUDIOS
     ids = list(TOKENIZER.language_tokens.values())
     for audio, found in enumerate(every):
-        logits = oracle.open(features, [audio], 1).extend([[TOKENIZER.sot]])
+        logits = oracle.open_session(features, [audio], 1).extend([[TOKENIZER.sot]])
         weights = np.array([logits.probability(token)[0] for token in ids])
         expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
         assert found == pytest.approx(expected, rel=1e-4)
@@ -375,4 +379,4 @@ def test_an_english_only_vocabulary_knows_one_language(oracle: Backend, features
 
 
 def plain_window() -> Window:
-    return Window(audio=0, prompt=TOKENIZER.sot_sequence("en"))
+    return Window(window_index=0, prompt=TOKENIZER.sot_sequence("en"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.contract import Backend
-from harken.decoding import Beam, Greedy, Rules, Sample, Strategy, Window, decode, make_rules
+from harken.decoding import Beam, Greedy, LogitRules, Sample, Strategy, Window, decode, make_logit_rules
 from models import AUDIOS, DIMS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot
@@ -21,9 +21,9 @@ STRATEGIES = [
 ]
 
 
-def rules_over(kept: list[int]) -> Rules:
+def rules_over(kept: list[int]) -> LogitRules:
     never = sorted(set(range(DIMS.n_vocab)) - set(kept))
-    return make_rules(TOKENIZER, timestamps=False, suppress_tokens=never)
+    return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=never)
 
 
 RULES = {"some end": rules_over([*TEXT, EOT]), "none end": rules_over(TEXT)}
@@ -33,7 +33,9 @@ RULES = {"some end": rules_over([*TEXT, EOT]), "none end": rules_over(TEXT)}
 def windows(draw: st.DrawFn) -> Window:
     previous = draw(st.lists(st.sampled_from(TEXT), max_size=12))
     return Window(
-        audio=draw(st.integers(0, AUDIOS - 1)), prompt=(*previous, *TOKENIZER.sot_sequence("en")), seed=(3,)
+        window_index=draw(st.integers(0, AUDIOS - 1)),
+        prompt=(*previous, *TOKENIZER.sot_sequence("en")),
+        seed=(3,),
     )
 
 
@@ -48,12 +50,18 @@ def test_a_decode_tells_what_each_token_was_chosen_by(
     backend: Backend = open_backend(name)
     features = backend.encode(make_mel())
     found, _ = decode(
-        backend, features, batch, tokenizer=TOKENIZER, rules=RULES[rules], strategy=strategy, attention=True
+        backend,
+        features,
+        batch,
+        tokenizer=TOKENIZER,
+        logit_rules=RULES[rules],
+        strategy=strategy,
+        attention=True,
     )
     for window, its in zip(batch, found, strict=True):
         hypothesis = its.hypothesis
         assert hypothesis.attention is not None
-        reading = backend.open(features, [window.audio], DIMS.n_text_ctx, attention=True)
+        reading = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
         chosen = len(hypothesis.logprobs)
         reading.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + chosen - 1]])
         expected = reading.attention(0)[:, len(window.prompt) - 1 :]
@@ -64,14 +72,14 @@ def test_a_decode_tells_what_each_token_was_chosen_by(
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_it_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
     features = oracle.encode(make_mel())
-    batch = [Window(audio=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(AUDIOS)]
+    batch = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(AUDIOS)]
     plain, listening = (
         decode(
             oracle,
             features,
             batch,
             tokenizer=TOKENIZER,
-            rules=RULES["some end"],
+            logit_rules=RULES["some end"],
             strategy=strategy,
             attention=on,
         )

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from drafting import eager_pace
 from harken.api import Recognizer
 from harken.contract import Backend
-from harken.decoding import Speculator
+from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
-from harken.streaming.finals import Finals, Utterance
-from harken.transcribe import Hearing, TranscribeOptions
+from harken.streaming.finals import FinalPass, FinalRequest
+from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER
 
@@ -123,14 +123,14 @@ def test_finals_are_what_transcription_says(
     plain = [recognizer.transcribe(samples, options).result().segments for samples in many]
     rng = np.random.default_rng(seed)
     utterances = [
-        Utterance(samples=samples, start_s=start_s, previous=recalled(its, segments, rng))
+        FinalRequest(samples=samples, start_s=start_s, draft_tokens=recalled(its, segments, rng))
         for samples, start_s, its, segments in zip(many, starts_s, how, plain, strict=False)
     ]
-    speculator = Speculator(float)
-    speculator.greedy.pace, speculator.sampling.pace = eager_pace(), eager_pace()
+    speculator = SpeculativeDecoder(float)
+    speculator.greedy.controller, speculator.sampling.controller = eager_pace(), eager_pace()
     for drafting in (speculator, None):
-        hearing = Hearing(recognizer.backend, TOKENIZER, options, drafting)
-        finals = Finals(hearing, size).hear(utterances)
+        hearing = WindowDecoder(recognizer.backend, TOKENIZER, options, drafting)
+        finals = FinalPass(hearing, size).transcribe(utterances)
         assert [said(its) for its in finals] == [
             shifted(segments, start_s) for segments, start_s in zip(plain, starts_s, strict=False)
         ]

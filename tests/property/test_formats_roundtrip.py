@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, as_json, from_json, render
-from harken.results import Attempt, Dropped, Segment, Transcript, Word
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
 Cue = tuple[int, int, str]  # start and end in milliseconds, text
 
@@ -118,7 +118,7 @@ transcripts = st.builds(
     duration_s=st.floats(0, 1e6),
     model=texts,
     task=st.sampled_from(["transcribe", "translate"]),
-    dropped=st.lists(st.builds(Dropped, segment=segments, reason=texts), max_size=2).map(tuple),
+    dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
     speech=st.none() | st.lists(st.tuples(probabilities, probabilities), max_size=2).map(tuple),
 )
 few = st.none() | st.integers(1, 20)

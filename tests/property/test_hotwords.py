@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from harken.backends.host import HostLogits
 from harken.contract import Backend
-from harken.decoding import Greedy, Window, decode, make_rules
-from harken.decoding.bias import make_bias
+from harken.decoding import Greedy, Window, decode, make_logit_rules
+from harken.decoding.bias import make_hotword_bias
 from models import DIMS, TOKENIZER, make_mel
 
 BEGIN = TOKENIZER.timestamp_begin
@@ -25,7 +25,7 @@ hotwords = st.lists(st.text("aeinrt é", max_size=8), min_size=1, max_size=4)
 
 @given(every=st.lists(prefixes, min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_every_position_has_the_bonuses_of_its_own_prefix(every: list[list[int]], seed: int) -> None:
-    rules = make_rules(TOKENIZER, timestamps=True, hotwords=HOTWORDS)
+    rules = make_logit_rules(TOKENIZER, timestamps=True, hotwords=HOTWORDS)
     table = np.random.default_rng(seed).standard_normal((len(every), TOKENIZER.n_vocab), np.float32)
     together = HostLogits(table.copy())
     rules.apply(together, every)
@@ -37,7 +37,7 @@ def test_every_position_has_the_bonuses_of_its_own_prefix(every: list[list[int]]
 
 @given(words=hotwords, prefix=prefixes)
 def test_bonuses_are_never_negative_nor_more_than_the_whole(words: list[str], prefix: list[int]) -> None:
-    bias = make_bias(TOKENIZER, words)
+    bias = make_hotword_bias(TOKENIZER, words)
     if bias is None:
         assert not "".join(words).split()
         return
@@ -48,7 +48,7 @@ def test_bonuses_are_never_negative_nor_more_than_the_whole(words: list[str], pr
 
 @given(words=hotwords, before=prefixes, upto=st.integers(1, 8))
 def test_along_a_hotword_every_token_gets_a_bonus(words: list[str], before: list[int], upto: int) -> None:
-    bias = make_bias(TOKENIZER, words)
+    bias = make_hotword_bias(TOKENIZER, words)
     for word in words:
         spelled = TOKENIZER.encode(" " + " ".join(word.split()))
         if bias is None or len(spelled) <= upto:
@@ -61,15 +61,17 @@ def test_along_a_hotword_every_token_gets_a_bonus(words: list[str], before: list
 def test_checking_a_draft_at_once_equals_single_steps(oracle: Backend, audio: int, timestamps: bool) -> None:
     features = oracle.encode(make_mel())
     never = sorted(set(range(TOKENIZER.n_vocab)) - {*TEXT, *TIMES, TOKENIZER.eot})
-    rules = make_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never, hotwords=HOTWORDS)
+    rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never, hotwords=HOTWORDS)
     prompt = TOKENIZER.sot_sequence("en", timestamps=timestamps)
     (its,), _ = decode(
-        oracle, features, [Window(audio=audio, prompt=prompt)],
-        tokenizer=TOKENIZER, rules=rules, strategy=Greedy(),
+        oracle, features, [Window(window_index=audio, prompt=prompt)],
+        tokenizer=TOKENIZER, logit_rules=rules, strategy=Greedy(),
     )  # fmt: skip
     tokens = [*its.hypothesis.tokens, TOKENIZER.eot][: len(its.hypothesis.logprobs)]
     drafts: Sequence[Sequence[int]] = [tokens[:i] for i in range(len(tokens))]
-    logits = oracle.open(features, [audio], DIMS.n_text_ctx).extend([[*prompt, *tokens[:-1]]], tail=len(tokens))
+    logits = oracle.open_session(features, [audio], DIMS.n_text_ctx).extend(
+        [[*prompt, *tokens[:-1]]], last_n=len(tokens)
+    )
     rules.apply(logits, drafts)
     ids, logprobs = logits.top(1)
     assert ids[:, 0].tolist() == tokens

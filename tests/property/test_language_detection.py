@@ -50,7 +50,7 @@ def test_a_session_in_work_is_left_alone(open_backend: Callable[[str], Backend],
     prompt = TOKENIZER.sot_sequence("de")
 
     def decode(detect: bool) -> np.ndarray:
-        session = backend.open(features, [1, 0], DIMS.n_text_ctx)
+        session = backend.open_session(features, [1, 0], DIMS.n_text_ctx)
         session.extend([[*prompt, 97], prompt])
         if detect:
             language_probabilities(backend, features, TOKENIZER)

@@ -87,10 +87,10 @@ settings_of_streams = st.fixed_dictionaries(
         "hallucination_threshold": st.sampled_from([None, 0.5]),
     },
     optional={
-        "hop": st.sampled_from([26, 70]),
-        "hold": st.sampled_from([0, 30, 151]),
-        "agreement": st.integers(1, 3),
-        "window": st.sampled_from([80, 240]),
+        "hop_frames": st.sampled_from([26, 70]),
+        "commit_delay_frames": st.sampled_from([0, 30, 151]),
+        "local_agreement": st.integers(1, 3),
+        "window_frames": st.sampled_from([80, 240]),
     },
 )
 places = st.lists(st.integers(0, 400_000), max_size=12)
@@ -274,7 +274,7 @@ def check_together(
     *,
     exactly: bool = True,
 ) -> None:
-    sessions = recognizer.streams(3, clock=float, **its)
+    sessions = recognizer.stream_many(3, clock=float, **its)
     for found, samples in zip(together(sessions, many, order), many, strict=True):
         alone = live(recognizer.stream(clock=float, **its), samples)
         assert text(found) == text(alone)

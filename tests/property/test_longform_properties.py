@@ -66,7 +66,7 @@ def test_segments_follow_one_another_inside_the_recording(
 ) -> None:
     told: list[tuple[float, bool]] = []
     transcript = recognizer.transcribe(
-        samples, **options, progress=lambda done_s, finished: told.append((done_s, finished))
+        samples, **options, on_progress=lambda done_s, finished: told.append((done_s, finished))
     ).result()
     times = [time for its in transcript.segments for time in (its.start_s, its.end_s)]
     assert times == sorted(times)
@@ -142,8 +142,8 @@ def test_cancelling_takes_one_step(recognizer: Recognizer, options: dict[str, An
             samples,
             language="en",
             vad=False,
-            observe=seen.append,
-            cancelled=lambda most=most, seen=seen: len(seen) == most,
+            on_token=seen.append,
+            is_cancelled=lambda most=most, seen=seen: len(seen) == most,
             **options,
         )
         with pytest.raises(Cancelled):

@@ -16,17 +16,17 @@ from harken.backends.numpy import NumpyBackend
 from harken.contract import Backend, Features, Floats
 from harken.decoding import (
     Greedy,
-    Growing,
-    Grown,
-    Rules,
+    LogitRules,
+    PartialHypothesis,
+    PartialWindow,
     Window,
     decode,
-    decode_growing,
+    decode_partial,
+    make_logit_rules,
     make_prompt,
-    make_rules,
     moving,
 )
-from harken.decoding.listening import listening
+from harken.decoding.listening import alignment_matrix
 from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
 
 EOT = TOKENIZER.eot
@@ -49,10 +49,10 @@ def model(seed: int) -> tuple[Backend, Features]:
     return backend, backend.encode(make_mel(seed=seed))
 
 
-def make_rulings(kept: Sequence[int], prefix: Sequence[int] = ()) -> Rules:
+def make_rulings(kept: Sequence[int], prefix: Sequence[int] = ()) -> LogitRules:
     never = sorted(set(range(DIMS.n_vocab)) - {*kept})
-    return make_rules(
-        TOKENIZER, timestamps=False, suppress_tokens=never, prefix=prefix, hotwords=("Ron", "sienna tae")
+    return make_logit_rules(
+        TOKENIZER, timestamps=False, suppress_tokens=never, forced_prefix=prefix, hotwords=("Ron", "sienna tae")
     )
 
 
@@ -62,45 +62,47 @@ anything = st.one_of(token, token, token, st.integers(0, DIMS.n_vocab - 1))
 
 
 @st.composite
-def windows(draw: st.DrawFn, most: int = 60, *, committed: int = 6) -> Growing:
+def windows(draw: st.DrawFn, most: int = 60, *, committed: int = 6) -> PartialWindow:
     prompt = make_prompt(
         TOKENIZER,
         DIMS.n_text_ctx,
         language=draw(st.sampled_from(["en", "jw"])),
         task="transcribe",
         timestamps=False,
-        previous=draw(st.lists(token, max_size=min(8, most))),
+        previous_tokens=draw(st.lists(token, max_size=min(8, most))),
     )
     stands = draw(st.lists(token, max_size=committed))
     room = max(0, most - len(prompt) - len(stands))
-    return Growing(
-        audio=draw(st.integers(0, AUDIOS - 1)),
+    return PartialWindow(
+        window_index=draw(st.integers(0, AUDIOS - 1)),
         prompt=prompt,
         committed=tuple(stands),
-        previous=tuple(draw(st.lists(anything, max_size=min(room, 30)))),
-        positions=draw(st.integers(8, LONGEST)),
-        margin=draw(st.integers(0, 4)),
+        draft_tokens=tuple(draw(st.lists(anything, max_size=min(room, 30)))),
+        n_positions=draw(st.integers(8, LONGEST)),
+        frame_threshold=draw(st.integers(0, 4)),
     )
 
 
 def going_back(positions: int) -> object:
     """So short are the windows of a tiny model that nothing in them goes back by a second."""
-    return patch.object(moving, "BACK_POSITIONS", positions)
+    return patch.object(moving, "REWIND_THRESHOLD", positions)
 
 
 def unstopped() -> object:
     """Neither is anything said again too often."""
-    return patch.multiple(moving, BACK_POSITIONS=LONGEST, LOOPS={})
+    return patch.multiple(moving, REWIND_THRESHOLD=LONGEST, MIN_LOOP_REPEATS={})
 
 
-def grown(backend: Backend, features: Features, several: Sequence[Growing], rules: Rules) -> list[Grown]:
-    return decode_growing(backend, features, several, rules, TOKENIZER)[0]
+def grown(
+    backend: Backend, features: Features, several: Sequence[PartialWindow], rules: LogitRules
+) -> list[PartialHypothesis]:
+    return decode_partial(backend, features, several, rules, TOKENIZER)[0]
 
 
-def assert_same(ours: Grown, plain: Grown, tolerance: float) -> None:
+def assert_same(ours: PartialHypothesis, plain: PartialHypothesis, tolerance: float) -> None:
     assert ours.tokens == plain.tokens
-    assert ours.ended == plain.ended
-    np.testing.assert_array_equal(ours.places, plain.places)
+    assert ours.reached_eot == plain.reached_eot
+    np.testing.assert_array_equal(ours.attended_positions, plain.attended_positions)
     np.testing.assert_allclose(ours.logprobs, plain.logprobs, rtol=0, atol=tolerance)
     np.testing.assert_allclose(ours.attention, plain.attention, rtol=0, atol=max(tolerance, ROUNDING))
     assert (ours.no_speech_prob is None) == (plain.no_speech_prob is None)
@@ -111,22 +113,24 @@ def assert_same(ours: Grown, plain: Grown, tolerance: float) -> None:
 # --- what is to be said ------------------------------------------------------------------------------------
 
 
-def one_by_one(backend: Backend, features: Features, window: Growing, rules: Rules, back: int) -> Grown:
+def one_by_one(
+    backend: Backend, features: Features, window: PartialWindow, rules: LogitRules, back: int
+) -> PartialHypothesis:
     """What is to be said, by reading a token at a time and asking after each what it listens to."""
-    session = backend.open(features, [window.audio], DIMS.n_text_ctx, attention=True)
+    session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
     logits = session.extend([[*window.prompt, *window.committed]])
     start = len(window.prompt) + len(window.committed)
-    most = min(DIMS.n_text_ctx - start, 16 + 10 * window.positions // 50 - len(window.committed))
+    most = min(DIMS.n_text_ctx - start, 16 + 10 * window.n_positions // 50 - len(window.committed))
     tokens: list[int] = []
     logprobs: list[float] = []
     furthest = 0
     while True:
         rules.apply(logits, [(*window.committed, *tokens)])
         ids, chances = logits.top(1)
-        place = int(listening(session.attention(0), window.positions)[-1].argmax())
+        place = int(alignment_matrix(session.attention(0), window.n_positions)[-1].argmax())
         ended = ids[0, 0] == EOT
         repeated = repeating((*window.committed, *tokens))
-        late = window.margin > 0 and place >= window.positions - window.margin
+        late = window.frame_threshold > 0 and place >= window.n_positions - window.frame_threshold
         if ended or repeated or late or place < furthest - back or len(tokens) >= most:
             break
         furthest = max(furthest, place)
@@ -135,13 +139,13 @@ def one_by_one(backend: Backend, features: Features, window: Growing, rules: Rul
         logits = session.extend([[tokens[-1]]])
     tokens, logprobs = (its[: max(0, len(its) - repeated)] for its in (tokens, logprobs))
     attention = session.attention(0)[:, : start + len(tokens)]
-    places = listening(attention, window.positions)[start - 1 :].argmax(axis=1)
-    return Grown(
+    places = alignment_matrix(attention, window.n_positions)[start - 1 :].argmax(axis=1)
+    return PartialHypothesis(
         tokens=tuple(tokens),
         logprobs=tuple(logprobs),
-        places=np.maximum.accumulate(places),
+        attended_positions=np.maximum.accumulate(places),
         attention=attention[:, start - 1 :],
-        ended=bool(ended),
+        reached_eot=bool(ended),
         no_speech_prob=None if window.committed else silence(backend, features, window),
     )
 
@@ -161,9 +165,9 @@ def windowed(tokens: Sequence[int], n: int, times: int) -> list[tuple[int, ...]]
     return [tuple(tokens[end - (i + 1) * n : end - i * n]) for i in range(times)]
 
 
-def silence(backend: Backend, features: Features, window: Growing) -> float:
+def silence(backend: Backend, features: Features, window: PartialWindow) -> float:
     """Probability that nothing is said, as the first step of a decode sees it."""
-    session = backend.open(features, [window.audio], DIMS.n_text_ctx)
+    session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx)
     logits = session.extend([window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]])
     return float(logits.probability(TOKENIZER.no_speech)[0])
 
@@ -177,12 +181,17 @@ def silence(backend: Backend, features: Features, window: Growing) -> float:
     data=st.data(),
 )
 def test_whatever_was_said_before(
-    seed: int, window: Growing, rules: Rules, back: int, data: st.DataObject
+    seed: int, window: PartialWindow, rules: LogitRules, back: int, data: st.DataObject
 ) -> None:
     backend, features = model(seed)
     expected = one_by_one(backend, features, window, rules, back)
     known = data.draw(st.integers(0, len(expected.tokens)), label="known")
-    drafts = [(), window.previous, (*expected.tokens[:known], *window.previous), (*expected.tokens, EOT)]
+    drafts = [
+        (),
+        window.draft_tokens,
+        (*expected.tokens[:known], *window.draft_tokens),
+        (*expected.tokens, EOT),
+    ]
     for draft in drafts:
         with going_back(back):
             (its,) = grown(backend, features, [replace(window, previous=draft)], rules)
@@ -191,7 +200,7 @@ def test_whatever_was_said_before(
 
 @few
 @given(seed=st.integers(0, MODELS - 1), window=windows(committed=0), rules=st.sampled_from(RULINGS[:2]))
-def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: Growing, rules: Rules) -> None:
+def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: PartialWindow, rules: LogitRules) -> None:
     """Without timestamps, as far as the limit of a window lets it."""
     backend, features = model(seed)
     with unstopped():
@@ -199,9 +208,9 @@ def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: Growing, ru
     ((plain,), _) = decode(
         backend,
         features,
-        [Window(audio=window.audio, prompt=window.prompt)],
+        [Window(window_index=window.window_index, prompt=window.prompt)],
         tokenizer=TOKENIZER,
-        rules=rules,
+        logit_rules=rules,
         strategy=Greedy(),
         attention=True,
     )
@@ -210,11 +219,11 @@ def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: Growing, ru
     assert its.tokens == expected.tokens[:n]
     assert its.logprobs == pytest.approx(expected.logprobs[:n], abs=1e-4)
     assert its.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)
-    if its.ended:
+    if its.reached_eot:
         assert n == len(expected.tokens) < len(expected.logprobs)
         np.testing.assert_allclose(its.attention, expected.attention, atol=1e-5)
     else:
-        assert n == min(16 + 10 * window.positions // 50, DIMS.n_text_ctx - len(window.prompt))
+        assert n == min(16 + 10 * window.n_positions // 50, DIMS.n_text_ctx - len(window.prompt))
 
 
 @few
@@ -225,7 +234,7 @@ def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: Growing, ru
     kept=st.sampled_from([[*TEXT, EOT], TEXT]),
 )
 def test_what_is_committed_is_a_prefix_that_is_forced(
-    seed: int, window: Growing, committed: list[int], kept: list[int]
+    seed: int, window: PartialWindow, committed: list[int], kept: list[int]
 ) -> None:
     backend, features = model(seed)
     window = replace(window, committed=tuple(committed), margin=0)
@@ -234,9 +243,9 @@ def test_what_is_committed_is_a_prefix_that_is_forced(
     ((plain,), _) = decode(
         backend,
         features,
-        [Window(audio=window.audio, prompt=window.prompt)],
+        [Window(window_index=window.window_index, prompt=window.prompt)],
         tokenizer=TOKENIZER,
-        rules=make_rulings(kept, prefix=committed),
+        logit_rules=make_rulings(kept, prefix=committed),
         strategy=Greedy(),
     )
     whole = (*committed, *its.tokens)
@@ -271,7 +280,7 @@ def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend
     exact = request.param == "onnx-int8"
     return Engine(
         backend=backend,
-        features=backend.gather(encoders),
+        features=backend.stream_features(encoders),
         tolerance=0.0 if exact else 1e-4,
         most=EXACT_TOKENS if exact else 60,
     )
@@ -279,17 +288,17 @@ def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend
 
 def hear(backend: Backend, encoder: object, mel: Floats, positions: int) -> None:
     """Hear a stream in two windows, of which some is look-ahead."""
-    backend.hear([encoder], mel[None, :, :13], 8)
-    backend.hear([encoder], mel[None, :, 8 : 2 * positions], 2 * positions - 8)
+    backend.encode_chunk([encoder], mel[None, :, :13], 8)
+    backend.encode_chunk([encoder], mel[None, :, 8 : 2 * positions], 2 * positions - 8)
 
 
-def fitting(drawn: Sequence[Growing], most: int) -> list[Growing]:
+def fitting(drawn: Sequence[PartialWindow], most: int) -> list[PartialWindow]:
     """Windows of as many positions as their streams have, and no more tokens than may be read at once."""
     return [
         replace(
             its,
-            positions=min(its.positions, LENGTHS[its.audio]),
-            previous=its.previous[: max(0, most - len(its.prompt) - len(its.committed))],
+            positions=min(its.n_positions, LENGTHS[its.window_index]),
+            previous=its.draft_tokens[: max(0, most - len(its.prompt) - len(its.committed))],
         )
         for its in drawn
         if len(its.prompt) + len(its.committed) <= most
@@ -302,7 +311,9 @@ def fitting(drawn: Sequence[Growing], most: int) -> list[Growing]:
     rules=st.sampled_from(RULINGS),
     back=st.integers(2, LONGEST),
 )
-def test_whatever_is_decoded_together(engine: Engine, drawn: list[Growing], rules: Rules, back: int) -> None:
+def test_whatever_is_decoded_together(
+    engine: Engine, drawn: list[PartialWindow], rules: LogitRules, back: int
+) -> None:
     """Windows of different length, each with a draft, and each alone without one."""
     several = fitting(drawn, engine.most)
     with going_back(back):
@@ -321,12 +332,14 @@ def test_whatever_is_decoded_together(engine: Engine, drawn: list[Growing], rule
     back=st.integers(2, LONGEST),
     cut=st.integers(0, 12),
 )
-def test_a_draft_of_what_is_said(engine: Engine, window: Growing, rules: Rules, back: int, cut: int) -> None:
+def test_a_draft_of_what_is_said(
+    engine: Engine, window: PartialWindow, rules: LogitRules, back: int, cut: int
+) -> None:
     """Right up to some place: there it goes on as it would have without."""
     for its in fitting([replace(window, previous=())], engine.most):
         with going_back(back):
             (plain,) = grown(engine.backend, engine.features, [its], rules)
-            draft = (*plain.tokens[:cut], *window.previous)
+            draft = (*plain.tokens[:cut], *window.draft_tokens)
             for one in fitting([replace(its, previous=draft)], engine.most):
                 (ours,) = grown(engine.backend, engine.features, [one], rules)
                 assert_same(ours, plain, engine.tolerance)

@@ -17,19 +17,19 @@ from harken.contract import Backend, Features, Ints
 from harken.decoding import (
     Assistant,
     Beam,
-    Decoded,
     DecodeStats,
-    Drafter,
+    DecodingResult,
+    DraftContext,
     Greedy,
-    Rules,
+    LogitRules,
     Sample,
-    Speculator,
+    SpeculativeDecoder,
     Step,
     Strategy,
     Window,
     decode,
+    make_logit_rules,
     make_prompt,
-    make_rules,
 )
 from harken.decoding.speculation import NEAR_TIE
 from harken.results import Transcript
@@ -44,7 +44,7 @@ LONG, SHORT = 48, 20
 """Contexts; one so short that prompts leave a few tokens."""
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 few = settings(max_examples=8)
-Heard = tuple[list[Decoded], DecodeStats, dict[int, list[int]]]
+Heard = tuple[list[DecodingResult], DecodeStats, dict[int, list[int]]]
 
 
 # --- models ------------------------------------------------------------------------------------------------
@@ -76,9 +76,9 @@ class Bench:
     def hear(
         self,
         windows: Sequence[Window],
-        rules: Rules,
+        rules: LogitRules,
         strategy: Strategy,
-        drafter: Drafter | Drafts | None = None,
+        drafter: DraftContext | Drafts | None = None,
         *,
         attention: bool = False,
     ) -> Heard:
@@ -89,8 +89,8 @@ class Bench:
             rows[step.row].append(step.token)
 
         decoded, stats = decode(
-            self.backend, self.features, windows, tokenizer=TOKENIZER, rules=rules, strategy=strategy,
-            observe=observe, attention=attention, drafter=drafter,
+            self.backend, self.features, windows, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy,
+            observe=observe, attention=attention, draft_context=drafter,
         )  # fmt: skip
         return decoded, stats, rows
 
@@ -103,10 +103,10 @@ def benches() -> dict[int, Bench]:
     }
 
 
-def speculator(**what: Any) -> Speculator:
+def speculator(**what: Any) -> SpeculativeDecoder:
     """One that drafts whenever it can: on its clock nothing takes any time."""
-    made = Speculator(float, **what)
-    made.greedy.pace, made.sampling.pace = eager_pace(), eager_pace()
+    made = SpeculativeDecoder(float, **what)
+    made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
     return made
 
 
@@ -114,22 +114,22 @@ def speculator(**what: Any) -> Speculator:
 
 
 @st.composite
-def rulings(draw: st.DrawFn) -> Rules:
+def rulings(draw: st.DrawFn) -> LogitRules:
     timestamps = draw(st.booleans())
     kept = {*TEXT, *(TIMES if timestamps else ()), *([EOT] if draw(st.integers(0, 3)) else ())}
-    return make_rules(
+    return make_logit_rules(
         TOKENIZER,
         timestamps=timestamps,
         suppress_tokens=sorted(set(range(DIMS.n_vocab)) - kept),
         suppress_blank=draw(st.booleans()),
         suppress_regex=draw(st.sampled_from([None, None, "[ae]"])),
-        prefix=draw(st.sampled_from([(), (), tuple(b" to"), tuple(b"Zz")])),
+        forced_prefix=draw(st.sampled_from([(), (), tuple(b" to"), tuple(b"Zz")])),
         hotwords=draw(st.sampled_from([(), (), ("Ron", "sienna tae")])),
     )
 
 
 @st.composite
-def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], Rules, int]:
+def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, int]:
     rules, n_text_ctx = draw(rulings()), draw(st.sampled_from([LONG, LONG, SHORT]))
     token = st.sampled_from(TEXT)
 
@@ -140,11 +140,11 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], Rules, int]:
             language=draw(st.sampled_from(["en", "jw"])),
             task=draw(st.sampled_from(["transcribe", "translate"])),
             timestamps=rules.timestamps,
-            carried=draw(st.lists(token, max_size=3)),
-            previous=draw(st.lists(token, max_size=12)),
+            initial_prompt_tokens=draw(st.lists(token, max_size=3)),
+            previous_tokens=draw(st.lists(token, max_size=12)),
         )
         audio, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
-        return Window(audio=audio, prompt=prompt, seed=(seed, 7))
+        return Window(window_index=audio, prompt=prompt, seed=(seed, 7))
 
     return [window() for _ in range(draw(st.integers(1, most)))], rules, n_text_ctx
 
@@ -177,11 +177,11 @@ ASSISTANTS = ["itself", "akin", "stranger", "akin, with a part of the vocabulary
 @few
 @given(batch=batches(most=3))
 def test_with_an_assistant(
-    benches: dict[int, Bench], who: str, strategy: Strategy, batch: tuple[list[Window], Rules, int]
+    benches: dict[int, Bench], who: str, strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
     its = benches[n_text_ctx]
-    drafter = speculator(assistant=its.assistants[who]).listen(make_mel(), its.features)
+    drafter = speculator(assistant=its.assistants[who]).prepare(make_mel(), its.features)
     ours = its.hear(windows, rules, strategy, drafter)
     assert_same(ours, its.hear(windows, rules, strategy))
     if who == "itself" and strategy == Greedy():
@@ -192,11 +192,11 @@ def test_with_an_assistant(
 @few
 @given(batch=batches())
 def test_with_n_grams(
-    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], Rules, int]
+    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
     its = benches[n_text_ctx]
-    drafter = speculator(ngram=True).listen(make_mel(), its.features)
+    drafter = speculator(ngram=True).prepare(make_mel(), its.features)
     assert_same(its.hear(windows, rules, strategy, drafter), its.hear(windows, rules, strategy))
 
 
@@ -210,7 +210,7 @@ def test_with_n_grams(
 def test_with_an_earlier_hypothesis(
     benches: dict[int, Bench],
     strategy: Strategy,
-    batch: tuple[list[Window], Rules, int],
+    batch: tuple[list[Window], LogitRules, int],
     known: list[str],
     seed: int,
 ) -> None:
@@ -229,7 +229,7 @@ def test_with_an_earlier_hypothesis(
         replace(window, previous=recalled(how, decoded.hypothesis.tokens))
         for window, how, decoded in zip(windows, known, plain[0], strict=False)
     ]
-    drafter = speculator(ngram=bool(seed % 2)).listen(make_mel(), its.features)
+    drafter = speculator(ngram=bool(seed % 2)).prepare(make_mel(), its.features)
     ours = its.hear(attempts, rules, strategy, drafter)
     assert_same(ours, plain)
     if strategy == Greedy() and set(known[: len(windows)]) == {"right"}:
@@ -244,7 +244,7 @@ def test_with_a_draft_that_knows_some_of_it(
     benches: dict[int, Bench],
     strategy: Strategy,
     share: float,
-    batch: tuple[list[Window], Rules, int],
+    batch: tuple[list[Window], LogitRules, int],
     most: int,
 ) -> None:
     windows, rules, n_text_ctx = batch
@@ -269,7 +269,7 @@ def test_with_a_draft_that_knows_some_of_it(
 def test_whenever_it_chooses_to_draft(
     benches: dict[int, Bench],
     strategy: Strategy,
-    batch: tuple[list[Window], Rules, int],
+    batch: tuple[list[Window], LogitRules, int],
     seed: int,
     who: str,
 ) -> None:
@@ -277,10 +277,12 @@ def test_whenever_it_chooses_to_draft(
     windows, rules, n_text_ctx = batch
     its = benches[n_text_ctx]
     rng = np.random.default_rng(seed)
-    made = Speculator(lambda: float(rng.exponential()), assistant=its.assistants[who], ngram=bool(seed % 2))
+    made = SpeculativeDecoder(
+        lambda: float(rng.exponential()), assistant=its.assistants[who], ngram=bool(seed % 2)
+    )
     plain = its.hear(windows, rules, strategy)
     for _ in range(3):
-        drafter = made.listen(make_mel(), its.features)
+        drafter = made.prepare(make_mel(), its.features)
         assert_same(its.hear(windows, rules, strategy, drafter), plain)
 
 
@@ -288,11 +290,11 @@ def test_whenever_it_chooses_to_draft(
 @few
 @given(batch=batches(most=2))
 def test_what_was_listened_to_is_kept(
-    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], Rules, int]
+    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
     its = benches[n_text_ctx]
-    drafter = speculator(assistant=its.assistants["akin"]).listen(make_mel(), its.features)
+    drafter = speculator(assistant=its.assistants["akin"]).prepare(make_mel(), its.features)
     plain, _, _ = its.hear(windows, rules, strategy, attention=True)
     ours, _, _ = its.hear(windows, rules, strategy, drafter, attention=True)
     for one, other in zip(ours, plain, strict=True):
@@ -303,7 +305,7 @@ def test_what_was_listened_to_is_kept(
 @few
 @given(batch=batches())
 def test_nobody_rejects_for_a_neighbour(
-    benches: dict[int, Bench], batch: tuple[list[Window], Rules, int]
+    benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     """A batch takes as many passes as that of its rows which takes most of them alone."""
     windows, rules, n_text_ctx = batch
@@ -324,11 +326,11 @@ def test_nobody_rejects_for_a_neighbour(
 @few
 @given(batch=batches(most=2))
 def test_a_beam_goes_without_and_says_so(
-    benches: dict[int, Bench], batch: tuple[list[Window], Rules, int]
+    benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
     its = benches[n_text_ctx]
-    drafter = speculator(ngram=True).listen(make_mel(), its.features)
+    drafter = speculator(ngram=True).prepare(make_mel(), its.features)
     plain, expected, _ = its.hear(windows, rules, Beam(width=2))
     ours, stats, _ = its.hear(windows, rules, Beam(width=2), drafter)
     assert ours == plain
@@ -372,13 +374,13 @@ def test_with_transformers(
     engine: tuple[str, Backend],
     transformers: dict[str, Assistant],
     who: str,
-    batch: tuple[list[Window], Rules, int],
+    batch: tuple[list[Window], LogitRules, int],
     strategy: Strategy,
 ) -> None:
     windows, rules, _ = batch
     its = Bench(engine[1], engine[1].encode(make_mel()), {})
     plain = its.hear(windows, rules, strategy, attention=True)
-    drafter = speculator(assistant=transformers[who], ngram=True).listen(make_mel(), its.features)
+    drafter = speculator(assistant=transformers[who], ngram=True).prepare(make_mel(), its.features)
     ours = its.hear(windows, rules, strategy, drafter, attention=True)
     assert_same(ours, plain, TOLERANCES[engine[0]])
     if who == "with its own" and max(map(len, plain[2].values())) > 2:
@@ -426,9 +428,11 @@ def test_whole_recordings(
         np.float32
     )
     itself = Assistant(backend=backend, shares_encoder=True)
-    made = Speculator(lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True)
+    made = SpeculativeDecoder(
+        lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True
+    )
     for experience in (made.greedy, made.sampling):
-        experience.pace = eager_pace(experience.pace.clock if seed % 3 else float)
+        experience.controller = eager_pace(experience.controller.clock if seed % 3 else float)
     drafted = Recognizer(backend, TOKENIZER, "tiny", made).transcribe(samples, **options, batch_size=size)
     plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=size)
     assert told(drafted.result()) == told(plain.result())

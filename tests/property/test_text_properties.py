@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.text import TextStream, Tokenizer
-from harken.text.alphabet import is_spelled, spell, unspell
-from harken.text.bpe import split_pieces
+from harken.text import IncrementalDetokenizer, Tokenizer
+from harken.text.alphabet import bytes_to_unicode, is_byte_level, unicode_to_bytes
+from harken.text.bpe import pretokenize
 
 BYTES = Tokenizer.bytes_only()
 REAL = [Tokenizer.builtin(51864), Tokenizer.builtin(51866)]
@@ -31,14 +31,14 @@ def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
 
 @given(data=st.binary())
 def test_every_byte_has_its_letter(data: bytes) -> None:
-    assert is_spelled(spell(data))
-    assert len(spell(data)) == len(data)
-    assert unspell(spell(data)) == data
+    assert is_byte_level(bytes_to_unicode(data))
+    assert len(bytes_to_unicode(data)) == len(data)
+    assert unicode_to_bytes(bytes_to_unicode(data)) == data
 
 
 @given(text=texts)
 def test_pieces_together_are_the_text(text: str) -> None:
-    assert "".join(split_pieces(text)) == text
+    assert "".join(pretokenize(text)) == text
 
 
 @given(tokenizer=tokenizers, text=texts)
@@ -75,8 +75,8 @@ def test_words_of_unspaced_languages_are_single_characters_where_tokens_are_byte
 @given(run=runs())
 def test_stream_gives_what_decode_gives_whatever_the_tokens(run: tuple[Tokenizer, list[int]]) -> None:
     tokenizer, tokens = run
-    stream = TextStream(tokenizer)
-    assert "".join(map(stream.push, tokens)) + stream.flush() == tokenizer.decode(tokens)
+    stream = IncrementalDetokenizer(tokenizer)
+    assert "".join(map(stream.feed, tokens)) + stream.flush() == tokenizer.decode(tokens)
 
 
 @pytest.mark.parametrize("tokenizer", REAL, ids=["english", "multilingual"])

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.audio import load
-from harken.audio.vad import CHUNK_SAMPLES, Regions, SpeechDetector, VadOptions
+from harken.audio import load_audio
+from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector, VadOptions
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 
 
 @pytest.fixture(scope="module")
 def speech():
-    return load(EXAMPLE)[: 3 * 16000 + 123]
+    return load_audio(EXAMPLE)[: 3 * 16000 + 123]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def recording(runs):
 @given(runs=runs, options=options, cuts=st.lists(st.integers(0, 6000), max_size=20))
 def test_regions_are_the_same_however_probabilities_are_cut(runs, options, cuts):
     probabilities, frames = recording(runs)
-    whole, pieces = Regions(options), Regions(options)
+    whole, pieces = RegionTracker(options), RegionTracker(options)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(probabilities)), len(probabilities)]
     found = [region for a, b in pairwise(bounds) for region in pieces.feed(probabilities[a:b])]
     assert found + pieces.flush(frames) == whole.feed(probabilities) + whole.flush(frames)
@@ -71,12 +71,12 @@ def test_regions_are_the_same_however_probabilities_are_cut(runs, options, cuts)
 @given(runs=runs, options=options)
 def test_regions_keep_what_they_promise(runs, options):
     probabilities, frames = recording(runs)
-    heard, found = Regions(options), []
+    heard, found = RegionTracker(options), []
     for probability in probabilities:
-        settled = heard.settled_frames
+        settled = heard.stable_until_frames
         ended = heard.feed([probability])
         assert all(start >= settled for start, _ in ended)
-        assert heard.settled_frames >= settled
+        assert heard.stable_until_frames >= settled
         found += ended
     found += heard.flush(frames)
     edges = [edge for region in found for edge in region]
@@ -88,7 +88,7 @@ def test_regions_keep_what_they_promise(runs, options):
 @given(runs=runs, options=options)
 def test_speech_is_in_a_region_unless_it_is_short(runs, options):
     probabilities, frames = recording(runs)
-    heard = Regions(options)
+    heard = RegionTracker(options)
     found = heard.feed(probabilities) + heard.flush(frames)
     at = 0
     for level, chunks in runs:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from harken.results import Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe.alignment import Alignment
-from harken.transcribe.segments import Cut
-from harken.transcribe.settle import FAR_S, SHORTEST_S, settle
-from harken.transcribe.words import window_words
+from harken.transcribe.segments import TokenSegment
+from harken.transcribe.settle import MIN_WORD_S, SEGMENT_TOLERANCE_S, refine_word_boundaries
+from harken.transcribe.words import words_by_segment
 
 TOKENIZER = Tokenizer.builtin(51865)
 STEP_S = 0.02
@@ -27,14 +27,14 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
     st.lists(TEXTS, max_size=4), st.sampled_from(["en", "fr", "zh", "ja"]), st.randoms(use_true_random=False)
 )
 def test_the_words_of_a_segment_are_its_text_in_order(texts, language, random) -> None:
-    cuts = [Cut(start=0, end=1, tokens=tuple(TOKENIZER.encode(text))) for text in texts]
+    cuts = [TokenSegment(start=0, end=1, tokens=tuple(TOKENIZER.encode(text))) for text in texts]
     tokens = tuple(token for cut in cuts for token in cut.tokens)
     alignment = Alignment(
         tokens=tokens,
         bounds=np.sort([random.randrange(1500) for _ in range(len(tokens) + 1)]),
         probabilities=np.array([random.random() for _ in tokens], np.float32),
     )
-    found, usual = window_words(cuts, alignment, TOKENIZER, language=language)
+    found, usual = words_by_segment(cuts, alignment, TOKENIZER, language=language)
     assert ["".join(word.text for word in words) for words in found] == texts
     assert 0 <= usual <= 35
     every = [word for words in found for word in words]
@@ -86,7 +86,9 @@ def regions(draw: st.DrawFn) -> list[tuple[float, float]]:
 @given(windows(), regions(), st.integers(0, 60), st.integers(0, 100))
 def test_settled_words(segments, speech, usual, last) -> None:
     last_s = round(last * STEP_S, 2)
-    found, end_s = settle(segments, usual_s=usual * STEP_S, last_speech_s=last_s, speech=speech)
+    found, end_s = refine_word_boundaries(
+        segments, median_duration_s=usual * STEP_S, last_speech_s=last_s, speech=speech
+    )
     assert [[word.text for word in its.words] for its in found] == [
         [word.text for word in its.words] for its in segments
     ]
@@ -101,7 +103,9 @@ def test_settled_words(segments, speech, usual, last) -> None:
     near = [
         (max(start, last_s), end)
         for start, end in speech
-        if heard and end > max(last_s, heard[0].start_s - FAR_S) and start < heard[-1].end_s + FAR_S
+        if heard
+        and end > max(last_s, heard[0].start_s - SEGMENT_TOLERANCE_S)
+        and start < heard[-1].end_s + SEGMENT_TOLERANCE_S
     ]
     for word in words if near else []:
         assert any(start - 1e-3 <= word.start_s and word.end_s <= end + 1e-3 for start, end in near)
@@ -109,15 +113,17 @@ def test_settled_words(segments, speech, usual, last) -> None:
 
 @given(windows(), st.integers(1, 60))
 def test_words_with_room_are_never_nothing(segments, usual) -> None:
-    found, _ = settle(segments, usual_s=usual * STEP_S, last_speech_s=0, speech=[(0, 100)])
-    assert all(word.end_s - word.start_s >= SHORTEST_S - 1e-3 for its in found for word in its.words)
+    found, _ = refine_word_boundaries(
+        segments, median_duration_s=usual * STEP_S, last_speech_s=0, speech=[(0, 100)]
+    )
+    assert all(word.end_s - word.start_s >= MIN_WORD_S - 1e-3 for its in found for word in its.words)
 
 
 @given(windows(), regions())
 def test_what_is_settled_stays(segments, speech) -> None:
     # A usual duration so long that no word is too long for it.
-    found, _ = settle(segments, usual_s=1e6, last_speech_s=0, speech=speech)
-    again, _ = settle(found, usual_s=1e6, last_speech_s=0, speech=speech)
+    found, _ = refine_word_boundaries(segments, median_duration_s=1e6, last_speech_s=0, speech=speech)
+    again, _ = refine_word_boundaries(found, median_duration_s=1e6, last_speech_s=0, speech=speech)
     for one, other in zip(found, again, strict=True):
         times = [[(word.start_s, word.end_s) for word in its.words] for its in (one, other)]
         np.testing.assert_allclose(*times, atol=2e-3)

@@ -13,7 +13,7 @@ import pytest
 
 import harken
 from harken.api import Recognizer
-from harken.audio import load
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, OptionError
 from models import DIMS, TOKENIZER
@@ -76,13 +76,13 @@ class TestTranscription:
 
     def test_hooks_come_by_name(self) -> None:
         told: list[Any] = []
-        work = recites(ONE).transcribe(NOISE, progress=lambda *done: told.append(done), language="en")
+        work = recites(ONE).transcribe(NOISE, on_progress=lambda *done: told.append(done), language="en")
         work.result()
         assert told[-1] == (pytest.approx(3 * WINDOW_S), True)
 
     def test_what_ended_it_is_raised_each_time(self) -> None:
         stop: list[bool] = []
-        work = recites(ONE, TWO).transcribe(NOISE, AS_IT_IS, cancelled=lambda: bool(stop), language="en")
+        work = recites(ONE, TWO).transcribe(NOISE, AS_IT_IS, is_cancelled=lambda: bool(stop), language="en")
         next(iter(work))
         stop.append(True)
         for attempt in (work.result, lambda: list(work), lambda: work.text):
@@ -188,11 +188,11 @@ def as_file(path: Path) -> io.BytesIO:
 
 
 def as_float32(path: Path) -> Floats:
-    return load(path)
+    return load_audio(path)
 
 
 def as_int16(path: Path) -> Any:
-    return (load(path) * 32768).astype(np.int16)
+    return (load_audio(path) * 32768).astype(np.int16)
 
 
 @pytest.mark.real
@@ -212,7 +212,7 @@ class TestTinyEnglish:
     def test_words_of_a_known_text(self, tiny: Recognizer, shift_s: float) -> None:
         quiet = np.zeros(round(shift_s * 16_000), np.float32)
         said = "And so, my fellow Americans: ask not what your country can do for you."
-        words = tiny.align(np.concatenate([quiet, load(EXAMPLE)[: 8 * 16_000]]), said)
+        words = tiny.align(np.concatenate([quiet, load_audio(EXAMPLE)[: 8 * 16_000]]), said)
         assert "".join(word.text for word in words).split() == said.split()
         starts_s = {word.text.strip(" ,:."): word.start_s - shift_s for word in words}
         heard_s = {"And": 0.3, "fellow": 1.4, "Americans": 1.8, "not": 3.9, "country": 6.0, "you": 7.2}
@@ -223,7 +223,7 @@ class TestTinyEnglish:
         said = "And so, my fellow Americans: ask not what your country can do for you, "
         said += "ask what you can do for your country."
         once = tiny.align(EXAMPLE, said)
-        words = tiny.align(np.tile(load(EXAMPLE), 4), " ".join([said] * 4))
+        words = tiny.align(np.tile(load_audio(EXAMPLE), 4), " ".join([said] * 4))
         assert "".join(word.text for word in words).split() == said.split() * 4
         shifts_s = [abs(a.start_s % 11.0 - b.start_s) for a, b in zip(words, once * 4, strict=True)]
         assert np.quantile(shifts_s, 0.95) < 0.4  # words beside pauses wander; measured 0.25
@@ -243,7 +243,7 @@ class TestTinyEnglish:
         assert all(segment == first[0] for segment in first)
 
     def test_one_recognizer_serves_several_threads(self, tiny: Recognizer) -> None:
-        speech = load(EXAMPLE)
+        speech = load_audio(EXAMPLE)
         recordings = [speech, speech[: 6 * 16_000], speech[3 * 16_000 :], speech[::-1].copy()]
 
         def transcribe(samples: Floats) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from harken.checkpoints import Checkpoint, open_checkpoint, resolve
+from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model
 from harken.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.real
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 def model(name: str) -> Checkpoint:
     if name == "tiny.en":
-        return open_checkpoint(resolve("tiny.en", download=False))
+        return open_checkpoint(resolve_model("tiny.en", download=False))
     root = os.environ.get("HARKEN_MODELS")
     if not root:
         pytest.skip("HARKEN_MODELS does not name a directory of models")
@@ -49,7 +49,7 @@ PUBLISHED = {
 def test_published_models_open(name: str) -> None:
     checkpoint = model(name)
     dims, (format, precision, n_vocab, state, heads, layers, alignment_head) = checkpoint.dims, PUBLISHED[name]
-    assert (checkpoint.format, checkpoint.precision) == (format, precision)
+    assert (checkpoint.format, checkpoint.stored_dtype) == (format, precision)
     assert (dims.n_mels, dims.n_audio_ctx, dims.n_text_ctx, dims.n_vocab) == (80, 1500, 448, n_vocab)
     assert dims.n_audio_state == dims.n_text_state == state
     assert dims.n_audio_head == dims.n_text_head == heads
@@ -73,7 +73,7 @@ def test_published_weights_are_whisper(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_vocabularies_are_the_same(name: str) -> None:
     checkpoint = model(name)
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     standard = Tokenizer.builtin(checkpoint.dims.n_vocab)
     text = " And so, my fellow Americans: ask not what your country can do for you — Übergröße, 大丈夫。"
     assert tokenizer.encode(text) == standard.encode(text)
@@ -113,7 +113,7 @@ def test_what_torch_saves_today_is_read(tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "model.pt"
     torch.save({"dims": asdict(files.TINY), "model_state_dict": state}, path)
     checkpoint = open_checkpoint(path)
-    assert (checkpoint.dims, checkpoint.precision) == (files.TINY, dtype)
+    assert (checkpoint.dims, checkpoint.stored_dtype) == (files.TINY, dtype)
     for name, tensor in state.items():
         wide = tensor.float() if dtype == "bfloat16" else tensor
         np.testing.assert_array_equal(checkpoint.weights[name], wide.numpy(), name)

@@ -18,7 +18,7 @@ import pytest
 
 import harken
 from audio_files import KINDS, VIDEO_ONLY
-from harken.audio import load
+from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from harken.formats import FORMATS
 
@@ -73,7 +73,7 @@ def run(place: Path, environment: dict[str, str]) -> Runner:
 @pytest.fixture(scope="module")
 def long(place: Path) -> Path:
     """Five minutes of speech."""
-    return KINDS["flac"].write(place / "long", samples=np.tile(load(JFK).astype(np.float64), 28))
+    return KINDS["flac"].write(place / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ BAD = {
 def done(place: Path, run: Runner) -> subprocess.CompletedProcess[str]:
     folder = place / "many"
     folder.mkdir()
-    speech = load(JFK).astype(np.float64)
+    speech = load_audio(JFK).astype(np.float64)
     seconds = np.arange(len(speech)) / 16_000
     for name, kind in {"telephone": "wav mu-law 8 kHz", "cinema": "flac 48 kHz 5.1"}.items():
         at = np.arange(round(11 * KINDS[kind].rate)) / KINDS[kind].rate

@@ -12,8 +12,8 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import command
-from harken.cli.live_rows import ROWS as LIVE_ROWS
-from harken.cli.timings import ROWS
+from harken.cli.live_rows import LIVE_ROWS as LIVE_ROWS
+from harken.cli.timings import TIMING_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def first_column(start: str, end: str) -> list[str]:
 
 
 def test_every_row_is_on_the_page() -> None:
-    assert first_column("| row | what |", "The column `ratio`") == [row.label for row in ROWS]
+    assert first_column("| row | what |", "The column `ratio`") == [row.label for row in TIMING_ROWS]
 
 
 def test_every_row_of_live_sessions_is_on_their_page() -> None:

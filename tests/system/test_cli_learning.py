@@ -25,7 +25,7 @@ from harken.cli.options import Option  # noqa: E402
 from harken.training import run  # noqa: E402
 from harken.training.export import export  # noqa: E402
 from harken.training.labels import Teacher  # noqa: E402
-from harken.training.library import Library  # noqa: E402
+from harken.training.library import ExampleStore  # noqa: E402
 from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 
@@ -127,16 +127,16 @@ def test_an_interrupted_preparation_goes_on(
 
 def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = distilled(face, tmp_path / "whole", "--alone", 1, "--batch", 1)
-    get, count = Library.get, [0]
+    get, count = ExampleStore.get, [0]
 
-    def interrupted(self: Library, piece):
+    def interrupted(self: ExampleStore, piece):
         count[0] += 1
         if count[0] == 3:
             signal.raise_signal(signal.SIGTERM)
         return get(self, piece)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Library, "get", interrupted)
+        patched.setattr(ExampleStore, "get", interrupted)
         first = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)
     assert first.code == 143
     second = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)

@@ -31,7 +31,7 @@ def test_python_on_the_page_prints_what_it_says(
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    for live in (Recognizer.stream, Recognizer.streams):  # a page has time, however busy the machine is
+    for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is
         monkeypatch.setitem(live.__kwdefaults__, "clock", float)
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks

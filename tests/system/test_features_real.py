@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harken.audio import load, stream
-from harken.audio.vad import Regions, SpeechDetector
+from harken.audio import load_audio, stream_audio
+from harken.audio.vad import RegionTracker, SpeechDetector
 from harken.contract import Floats
-from harken.decoding import Decoded
+from harken.decoding import DecodingResult
 from harken.results import Attempt, Transcript
-from harken.transcribe import Hooks
-from harken.transcribe.settle import BETWEEN_WORDS
+from harken.transcribe import Callbacks
+from harken.transcribe.settle import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 from real import EXAMPLE, SHARED, larger_recognizer, recognizer
 
@@ -39,7 +39,7 @@ def recordings(folder: str) -> list[Path]:
 def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
     """Recordings one behind the other, with silence between them."""
     silence = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
-    return np.concatenate([part for path in paths for part in (load(path), silence)])
+    return np.concatenate([part for path in paths for part in (load_audio(path), silence)])
 
 
 def words(transcript: Transcript) -> list[str]:
@@ -51,10 +51,10 @@ class Heard:
     """What was decoded of every window of a recording."""
 
     def __init__(self) -> None:
-        self.windows: dict[float, Decoded] = {}
-        self.hooks = Hooks(decided=self._decided)
+        self.windows: dict[float, DecodingResult] = {}
+        self.hooks = Callbacks(on_window_end=self._decided)
 
-    def _decided(self, start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+    def _decided(self, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         self.windows[start_s] = decoded
 
 
@@ -64,7 +64,7 @@ def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> 
     heard = {1: Heard(), 8: Heard()}
     texts = {
         size: recognizer(precision)
-        .transcribe_many([samples], **PARALLEL, batch_size=size, hooks={0: its.hooks})[0]
+        .transcribe_many([samples], **PARALLEL, batch_size=size, callbacks={0: its.hooks})[0]
         .result()
         for size, its in heard.items()
     }
@@ -120,8 +120,8 @@ def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) 
 
 def speech_s(path: Path) -> list[tuple[float, float]]:
     """Where there is speech in a recording, the pauses between words left out."""
-    detector, regions, found, samples = SpeechDetector(), Regions(BETWEEN_WORDS), [], 0
-    for block in stream(path):
+    detector, regions, found, samples = SpeechDetector(), RegionTracker(WORD_VAD_OPTIONS), [], 0
+    for block in stream_audio(path):
         found += regions.feed(detector.feed(block))
         samples += len(block)
     found += regions.feed(detector.flush()) + regions.flush(samples // HOP_SAMPLES)
@@ -150,7 +150,7 @@ SPOKEN = [("german", "de"), ("librispeech-train-clean", "en"), ("french", "fr")]
 
 def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
     pause = np.zeros(35 * SAMPLE_RATE, np.float32)
-    weak = load(next(path for path in recordings("non-speech") if "laugh1" in path.name))
+    weak = load_audio(next(path for path in recordings("non-speech") if "laugh1" in path.name))
     parts: list[Floats] = []
     bounds: list[tuple[float, str]] = []
     laughs_s: list[float] = []
@@ -167,7 +167,7 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
         np.concatenate(parts),
         multilingual=True,
         hallucination_threshold=None,
-        window=lambda start_s, prompt: starts_s.append(start_s),
+        on_window_start=lambda start_s, prompt: starts_s.append(start_s),
     ).result()
     for laugh_s in laughs_s:
         assert any(laugh_s - 1 < start_s < laugh_s + len(weak) / SAMPLE_RATE for start_s in starts_s)
@@ -195,7 +195,7 @@ def test_hotwords_never_appear_where_nobody_speaks(options: dict[str, Any]) -> N
     its = recognizer("int8")
     silent = [np.zeros(5 * SAMPLE_RATE, np.float32)]
     silent += [
-        load(path) for path in recordings("non-speech") if "silence" in path.name or "empty" in path.name
+        load_audio(path) for path in recordings("non-speech") if "silence" in path.name or "empty" in path.name
     ]
     for samples in silent:
         text = its.transcribe(samples, hotwords=("Zebulon", "Kubernetes"), **options).text.lower()

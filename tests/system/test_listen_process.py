@@ -18,7 +18,7 @@ import click
 import numpy as np
 import pytest
 
-from harken.audio import load
+from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from harken.cli.listen import command
 from harken.cli.options import Option
@@ -69,7 +69,7 @@ def environment(place: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pcm() -> bytes:
     """The example, and enough silence behind it to end an utterance."""
-    samples = np.concatenate([load(JFK), np.zeros(32_000, np.float32)])
+    samples = np.concatenate([load_audio(JFK), np.zeros(32_000, np.float32)])
     return (samples * 32768).astype("<i2").tobytes()
 
 
@@ -111,7 +111,7 @@ class TestHeard:
 
     def test_raw_samples_in_another_form(self, run) -> None:
         at = np.arange(11 * 44_100) / 44_100
-        samples = np.interp(at, np.arange(11 * 16_000) / 16_000, load(JFK)).astype("<f4")
+        samples = np.interp(at, np.arange(11 * 16_000) / 16_000, load_audio(JFK)).astype("<f4")
         form = ["--pcm-format", "f32le", "--pcm-rate", "44100", "--pcm-channels", "2"]
         done = run("-", "--pcm", *form, stdin=np.repeat(samples, 2).tobytes())
         assert (done.returncode, done.stderr) == (0, "")
@@ -164,7 +164,7 @@ class TestEnds:
         told = [json.loads(line) for line in rest.splitlines()]
         assert any(event["event"] == "committed" for event in told)
         assert err.decode() == "harken: interrupted at 00:06.000; what was heard is in cut.wav\n"
-        assert len(load(place / "cut.wav")) == 6 * 16_000
+        assert len(load_audio(place / "cut.wav")) == 6 * 16_000
 
     def test_a_reader_that_goes_away(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:
         with started(place, environment, "-", "--pcm", "--json") as process:

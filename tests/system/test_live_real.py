@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harken.audio import load
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.streaming import Event, Interim
 from harken.types import SAMPLE_RATE
@@ -24,7 +24,7 @@ BLOCK = SAMPLE_RATE // 10
 
 @cache
 def example() -> Floats:
-    return load(EXAMPLE)
+    return load_audio(EXAMPLE)
 
 
 @cache
@@ -81,7 +81,7 @@ def test_how_samples_are_cut_changes_nothing() -> None:
 
 
 def test_several_streams_say_what_each_says_alone() -> None:
-    its = recognizer("int8").streams(2, clock=float)
+    its = recognizer("int8").stream_many(2, clock=float)
     its.open("now")
     its.open("later")
     samples = example()
@@ -103,7 +103,7 @@ def test_a_stream_that_stops_in_a_word_keeps_what_was_said_before() -> None:
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_what_is_no_speech_produces_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):
-        samples = load(path)[: 20 * SAMPLE_RATE]
+        samples = load_audio(path)[: 20 * SAMPLE_RATE]
         session = recognizer("int8").stream(clock=float, finals=finals)
         assert text(live(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
@@ -111,7 +111,7 @@ def test_what_is_no_speech_produces_no_text(finals: str) -> None:
 def test_speech_without_a_pause_is_cut_and_says_most_of_what_is_said() -> None:
     """Three quarters of a minute of utterances, with all that is soft taken out."""
     paths = recordings("librispeech-test-other")[:10]
-    samples = np.concatenate([load(path) for path in paths])[: 45 * SAMPLE_RATE]
+    samples = np.concatenate([load_audio(path) for path in paths])[: 45 * SAMPLE_RATE]
     chunks = samples[: len(samples) // 512 * 512].reshape(-1, 512)
     samples = chunks[np.abs(chunks).max(axis=1) > 0.02].ravel()
     offline = words(recognizer("int8").transcribe(samples).text)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from audio_files import KINDS, TONE_HZ, Kind, tone
-from harken.audio import duration, load, stream
+from harken.audio import audio_duration, load_audio, stream_audio
 from harken.types import SAMPLE_RATE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
@@ -32,7 +32,7 @@ def level_at(samples: np.ndarray, at_s: float) -> float:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_is_read(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
-    samples = load(path)
+    samples = load_audio(path)
 
     assert samples.dtype == np.float32
     assert samples.ndim == 1
@@ -48,7 +48,7 @@ def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
     pcm = np.random.default_rng(1).integers(-32768, 32768, 50_000).astype(np.int16)
     path = KINDS[name].write(tmp_path / "noise", samples=pcm / 32768)
 
-    assert np.array_equal(load(path), pcm.astype(np.float32) / np.float32(32768))
+    assert np.array_equal(load_audio(path), pcm.astype(np.float32) / np.float32(32768))
 
 
 @pytest.mark.parametrize("name", PIPEABLE)
@@ -56,9 +56,9 @@ def test_pipes_give_what_the_file_gives(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
     with subprocess.Popen([sys.executable, "-c", CAT, path], stdout=subprocess.PIPE) as cat:
         assert not cat.stdout.seekable()
-        piped = load(cat.stdout)
+        piped = load_audio(cat.stdout)
 
-    seekable = load(path)
+    seekable = load_audio(path)
     if name == "mp3":  # its end is told by seeking: through a pipe the encoder's padding stays
         assert 0 < len(piped) - len(seekable) < 1200
         piped, seekable = piped[: len(seekable) - 100], seekable[:-100]
@@ -69,7 +69,7 @@ CAT = "import shutil, sys; shutil.copyfileobj(open(sys.argv[1], 'rb'), sys.stdou
 
 
 def test_standard_input():
-    count = "from harken.audio import stream; print(sum(map(len, stream('-'))))"
+    count = "from harken.audio import stream_audio; print(sum(map(len, stream_audio('-'))))"
     with EXAMPLE.open("rb") as file:
         done = subprocess.run([sys.executable, "-c", count], stdin=file, capture_output=True, check=True)
     assert int(done.stdout) == 11 * SAMPLE_RATE
@@ -78,13 +78,13 @@ def test_standard_input():
 
 @pytest.mark.parametrize("source", [str, Path, lambda path: io.BytesIO(path.read_bytes())])
 def test_sources_of_one_recording_agree(source):
-    assert np.array_equal(load(source(EXAMPLE)), load(EXAMPLE))
+    assert np.array_equal(load_audio(source(EXAMPLE)), load_audio(EXAMPLE))
 
 
 def test_a_file_object_is_read_from_where_it_stands_and_left_open():
     file = io.BytesIO(b"not sound" + EXAMPLE.read_bytes())
     file.seek(9)
-    assert len(load(file)) == 11 * SAMPLE_RATE
+    assert len(load_audio(file)) == 11 * SAMPLE_RATE
     assert not file.closed
 
 
@@ -92,12 +92,12 @@ def test_a_file_object_is_read_from_where_it_stands_and_left_open():
 def test_arrays_are_sources_too(dtype):
     pcm = (tone(2.0) * 32768).astype(np.int16)
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
-    assert np.array_equal(load(given), pcm.astype(np.float32) / 32768)
-    assert [len(block) for block in stream(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
+    assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
+    assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
 
 
 def test_blocks_are_at_least_as_long_as_asked():
-    blocks = [len(block) for block in stream(EXAMPLE, block_samples=40_000)]
+    blocks = [len(block) for block in stream_audio(EXAMPLE, block_samples=40_000)]
     assert sum(blocks) == 11 * SAMPLE_RATE
     assert all(40_000 <= length <= 40_000 + 2 * SAMPLE_RATE for length in blocks[:-1])
     assert len(blocks) >= 3
@@ -105,14 +105,14 @@ def test_blocks_are_at_least_as_long_as_asked():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_duration_comes_from_the_header(name, tmp_path):
-    assert duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
+    assert audio_duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
 
 
 def test_duration_of_other_sources():
-    assert duration(np.zeros(8_000, np.float32)) == 0.5
-    assert duration("-") is None
+    assert audio_duration(np.zeros(8_000, np.float32)) == 0.5
+    assert audio_duration("-") is None
     file = io.BytesIO(EXAMPLE.read_bytes())
-    assert duration(file) is None
+    assert audio_duration(file) is None
     assert file.tell() == 0
 
 
@@ -121,7 +121,7 @@ def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     second = Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
     both = first + second.write(tmp_path / "second").read_bytes()
 
-    samples = load(io.BytesIO(both))
+    samples = load_audio(io.BytesIO(both))
     assert len(samples) / SAMPLE_RATE == pytest.approx(4.0, abs=0.2)
     assert level_at(samples, 1.5) == pytest.approx(0.375, rel=0.05)
     assert level_at(samples, 3.5) == pytest.approx(0.375, rel=0.1)
@@ -131,7 +131,7 @@ def test_damaged_packets_in_the_middle_are_passed_over(tmp_path):
     data = bytearray(KINDS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
 
-    samples = load(io.BytesIO(data))
+    samples = load_audio(io.BytesIO(data))
     assert len(samples) > 5.3 * SAMPLE_RATE
     assert level_at(samples, 0.5) == pytest.approx(0.5 / 12, rel=0.05)
 
@@ -164,7 +164,7 @@ class EndlessWav(io.RawIOBase):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure by")
 def test_memory_stays_constant_over_an_hour():
     sizes, samples = [], 0
-    for block in stream(EndlessWav(3600)):
+    for block in stream_audio(EndlessWav(3600)):
         sizes.append(resident_bytes())
         samples += len(block)
     assert samples == 3600 * SAMPLE_RATE
@@ -183,7 +183,7 @@ def test_closing_the_stream_closes_the_file(monkeypatch):
         return opened[-1]
 
     monkeypatch.setattr("builtins.open", remembering)
-    blocks = stream(EXAMPLE, block_samples=1_000)
+    blocks = stream_audio(EXAMPLE, block_samples=1_000)
     next(blocks)
     [file] = opened
     assert not file.closed
@@ -199,12 +199,14 @@ def test_an_interrupt_while_reading_is_not_lost():
             return super().read(size)
 
     with pytest.raises(KeyboardInterrupt):
-        load(Interrupted(EXAMPLE.read_bytes()))
+        load_audio(Interrupted(EXAMPLE.read_bytes()))
 
 
 def test_streams_in_several_threads_do_not_disturb_each_other():
     results: dict[int, int] = {}
-    threads = [threading.Thread(target=lambda i=i: results.update({i: len(load(EXAMPLE))})) for i in range(4)]
+    threads = [
+        threading.Thread(target=lambda i=i: results.update({i: len(load_audio(EXAMPLE))})) for i in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -220,6 +222,6 @@ def test_importing_the_room_does_not_import_pyav():
 @pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
 def test_short_blocks_are_short_and_hold_the_same(tmp_path: Path, kind: str) -> None:
     path = KINDS[kind].write(tmp_path / "sound")
-    blocks = [*stream(path, block_samples=800)]
-    assert np.array_equal(np.concatenate(blocks), load(path))
+    blocks = [*stream_audio(path, block_samples=800)]
+    assert np.array_equal(np.concatenate(blocks), load_audio(path))
     assert all(800 <= len(block) < 2000 for block in blocks[:-1])

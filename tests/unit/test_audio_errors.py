@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from audio_files import KINDS, VIDEO_ONLY, Kind, tone
-from harken.audio import duration, load, stream
+from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
 
@@ -25,7 +25,7 @@ MP4, MP4_FRONT = KINDS["mp4 video"], KINDS["mp4 video, index in front"]
 
 def complaint(source) -> str:
     with pytest.raises(AudioError) as caught:
-        load(source)
+        load_audio(source)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -116,9 +116,9 @@ def test_bad_files(make, tmp_path):
 
 def test_missing_file(tmp_path):
     with pytest.raises(AudioNotFound, match=r"nowhere\.wav: no such file$"):
-        next(stream(tmp_path / "nowhere.wav"))
+        next(stream_audio(tmp_path / "nowhere.wav"))
     with pytest.raises(FileNotFoundError):
-        duration(tmp_path / "nowhere.wav")
+        audio_duration(tmp_path / "nowhere.wav")
 
 
 def test_directory(tmp_path):
@@ -140,7 +140,9 @@ def test_names_stay_on_one_line():
     assert complaint("nul\0.mp3") == r"'nul\x00.mp3': cannot be read: embedded null byte"
 
 
-@pytest.mark.parametrize("source", [None, 3, b"talk.mp3", io.StringIO("talk")], ids=repr)
+@pytest.mark.parametrize(
+    "source", [None, 3, b"talk.mp3", io.StringIO("talk")], ids=lambda source: type(source).__name__
+)
 def test_what_is_no_source(source):
     kind = type(source).__name__
     assert re.fullmatch(f"<{kind}>: allowed is a path, .+ binary mode, or an array", complaint(source))
@@ -176,7 +178,7 @@ def test_samples_that_are_not_finite(name, value, tmp_path):
 @pytest.mark.parametrize("name", ["mp4 video, index in front", "flac"])
 def test_a_recording_that_breaks_off_yields_what_there_is(name, tmp_path):
     path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
-    whole = load(path)
+    whole = load_audio(path)
     got, error = as_far_as_it_goes(cut(path, 0.6))
 
     assert 3.5 * SAMPLE_RATE < len(got) < 7.5 * SAMPLE_RATE
@@ -192,7 +194,7 @@ def test_a_recording_that_breaks_off_yields_what_there_is(name, tmp_path):
 @pytest.mark.parametrize("name", ["wav s16", "mp3", "ogg opus", "mkv video"])
 def test_formats_that_count_nothing_end_where_they_are_cut(name, tmp_path):
     path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
-    assert 1 * SAMPLE_RATE < len(load(cut(path, 0.6))) < 8 * SAMPLE_RATE
+    assert 1 * SAMPLE_RATE < len(load_audio(cut(path, 0.6))) < 8 * SAMPLE_RATE
 
 
 def test_a_disk_that_fails_in_the_middle():
@@ -221,7 +223,7 @@ def test_an_mp4_with_its_index_behind_cannot_come_through_a_pipe(tmp_path):
     assert complaint(Pipe(data)) == (
         "<Pipe>: an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
     )
-    assert len(load(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
+    assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
 
 
 class Pipe(io.BytesIO):
@@ -230,7 +232,7 @@ class Pipe(io.BytesIO):
 
 
 def test_empty_standard_input_is_named():
-    run = [sys.executable, "-c", "from harken.audio import load; load('-')"]
+    run = [sys.executable, "-c", "from harken.audio import load_audio; load_audio('-')"]
     done = subprocess.run(run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "harken.errors.AudioError: <stdin>: is empty (0 bytes)"
 
@@ -241,7 +243,7 @@ def test_ffmpeg_says_nothing_itself(tmp_path):
     data = bytearray(path.read_bytes())
     data[2_000:6_000] = os.urandom(4_000)
     path.write_bytes(data)
-    run = [sys.executable, "-c", f"from harken.audio import load; load({str(path)!r})"]
+    run = [sys.executable, "-c", f"from harken.audio import load_audio; load_audio({str(path)!r})"]
     done = subprocess.run(run, capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
 
@@ -250,7 +252,7 @@ def as_far_as_it_goes(source) -> tuple[np.ndarray, str]:
     """What a stream yields before its error, and the error's message."""
     blocks = []
     try:
-        for block in stream(source, block_samples=SAMPLE_RATE):
+        for block in stream_audio(source, block_samples=SAMPLE_RATE):
             blocks.append(block)
     except AudioError as error:
         return np.concatenate(blocks), str(error)

@@ -13,7 +13,15 @@ from harken.api import Recognizer
 from harken.backends.host import HostLogits
 from harken.contract import Floats
 from harken.errors import AudioError, Cancelled
-from harken.transcribe import Batch, Hearing, Hooks, LongForm, TranscribeOptions, listener, windows
+from harken.transcribe import (
+    Callbacks,
+    RecordingTranscriber,
+    Scheduler,
+    TranscribeOptions,
+    WindowDecoder,
+    listener,
+    windows,
+)
 from harken.transcription import Transcription
 from loudness import Loudness, loud
 from models import TOKENIZER
@@ -36,16 +44,16 @@ class Choir(Recital):
         super().__init__(its)
         self._line = its
 
-    def open(
-        self, features: Window, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Window, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> RecitalSession:
-        return ChoirSession(self, self._line, len(rows))
+        return ChoirSession(self, self._line, len(row_windows))
 
 
 class ChoirSession(RecitalSession):
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         prompts = len(tokens) if not any(self.lengths) else 1
-        return HostLogits(np.concatenate([super().extend(tokens, tail).values] * prompts))
+        return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
 
 
 def together(many: int, **changes: Any) -> list[Transcription]:
@@ -66,7 +74,7 @@ def test_what_a_hook_raises_ends_one_iteration_and_loses_no_window(step: int) ->
         if not left[0]:
             raise Interruption
 
-    first, second, third = together(3, observe=observe)
+    first, second, third = together(3, on_token=observe)
     with pytest.raises(Interruption):
         first.result()
     assert texts(second) == texts(third) == ["hello"] * WINDOWS
@@ -77,7 +85,7 @@ def test_what_a_hook_raises_ends_one_iteration_and_loses_no_window(step: int) ->
 @pytest.mark.parametrize("delivered", [0, 1, 2])
 def test_one_that_is_cancelled_does_not_end_the_others(delivered: int) -> None:
     stop: list[bool] = []
-    cancelled, other = together(2, hooks={0: Hooks(cancelled=lambda: bool(stop))})
+    cancelled, other = together(2, callbacks={0: Callbacks(is_cancelled=lambda: bool(stop))})
     segments = iter(cancelled)
     for _ in range(delivered):
         next(segments)
@@ -89,7 +97,7 @@ def test_one_that_is_cancelled_does_not_end_the_others(delivered: int) -> None:
 
 
 def test_all_are_cancelled_where_all_ask_for_it() -> None:
-    for work in together(3, cancelled=lambda: True):
+    for work in together(3, is_cancelled=lambda: True):
         with pytest.raises(Cancelled):
             work.result()
 
@@ -98,7 +106,7 @@ def test_cancelling_that_nobody_asked_for_is_handed_on() -> None:
     def observe(_: Any) -> None:
         raise Cancelled("by a hook of its own")
 
-    work, _ = together(2, observe=observe)
+    work, _ = together(2, on_token=observe)
     with pytest.raises(Cancelled, match="of its own"):
         work.result()
 
@@ -112,9 +120,9 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
         yield NOISE
 
     options = TranscribeOptions(**{**PLAIN, "vad": vad, "condition_on_previous_text": False})
-    hearing = Hearing(Choir(HELLO), TOKENIZER, options)
-    forms = [LongForm(hearing, blocks(which)) for which in range(3)]
-    batch = Batch(hearing, forms, 3)
+    hearing = WindowDecoder(Choir(HELLO), TOKENIZER, options)
+    forms = [RecordingTranscriber(hearing, blocks(which)) for which in range(3)]
+    batch = Scheduler(hearing, forms, 3)
     forms[1].stop()
     assert list(batch.segments(forms[1])) == []
     assert list(batch.segments(forms[2])) != [] or vad
@@ -124,12 +132,12 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
 def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "SpeechDetector", Loudness)
     seen: list[float] = []
-    hooks = {1: Hooks(window=lambda start_s, prompt: seen.append(start_s))}
+    hooks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_padding_s": 0.05}
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     short, long = loud(*[0.3, 31] * 2), loud(*[0.3, 31] * 5)
     work, other = its.transcribe_many(
-        [short, long], **parallel, condition_on_previous_text=False, batch_size=3, hooks=hooks
+        [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=hooks
     )
     assert len(work.result().segments) == 2
     assert len(seen) == 2  # beside the last of the short one

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.decoding import Beam, Hypothesis, Rules, Step
-from harken.decoding.beam import search
+from harken.decoding import Beam, Hypothesis, LogitRules, Step
+from harken.decoding.beam import beam_search
 from scripted import Script, ScriptedSession
 
 A, B, C, EOT = range(4)
-RULES = Rules(
+RULES = LogitRules(
     eot=EOT,
     timestamp_begin=EOT + 1,
     suppressed=np.array([], np.int64),
     first_banned=(),
     timestamps=False,
-    last_initial_timestamp=None,
+    max_initial_timestamp=None,
 )
 
 
@@ -40,7 +40,7 @@ def run(
 ) -> tuple[list[list[Hypothesis]], list[Step], ScriptedSession]:
     session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
     steps: list[Step] = []
-    return search(session, session.logits, RULES, beam, limits, steps.append), steps, session
+    return beam_search(session, session.logits, RULES, beam, limits, steps.append), steps, session
 
 
 def texts(hypotheses: Sequence[Hypothesis]) -> list[str]:

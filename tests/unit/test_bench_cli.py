@@ -15,7 +15,7 @@ from faces import Face
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
 from harken.cli.exits import Stop
-from harken.decoding import Assistant, Speculator
+from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable
 from models import DIMS, TOKENIZER, make_weights
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
@@ -70,7 +70,9 @@ def drafting(seed: int = 0) -> Recognizer:
         backend=NumpyBackend(DIMS.without_encoder(), draft, shares_encoder=True), shares_encoder=True
     )
     # On a clock that stands still drafting costs nothing.
-    return Recognizer(NumpyBackend(DIMS, main), TOKENIZER, "random", Speculator(float, assistant=assistant))
+    return Recognizer(
+        NumpyBackend(DIMS, main), TOKENIZER, "random", SpeculativeDecoder(float, assistant=assistant)
+    )
 
 
 def figures(text: str) -> dict[str, list[str]]:
@@ -163,9 +165,9 @@ class TestSpeculative:
             """Has something that drafts, and does not use it."""
 
             def _hearing(self, options):
-                return Recognizer(self.backend, self.tokenizer, self.model)._hearing(options)
+                return Recognizer(self.backend, self.tokenizer, self.model)._make_window_decoder(options)
 
-        loads(monkeypatch, lambda: Unable(backend, TOKENIZER, "recital", Speculator(float, ngram=True)))
+        loads(monkeypatch, lambda: Unable(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)))
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json")
         outcome = face.run("bench", *arguments, *OPTIONS)
         assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out

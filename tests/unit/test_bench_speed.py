@@ -11,9 +11,18 @@ from audio_files import KINDS
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import OptionError
-from harken.evaluation import Entry, Failure, Sound, Turn, failures, partings, take_turns, timing
-from harken.evaluation.hypotheses import Heard
-from harken.evaluation.speed import Pass, Take, Window, parting
+from harken.evaluation import (
+    Entry,
+    EvalRecording,
+    Failure,
+    Round,
+    divergences,
+    failures,
+    run_rounds,
+    summarise_speed,
+)
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.speed import RecordingResult, Run, WindowTokens, first_divergence
 from harken.transcribe import TranscribeOptions
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
@@ -21,11 +30,11 @@ from recital import WINDOW_S, WINDOW_STEPS, Recital, line
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
-def sound(folder: Path, name: str, text: str | None = None, language: str | None = "en") -> Sound:
+def sound(folder: Path, name: str, text: str | None = None, language: str | None = "en") -> EvalRecording:
     """A recording of one window."""
     path = KINDS["wav s16"].write(folder / name, WINDOW_S)
     entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
-    return Sound(entry=entry, referenced=text is not None)
+    return EvalRecording(entry=entry, has_reference=text is not None)
 
 
 def reciting(*texts: str) -> Recognizer:
@@ -44,20 +53,20 @@ class TestTurns:
 
         engines = {name: Told(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
         sounds = [sound(tmp_path, name) for name in ("a", "b")]
-        turns = [*take_turns(engines, sounds, OPTIONS, repeats=2)]
+        turns = [*run_rounds(engines, sounds, OPTIONS, repeats=2)]
         assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
-        assert [turn.sounds for turn in turns] == [(its,) for its in sounds]
-        assert all([*turn.passes] == ["x", "y"] for turn in turns)
-        assert all(len(its) == 2 for turn in turns for its in turn.passes.values())
+        assert [turn.recordings for turn in turns] == [(its,) for its in sounds]
+        assert all([*turn.runs] == ["x", "y"] for turn in turns)
+        assert all(len(its) == 2 for turn in turns for its in turn.runs.values())
 
     def test_a_batch_takes_all_of_a_language_together(self, tmp_path: Path) -> None:
         backend = Recital(line(0, "a", WINDOW_STEPS))
         languages = {"a": "en", "b": "de", "c": "en"}
         sounds = [sound(tmp_path, name, language=code) for name, code in languages.items()]
         its = Recognizer(backend, TOKENIZER, "recital")
-        turns = [*take_turns({"x": its}, sounds, replace(OPTIONS, batch_size=2), repeats=1)]
-        assert [[one.entry.name for one in turn.sounds] for turn in turns] == [["a", "c"], ["b"]]
-        (together,) = turns[0].passes["x"]
+        turns = [*run_rounds({"x": its}, sounds, replace(OPTIONS, batch_size=2), repeats=1)]
+        assert [[one.entry.name for one in turn.recordings] for turn in turns] == [["a", "c"], ["b"]]
+        (together,) = turns[0].runs["x"]
         assert (
             together.stats.windows == 2
         )  # and not those of each recording, which count passes that they share
@@ -65,32 +74,32 @@ class TestTurns:
     def test_the_language_is_given(self, tmp_path: Path) -> None:
         backend = Recital(line(0, "a", WINDOW_STEPS))
         its = Recognizer(backend, TOKENIZER, "recital")
-        [*take_turns({"x": its}, [sound(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
+        [*run_rounds({"x": its}, [sound(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
     def test_what_a_model_does_not_know_is_refused_before_the_work(self, tmp_path: Path) -> None:
         its = reciting("a")
         sounds = [sound(tmp_path, "a"), sound(tmp_path, "b", language="xx")]
         with pytest.raises(OptionError, match="language='xx'"):
-            next(take_turns({"x": its}, sounds, OPTIONS, repeats=1))
+            next(run_rounds({"x": its}, sounds, OPTIONS, repeats=1))
         assert its.backend.mels == []
 
     def test_a_pass_knows_what_was_said_and_what_failed(self, tmp_path: Path) -> None:
         good, bad = sound(tmp_path, "a"), sound(tmp_path, "b")
         bad.entry.path.write_text("Dear diary")
-        turns = [*take_turns({"x": reciting("ab")}, [good, bad], OPTIONS, repeats=2)]
-        (take,) = turns[0].passes["x"][0].outcomes
-        assert isinstance(take, Take)
-        assert take.heard == Heard(text="ab", language="en", seconds=WINDOW_S)
+        turns = [*run_rounds({"x": reciting("ab")}, [good, bad], OPTIONS, repeats=2)]
+        (take,) = turns[0].runs["x"][0].results
+        assert isinstance(take, RecordingResult)
+        assert take.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
         assert take.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
         (failure,) = failures(turns)
         assert failure.entry == bad.entry
         assert "is not a recording" in failure.reason
 
 
-def took(decode_s: float, wall_s: float, entry: Entry, text: str = "") -> Pass:
-    take = Take(entry=entry, heard=Heard(text=text, seconds=2.0), windows=())
-    return Pass(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), outcomes=(take,))
+def took(decode_s: float, wall_s: float, entry: Entry, text: str = "") -> Run:
+    take = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text=text, seconds=2.0), windows=())
+    return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(take,))
 
 
 class TestTiming:
@@ -98,9 +107,9 @@ class TestTiming:
         entry = Entry(name="a", path=Path("a"), text="one two")
         first = tuple(took(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
         second = tuple(took(s, s, entry) for s in (5.0, 5.0, 500.0))
-        its = [Sound(entry=entry, referenced=False)]
-        turns = [Turn(sounds=tuple(its), passes={"x": passes}) for passes in (first, second)]
-        told = timing(turns, "x", OPTIONS, scored=True)
+        its = [EvalRecording(entry=entry, has_reference=False)]
+        turns = [Round(recordings=tuple(its), runs={"x": passes}) for passes in (first, second)]
+        told = summarise_speed(turns, "x", OPTIONS, scored=True)
         assert (told.stats.decode_s, told.stats.forwards, told.wall_s, told.audio_s) == (7.0, 7, 25.0, 4.0)
         assert told.times_real_time == pytest.approx(4 / 25)
         assert told.evaluation is None
@@ -108,31 +117,37 @@ class TestTiming:
     def test_errors_only_where_the_text_is_known(self) -> None:
         pytest.importorskip("jiwer")
         known, unknown = (Entry(name=name, path=Path(name), text="one two") for name in "ab")
-        sounds = (Sound(entry=known, referenced=True), Sound(entry=unknown, referenced=False))
-        outcomes = tuple(
-            Take(entry=its.entry, heard=Heard(text="one too", seconds=1.0), windows=()) for its in sounds
+        sounds = (
+            EvalRecording(entry=known, has_reference=True),
+            EvalRecording(entry=unknown, has_reference=False),
         )
-        turn = Turn(sounds=sounds, passes={"x": (Pass(wall_s=1.0, stats=DecodeStats(), outcomes=outcomes),)})
-        evaluation = timing([turn], "x", OPTIONS, scored=True).evaluation
+        outcomes = tuple(
+            RecordingResult(entry=its.entry, hypothesis=EvalHypothesis(text="one too", seconds=1.0), windows=())
+            for its in sounds
+        )
+        turn = Round(recordings=sounds, runs={"x": (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)})
+        evaluation = summarise_speed([turn], "x", OPTIONS, scored=True).evaluation
         assert evaluation
         assert evaluation.wer
-        assert (evaluation.wer.tally.errors, evaluation.wer.tally.reference) == (1, 2)
-        assert timing([turn], "x", OPTIONS, scored=False).evaluation is None
+        assert (evaluation.wer.error_counts.errors, evaluation.wer.error_counts.reference_length) == (1, 2)
+        assert summarise_speed([turn], "x", OPTIONS, scored=False).evaluation is None
 
     def test_nothing_at_all(self) -> None:
-        told = timing([], "x", OPTIONS, scored=True)
-        assert (told.wall_s, told.times_real_time, told.takes) == (0.0, None, ())
+        told = summarise_speed([], "x", OPTIONS, scored=True)
+        assert (told.wall_s, told.times_real_time, told.results) == (0.0, None, ())
 
 
 ENTRY = Entry(name="a", path=Path("a"), text="")
 
 
-def take(*windows: Window, text: str = "same") -> Take:
-    return Take(entry=ENTRY, heard=Heard(text=text), windows=windows)
+def take(*windows: WindowTokens, text: str = "same") -> RecordingResult:
+    return RecordingResult(entry=ENTRY, hypothesis=EvalHypothesis(text=text), windows=windows)
 
 
 # windows of one take, of another, and where they part: start, index, tokens
-PARTINGS: list[tuple[tuple[Window, ...], tuple[Window, ...], tuple[float, int, tuple[int | None, ...]] | None]]
+PARTINGS: list[
+    tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], tuple[float, int, tuple[int | None, ...]] | None]
+]
 PARTINGS = [
     (((0.0, (1, 2)),), ((0.0, (1, 2)),), None),
     (((0.0, ()),), (), None),
@@ -145,7 +160,7 @@ PARTINGS = [
 
 @pytest.mark.parametrize(("one", "other", "expected"), PARTINGS)
 def test_where_two_takes_part(one, other, expected) -> None:
-    its = parting(take(*one), take(*other, text="other"))
+    its = first_divergence(take(*one), take(*other, text="other"))
     assert (its and (its.start_s, its.index, its.tokens)) == expected
     assert not (its and its.same_text)
 
@@ -153,13 +168,13 @@ def test_where_two_takes_part(one, other, expected) -> None:
 def test_partings_are_told_once_a_recording_in_whatever_pass() -> None:
     same, other = take((0.0, (1,))), take((0.0, (2,)))
     passes = {
-        "x": tuple(Pass(wall_s=1, stats=DecodeStats(), outcomes=(same,)) for _ in range(3)),
-        "y": tuple(Pass(wall_s=1, stats=DecodeStats(), outcomes=(it,)) for it in (same, other, other)),
+        "x": tuple(Run(wall_s=1, stats=DecodeStats(), results=(same,)) for _ in range(3)),
+        "y": tuple(Run(wall_s=1, stats=DecodeStats(), results=(it,)) for it in (same, other, other)),
     }
-    turn = Turn(sounds=(), passes=passes)
-    (its,) = partings([turn, turn], "x", "y")
+    turn = Round(recordings=(), runs=passes)
+    (its,) = divergences([turn, turn], "x", "y")
     assert (its.entry, its.tokens, its.same_text) == (ENTRY, (1, 2), True)
 
 
 def test_what_could_not_be_read_parts_nowhere() -> None:
-    assert parting(take((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None
+    assert first_divergence(take((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None

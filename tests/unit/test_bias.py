@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from harken.backends.host import HostLogits
-from harken.decoding import make_rules
-from harken.decoding.bias import Bias, make_bias
+from harken.decoding import make_logit_rules
+from harken.decoding.bias import HotwordBias, make_hotword_bias
 from harken.text import Tokenizer
 
 ENGLISH = Tokenizer.builtin(51864)
 BEGIN = ENGLISH.timestamp_begin
 
 
-def biased(*hotwords: str) -> Bias:
-    bias = make_bias(ENGLISH, hotwords)
+def biased(*hotwords: str) -> HotwordBias:
+    bias = make_hotword_bias(ENGLISH, hotwords)
     assert bias is not None
     return bias
 
@@ -25,17 +25,17 @@ def token(text: str) -> int:
     return its
 
 
-def parts(bias: Bias, before: list[int], *candidates: str) -> list[float]:
+def parts(bias: HotwordBias, before: list[int], *candidates: str) -> list[float]:
     """Which part of the whole bonus each candidate gets."""
     found = bias.bonuses(before, [token(text) for text in candidates])
     return [found.get(token(text), 0.0) / bias.strength for text in candidates]
 
 
 def test_no_words_are_no_bias() -> None:
-    assert make_bias(ENGLISH, []) is None
-    assert make_bias(ENGLISH, ["", "  "]) is None
-    assert make_rules(ENGLISH, timestamps=True).bias is None
-    assert make_rules(ENGLISH, timestamps=True, hotwords=["Lynde"]).bias is not None
+    assert make_hotword_bias(ENGLISH, []) is None
+    assert make_hotword_bias(ENGLISH, ["", "  "]) is None
+    assert make_logit_rules(ENGLISH, timestamps=True).hotword_bias is None
+    assert make_logit_rules(ENGLISH, timestamps=True, hotwords=["Lynde"]).hotword_bias is not None
 
 
 def test_a_beginning_gets_the_part_of_the_word_that_it_spells() -> None:
@@ -84,7 +84,7 @@ def test_a_hotword_of_several_words() -> None:
 
 def test_scripts_without_case_need_no_space() -> None:
     vocabulary = Tokenizer.builtin(51865)
-    bias = make_bias(vocabulary, ["凤凰"])
+    bias = make_hotword_bias(vocabulary, ["凤凰"])
     assert bias is not None
     before = vocabulary.encode("看")
     assert bias.bonuses(before, vocabulary.encode("凤")[:1])
@@ -118,14 +118,14 @@ def test_a_plausible_token_wins_by_its_bonus() -> None:
 
 def test_an_implausible_token_gets_nothing() -> None:
     bias = biased("Lynde")
-    table = logits(nn=0.0, nd=-bias.margin - 0.1)
+    table = logits(nn=0.0, nd=-bias.max_logprob_gap - 0.1)
     before = table.values.copy()
     bias.apply(table, [[token(" Ly")]])
     np.testing.assert_array_equal(table.values, before)
 
 
 def test_what_is_banned_stays_banned() -> None:
-    rules = make_rules(ENGLISH, timestamps=False, suppress_tokens=[token("nd")], hotwords=["Lynde"])
+    rules = make_logit_rules(ENGLISH, timestamps=False, suppress_tokens=[token("nd")], hotwords=["Lynde"])
     table = logits(nn=0.0, nd=0.0)
     rules.apply(table, [[token(" Ly")]])
     assert table.values[0, token("nd")] == -np.inf

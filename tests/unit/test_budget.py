@@ -11,36 +11,54 @@ import numpy as np
 import pytest
 
 from harken.audio.mel import LogMel
-from harken.audio.vad import CHUNK_SAMPLES, Regions, VadOptions
+from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
 from harken.errors import OptionError
-from harken.streaming import Setting, StreamOptions
-from harken.streaming.budget import UTILISATION, Bound, Budget, Cost, fresh_tokens, measure, onset_s
-from harken.streaming.load import LEVELS, apply
-from harken.streaming.noise import NOISY_FRAMES, QUIET_FRAMES, USUAL_FRAMES
+from harken.streaming import StreamingConfig, StreamOptions
+from harken.streaming.budget import (
+    MAX_UTILISATION,
+    LatencyBound,
+    LatencyPlanner,
+    UpdateCost,
+    max_new_tokens,
+    measure_update_cost,
+    speech_detection_delay_s,
+)
+from harken.streaming.load import LOAD_LEVELS, apply_load_level
+from harken.streaming.noise import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
 from harken.streaming.options import DELAYS
-from harken.streaming.presets import PRESETS, RUNGS, adapted, ladder, overridden
-from harken.streaming.running import MARGIN_FRAMES
-from harken.streaming.running import QUIET_FRAMES as SILENCE_FRAMES
+from harken.streaming.presets import (
+    PRESETS,
+    STEPS_BETWEEN_PRESETS,
+    interpolated_presets,
+    scale_window,
+    with_overrides,
+)
+from harken.streaming.running import ALIGNATT_THRESHOLD_FRAMES
+from harken.streaming.running import TRAILING_SILENCE_FRAMES as SILENCE_FRAMES
 from harken.types import SAMPLE_RATE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
-FIXED = Setting(window_frames=200, hop_frames=50, history_frames=400, hold_frames=90)
-LAPTOP = Cost(base_s=0.02, frame_s=0.0002, token_s=0.003)
-STANDING_STILL = Cost()
+FIXED = StreamingConfig(window_frames=200, hop_frames=50, history_frames=400, commit_delay_frames=90)
+LAPTOP = UpdateCost(base_s=0.02, per_frame_s=0.0002, per_token_s=0.003)
+STANDING_STILL = UpdateCost()
 
 
-def times(cost: Cost, factor: float) -> Cost:
-    return Cost(base_s=cost.base_s * factor, frame_s=cost.frame_s * factor, token_s=cost.token_s * factor)
+def times(cost: UpdateCost, factor: float) -> UpdateCost:
+    return UpdateCost(
+        base_s=cost.base_s * factor,
+        per_frame_s=cost.per_frame_s * factor,
+        per_token_s=cost.per_token_s * factor,
+    )
 
 
-def budget(cost: Cost = LAPTOP, **changes: object) -> Budget:
-    return Budget(cost=cost, options=StreamOptions(**changes))  # type: ignore[arg-type]
+def budget(cost: UpdateCost = LAPTOP, **changes: object) -> LatencyPlanner:
+    return LatencyPlanner(cost=cost, options=StreamOptions(**changes))  # type: ignore[arg-type]
 
 
 # --- what a word waits for ---------------------------------------------------------------------------------
 
 
-def heard_at(setting: Setting) -> Iterator[tuple[int, int]]:
+def heard_at(setting: StreamingConfig) -> Iterator[tuple[int, int]]:
     """Sample at which each window can be heard, and the sample that it ends at, by feeding one at a time."""
     mel, frames, update = LogMel(), 0, 0
     for fed in range(1, 3 * SAMPLE_RATE):
@@ -54,11 +72,15 @@ def heard_at(setting: Setting) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("agreement", [1, 3])
 @pytest.mark.parametrize("hold_frames", [0, 37])
 def test_no_word_waits_longer_than_the_bound_and_one_waits_as_long(hold_frames: int, agreement: int) -> None:
-    setting = Setting(
-        window_frames=40, hop_frames=20, history_frames=0, hold_frames=hold_frames, agreement=agreement
+    setting = StreamingConfig(
+        window_frames=40,
+        hop_frames=20,
+        history_frames=0,
+        commit_delay_frames=hold_frames,
+        local_agreement=agreement,
     )
     updates = [*heard_at(setting)]
-    bound = Budget(min_speech_s=0, margin_frames=0).bound(setting)
+    bound = LatencyPlanner(min_speech_s=0, alignatt_threshold_frames=0).bound(setting)
     committing, showing = 0, 0
     for spoken in range(updates[0][1], updates[4][1]):  # where a word ends
         saying = [fed for fed, end in updates if end >= spoken + hold_frames * 160]
@@ -70,23 +92,25 @@ def test_no_word_waits_longer_than_the_bound_and_one_waits_as_long(hold_frames: 
 
 
 def test_in_seconds() -> None:
-    bound = Budget().bound(FIXED)
+    bound = LatencyPlanner().bound(FIXED)
     assert bound.interim_wait_s == pytest.approx(0.0125 + 0.5 + 0.16)
     assert bound.wait_s == pytest.approx(0.0125 + 0.5 + 0.9)
-    assert Budget().bound(replace(FIXED, agreement=3)).wait_s == pytest.approx(0.0125 + 3 * 0.5 + 0.9)
+    assert LatencyPlanner().bound(replace(FIXED, local_agreement=3)).wait_s == pytest.approx(
+        0.0125 + 3 * 0.5 + 0.9
+    )
 
 
 def test_a_word_near_the_edge_is_not_shown_yet_but_hold_covers_that() -> None:
-    setting = Setting(hop_frames=50, hold_frames=30)
-    bound = Budget(margin_frames=20).bound(setting)
+    setting = StreamingConfig(hop_frames=50, commit_delay_frames=30)
+    bound = LatencyPlanner(alignatt_threshold_frames=20).bound(setting)
     assert bound.interim_wait_s == pytest.approx(0.7125)
     assert bound.wait_s == pytest.approx(0.8125)
-    assert Budget(margin_frames=40).bound(setting).wait_s == pytest.approx(0.9125)
+    assert LatencyPlanner(alignatt_threshold_frames=40).bound(setting).wait_s == pytest.approx(0.9125)
 
 
 @pytest.mark.parametrize("min_speech_s", [0.0, 0.1, 0.128, 0.32, 1.0])
 def test_an_utterance_begins_no_later_than_said(min_speech_s: float) -> None:
-    regions, chunks = Regions(VadOptions(min_speech_s=min_speech_s)), 0
+    regions, chunks = RegionTracker(VadOptions(min_speech_s=min_speech_s)), 0
     regions.feed([0.0] * 40)
     while regions.speaking_since is None:
         regions.feed([1.0])
@@ -94,14 +118,22 @@ def test_an_utterance_begins_no_later_than_said(min_speech_s: float) -> None:
     late_s = (
         CHUNK_SAMPLES / SAMPLE_RATE
     )  # speech began just after a chunk did, and did not suffice for that one
-    assert onset_s(min_speech_s) == pytest.approx(chunks * CHUNK_SAMPLES / SAMPLE_RATE + late_s)
+    assert speech_detection_delay_s(min_speech_s) == pytest.approx(
+        chunks * CHUNK_SAMPLES / SAMPLE_RATE + late_s
+    )
 
 
 def test_the_beginning_of_an_utterance_counts_where_it_is_what_lasts_longest() -> None:
-    quick = Setting(window_frames=20, hop_frames=10, hold_frames=0)
-    assert Budget(margin_frames=0).bound(quick).interim_wait_s == onset_s(0.1) == pytest.approx(0.16)
-    assert Budget(margin_frames=0, min_speech_s=0).bound(quick).interim_wait_s == pytest.approx(0.1125)
-    assert Budget(margin_frames=0).bound(FIXED).interim_wait_s == pytest.approx(0.5125)
+    quick = StreamingConfig(window_frames=20, hop_frames=10, commit_delay_frames=0)
+    assert (
+        LatencyPlanner(alignatt_threshold_frames=0).bound(quick).interim_wait_s
+        == speech_detection_delay_s(0.1)
+        == pytest.approx(0.16)
+    )
+    assert LatencyPlanner(alignatt_threshold_frames=0, min_speech_s=0).bound(
+        quick
+    ).interim_wait_s == pytest.approx(0.1125)
+    assert LatencyPlanner(alignatt_threshold_frames=0).bound(FIXED).interim_wait_s == pytest.approx(0.5125)
 
 
 # --- what is computed --------------------------------------------------------------------------------------
@@ -110,7 +142,7 @@ def test_the_beginning_of_an_utterance_counts_where_it_is_what_lasts_longest() -
 class Machine:
     """Takes as long as its cost says or a little longer, and much longer the first time and once more."""
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: UpdateCost) -> None:
         self.cost, self.now_s, self.calls = cost, 0.0, 0
         self.windows: list[int] = []
 
@@ -126,7 +158,7 @@ class Machine:
 
 def test_a_machine_is_measured_by_its_usual_updates_and_not_by_its_first() -> None:
     machine = Machine(LAPTOP)
-    cost = measure(machine.update, machine.clock, repeats=5)
+    cost = measure_update_cost(machine.update, machine.clock, repeats=5)
     assert machine.calls == 18
     for window_frames, tokens in ((100, 4), (300, 4), (600, 4), (1400, 4), (100, 24), (300, 12)):
         actual_s = LAPTOP.update_s(window_frames, tokens)
@@ -136,9 +168,9 @@ def test_a_machine_is_measured_by_its_usual_updates_and_not_by_its_first() -> No
 @pytest.mark.parametrize("name", DELAYS)
 def test_the_longest_window_of_a_preset_lies_within_what_is_measured(name: str) -> None:
     machine = Machine(LAPTOP)
-    measure(machine.update, machine.clock)
-    for frames in (QUIET_FRAMES, NOISY_FRAMES):
-        longest = adapted(PRESETS[name], frames).longest_window_frames
+    measure_update_cost(machine.update, machine.clock)
+    for frames in (CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES):
+        longest = scale_window(PRESETS[name], frames).max_window_frames
         assert min(machine.windows) <= longest <= max(machine.windows)
 
 
@@ -149,7 +181,7 @@ def test_between_two_windows_no_update_costs_more_than_said() -> None:
         nonlocal now_s
         now_s += 0.01 + 1e-7 * window_frames * (window_frames + 400) + 0.002 * tokens
 
-    cost = measure(update, lambda: now_s)
+    cost = measure_update_cost(update, lambda: now_s)
     for window_frames in range(100, 1401, 20):
         before_s = now_s
         update(window_frames, 10)
@@ -158,36 +190,36 @@ def test_between_two_windows_no_update_costs_more_than_said() -> None:
 
 def test_nothing_falls_with_size_and_nothing_costs_anything_where_time_stands_still() -> None:
     ticks = iter(range(1000))
-    falling = measure(lambda window, tokens: None, lambda: -(float(next(ticks)) ** 2))
+    falling = measure_update_cost(lambda window, tokens: None, lambda: -(float(next(ticks)) ** 2))
     assert falling.base_s >= 0
-    assert falling.frame_s >= 0
-    assert falling.token_s >= 0
-    assert measure(lambda window, tokens: None, float) == STANDING_STILL
+    assert falling.per_frame_s >= 0
+    assert falling.per_token_s >= 0
+    assert measure_update_cost(lambda window, tokens: None, float) == STANDING_STILL
 
 
 def test_an_update_may_have_to_say_all_again_that_is_not_committed() -> None:
-    assert fresh_tokens(FIXED) == 9  # 1.4 s at 6 tokens a second
-    assert fresh_tokens(replace(FIXED, agreement=3)) == 15
+    assert max_new_tokens(FIXED) == 9  # 1.4 s at 6 tokens a second
+    assert max_new_tokens(replace(FIXED, local_agreement=3)) == 15
 
 
 def test_windows_that_adapt_are_budgeted_at_their_longest() -> None:
     still, adapting = (budget(adaptive=adaptive).bound(FIXED) for adaptive in (False, True))
-    assert adapting.process_s - still.process_s == pytest.approx(LAPTOP.frame_s * 100)
+    assert adapting.process_s - still.process_s == pytest.approx(LAPTOP.per_frame_s * 100)
     assert adapting.wait_s == still.wait_s
-    assert budget(adaptive=False).bound(adapted(FIXED, NOISY_FRAMES)) == adapting
+    assert budget(adaptive=False).bound(scale_window(FIXED, NOISY_WINDOW_FRAMES)) == adapting
 
 
 def test_the_longest_window_is_that_of_a_beginning_and_it_is_what_is_budgeted() -> None:
-    assert FIXED.longest_window_frames == 600
+    assert FIXED.max_window_frames == 600
     bound = budget(adaptive=False).bound(FIXED)
-    assert bound.process_s == pytest.approx(LAPTOP.update_s(600, fresh_tokens(FIXED)))
+    assert bound.process_s == pytest.approx(LAPTOP.update_s(600, max_new_tokens(FIXED)))
     assert budget(adaptive=False).bound(replace(FIXED, history_frames=0)).process_s == pytest.approx(
-        LAPTOP.update_s(200, fresh_tokens(FIXED))
+        LAPTOP.update_s(200, max_new_tokens(FIXED))
     )
 
 
 def test_a_bound_reads_as_a_line() -> None:
-    bound = Bound(wait_s=1.4125, interim_wait_s=0.5125, process_s=0.1, hop_s=0.5)
+    bound = LatencyBound(wait_s=1.4125, interim_wait_s=0.5125, process_s=0.1, hop_s=0.5)
     assert str(bound) == (
         "shown within 0.61 s, committed within 1.51 s (1413 ms of waiting + 100 ms of computing)"
     )
@@ -197,7 +229,7 @@ def test_a_bound_reads_as_a_line() -> None:
     assert bound.sustainable
     late = replace(bound, process_s=0.41)
     assert not late.sustainable
-    assert late.excess == "an update takes 410 ms, more than 80% of the 500 ms between two"
+    assert late.overload_reason == "an update takes 410 ms, more than 80% of the 500 ms between two"
 
 
 # --- presets -----------------------------------------------------------------------------------------------
@@ -208,46 +240,65 @@ def test_every_delay_has_a_preset() -> None:
 
 
 def test_the_ladder_goes_down_step_by_step_through_the_presets() -> None:
-    rungs = ladder()
-    assert [rungs.index(preset) for preset in PRESETS.values()] == [3 * RUNGS, 2 * RUNGS, RUNGS, 0]
-    waits_s = [Budget().bound(rung).wait_s for rung in rungs]
+    rungs = interpolated_presets()
+    assert [rungs.index(preset) for preset in PRESETS.values()] == [
+        3 * STEPS_BETWEEN_PRESETS,
+        2 * STEPS_BETWEEN_PRESETS,
+        STEPS_BETWEEN_PRESETS,
+        0,
+    ]
+    waits_s = [LatencyPlanner().bound(rung).wait_s for rung in rungs]
     assert waits_s == sorted(waits_s, reverse=True)
     windows = [rung.window_frames for rung in rungs]
     assert windows == sorted(windows, reverse=True)
 
 
 def test_what_options_say_replaces_what_the_delay_says() -> None:
-    assert overridden(FIXED, StreamOptions()) == FIXED
-    changed = overridden(FIXED, StreamOptions(window=240, hop=60, history=500, hold=70, agreement=3))
-    assert changed == Setting(window_frames=240, hop_frames=60, history_frames=500, hold_frames=70, agreement=3)
-    assert overridden(FIXED, StreamOptions(window=40)) == replace(FIXED, window_frames=40, hop_frames=40)
-    assert overridden(FIXED, StreamOptions(hop=300)) == replace(FIXED, window_frames=300, hop_frames=300)
+    assert with_overrides(FIXED, StreamOptions()) == FIXED
+    changed = with_overrides(
+        FIXED,
+        StreamOptions(
+            window_frames=240, hop_frames=60, history_frames=500, commit_delay_frames=70, local_agreement=3
+        ),
+    )
+    assert changed == StreamingConfig(
+        window_frames=240, hop_frames=60, history_frames=500, commit_delay_frames=70, local_agreement=3
+    )
+    assert with_overrides(FIXED, StreamOptions(window_frames=40)) == replace(
+        FIXED, window_frames=40, hop_frames=40
+    )
+    assert with_overrides(FIXED, StreamOptions(hop_frames=300)) == replace(
+        FIXED, window_frames=300, hop_frames=300
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("window", 0),
-        ("window", 41),
-        ("window", 2000),
-        ("hop", 0),
-        ("hop", 51),
-        ("hop", 251),
-        ("hop", 5000),
-        ("history", 3002),
-        ("hold", -1),
-        ("agreement", 0),
+        ("window_frames", 0),
+        ("window_frames", 41),
+        ("window_frames", 2000),
+        ("hop_frames", 0),
+        ("hop_frames", 51),
+        ("hop_frames", 251),
+        ("hop_frames", 5000),
+        ("history_frames", 3002),
+        ("commit_delay_frames", -1),
+        ("local_agreement", 0),
     ],
 )
 def test_an_option_that_is_not_allowed_is_named(name: str, value: int) -> None:
     with pytest.raises(OptionError, match=f"^{name}={value}: allowed is ") as error:
-        overridden(FIXED, StreamOptions(**{name: value}))  # type: ignore[arg-type]
+        with_overrides(FIXED, StreamOptions(**{name: value}))  # type: ignore[arg-type]
     assert error.value.field == name
 
 
-@pytest.mark.parametrize("setting", ladder())
-def test_windows_follow_the_noise_and_nothing_else_does(setting: Setting) -> None:
-    quiet, usual, noisy = (adapted(setting, frames) for frames in (QUIET_FRAMES, USUAL_FRAMES, NOISY_FRAMES))
+@pytest.mark.parametrize("setting", interpolated_presets())
+def test_windows_follow_the_noise_and_nothing_else_does(setting: StreamingConfig) -> None:
+    quiet, usual, noisy = (
+        scale_window(setting, frames)
+        for frames in (CLEAN_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES)
+    )
     assert usual == setting
     assert quiet.window_frames < setting.window_frames < noisy.window_frames
     assert min(window.look_ahead_frames for window in (quiet, noisy)) >= setting.hop_frames
@@ -256,11 +307,11 @@ def test_windows_follow_the_noise_and_nothing_else_does(setting: Setting) -> Non
 
 
 def test_windows_adapt_within_what_is_allowed() -> None:
-    assert adapted(FIXED, QUIET_FRAMES).window_frames == 100
-    assert adapted(FIXED, NOISY_FRAMES).window_frames == 300
-    tight = Setting(window_frames=60, hop_frames=60)
-    assert adapted(tight, QUIET_FRAMES) == tight
-    assert adapted(Setting(window_frames=1000), NOISY_FRAMES).window_frames == 1000
+    assert scale_window(FIXED, CLEAN_WINDOW_FRAMES).window_frames == 100
+    assert scale_window(FIXED, NOISY_WINDOW_FRAMES).window_frames == 300
+    tight = StreamingConfig(window_frames=60, hop_frames=60)
+    assert scale_window(tight, CLEAN_WINDOW_FRAMES) == tight
+    assert scale_window(StreamingConfig(window_frames=1000), NOISY_WINDOW_FRAMES).window_frames == 1000
 
 
 # --- what can be kept --------------------------------------------------------------------------------------
@@ -269,9 +320,9 @@ def test_windows_adapt_within_what_is_allowed() -> None:
 @pytest.mark.parametrize("name", DELAYS)
 def test_a_name_stands_for_its_preset(name: str) -> None:
     plan = budget(delay=name).choose()
-    assert plan.setting == PRESETS[name]
+    assert plan.config == PRESETS[name]
     assert plan.bound == budget().bound(PRESETS[name])
-    assert budget(delay=name, hold=5).choose().setting.hold_frames == 5
+    assert budget(delay=name, commit_delay_frames=5).choose().config.commit_delay_frames == 5
 
 
 @pytest.mark.parametrize("factor", [0, 1, 2, 3, 4])
@@ -282,14 +333,14 @@ def test_milliseconds_are_kept_and_more_of_them_are_not_worse(factor: int) -> No
         plan = budget(times(LAPTOP, factor), delay=str(delay_ms)).choose()
         assert plan.bound.total_ms <= delay_ms
         assert plan.bound.sustainable
-        assert plan.bound == budget(times(LAPTOP, factor)).bound(plan.setting)
+        assert plan.bound == budget(times(LAPTOP, factor)).bound(plan.config)
         waits_s.append(plan.bound.total_s)
-        windows.append(plan.setting.window_frames)
+        windows.append(plan.config.window_frames)
     assert windows == sorted(windows)
     assert waits_s[0] < waits_s[-1]
 
 
-def refused_at(cost: Cost) -> int:
+def refused_at(cost: UpdateCost) -> int:
     """Milliseconds that the machine says it needs at least; it refuses one less."""
     with pytest.raises(OptionError, match="delay='1': allowed is at least ") as error:
         budget(cost, delay="1").choose()
@@ -301,20 +352,20 @@ def refused_at(cost: Cost) -> int:
 
 def test_milliseconds_get_the_best_setting_that_keeps_them() -> None:
     high = budget().bound(PRESETS["high"])
-    assert budget(delay=str(high.total_ms)).choose().setting == PRESETS["high"]
-    assert budget(delay="60000").choose().setting == PRESETS["high"]
-    shorter = budget(delay=str(high.total_ms - 1)).choose().setting
+    assert budget(delay=str(high.total_ms)).choose().config == PRESETS["high"]
+    assert budget(delay="60000").choose().config == PRESETS["high"]
+    shorter = budget(delay=str(high.total_ms - 1)).choose().config
     assert PRESETS["medium"].window_frames < shorter.window_frames < PRESETS["high"].window_frames
     low = budget().bound(PRESETS["low"])
     chosen = budget(delay=str(low.total_ms + 100)).choose()
-    assert chosen.setting.window_frames >= PRESETS["low"].window_frames
+    assert chosen.config.window_frames >= PRESETS["low"].window_frames
     assert low.total_s < chosen.bound.total_s <= low.total_s + 0.1, "what is left is spent on hold"
 
 
 def test_what_is_said_about_the_setting_stays_where_milliseconds_are_kept() -> None:
-    setting = budget(delay="2000", hold=40, hop=60, history=100).choose().setting
-    assert (setting.hold_frames, setting.hop_frames, setting.history_frames) == (40, 60, 100)
-    assert budget(delay="2000", window=80).choose().setting.window_frames == 80
+    setting = budget(delay="2000", commit_delay_frames=40, hop_frames=60, history_frames=100).choose().config
+    assert (setting.commit_delay_frames, setting.hop_frames, setting.history_frames) == (40, 60, 100)
+    assert budget(delay="2000", window_frames=80).choose().config.window_frames == 80
 
 
 def test_a_delay_that_cannot_be_kept_is_refused_with_one_that_can() -> None:
@@ -322,9 +373,9 @@ def test_a_delay_that_cannot_be_kept_is_refused_with_one_that_can() -> None:
     with pytest.raises(OptionError) as error:
         budget(delay="200").choose()
     assert error.value.allowed == (
-        f"at least {least.total_ms} ms on this machine: {least.terms} at the smallest setting"
+        f"at least {least.total_ms} ms on this machine: {least.breakdown} at the smallest setting"
     )
-    assert budget(delay=str(least.total_ms)).choose().setting == PRESETS["minimal"]
+    assert budget(delay=str(least.total_ms)).choose().config == PRESETS["minimal"]
 
 
 def test_a_slow_machine_refuses_names_and_says_which_it_can() -> None:
@@ -335,12 +386,12 @@ def test_a_slow_machine_refuses_names_and_says_which_it_can() -> None:
     assert "minimal" not in can
     with pytest.raises(OptionError) as error:
         budget(slow, delay="minimal").choose()
-    update = budget(slow).bound(PRESETS["minimal"]).excess
+    update = budget(slow).bound(PRESETS["minimal"]).overload_reason
     assert error.value.allowed == f"{', '.join(can)}, or at least {least_ms} ms on this machine: {update}"
-    assert budget(slow, delay="high").choose().setting == PRESETS["high"]
+    assert budget(slow, delay="high").choose().config == PRESETS["high"]
     plan = budget(slow, delay=str(least_ms)).choose()
-    assert plan.setting.hop_frames > PRESETS["minimal"].hop_frames, "fewer updates are what it can keep up"
-    assert plan.bound.utilisation <= UTILISATION
+    assert plan.config.hop_frames > PRESETS["minimal"].hop_frames, "fewer updates are what it can keep up"
+    assert plan.bound.utilisation <= MAX_UTILISATION
 
 
 def test_a_machine_that_can_keep_no_name_says_so() -> None:
@@ -369,17 +420,17 @@ def rows(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", DELAYS)
 def test_the_page_has_the_settings_and_what_words_wait_for(name: str) -> None:
-    preset, bound = PRESETS[name], Budget().bound(PRESETS[name])
+    preset, bound = PRESETS[name], LatencyPlanner().bound(PRESETS[name])
     frames = (
         preset.window_frames,
         preset.hop_frames,
         preset.look_ahead_frames,
         preset.history_frames,
-        preset.longest_window_frames,
-        preset.hold_frames,
+        preset.max_window_frames,
+        preset.commit_delay_frames,
     )
     setting, waits = rows(name)
-    assert setting == [*(f"{its / 100:g}" for its in frames), str(preset.agreement)]
+    assert setting == [*(f"{its / 100:g}" for its in frames), str(preset.local_agreement)]
     assert waits[:2] == [f"{bound.interim_wait_s:.4f}", f"{bound.wait_s:.4f}"]
     terms = [
         float(first) * float(second or 1) for first, second in re.findall(r"([\d.]+)(?: x ([\d.]+))?", waits[2])
@@ -388,20 +439,20 @@ def test_the_page_has_the_settings_and_what_words_wait_for(name: str) -> None:
 
 
 def test_the_page_says_how_much_sound_is_kept_from_the_decoder_and_how_much_silence_it_hears() -> None:
-    margin_s = f"{MARGIN_FRAMES / 100:g} s"
-    assert f"*m* is {MARGIN_FRAMES} frames, so words that are shown wait {margin_s} longer" in PAGE
+    margin_s = f"{ALIGNATT_THRESHOLD_FRAMES / 100:g} s"
+    assert f"*m* is {ALIGNATT_THRESHOLD_FRAMES} frames, so words that are shown wait {margin_s} longer" in PAGE
     assert f"it listens to the last {margin_s} of the sound" in PAGE
-    assert all(preset.hold_frames >= MARGIN_FRAMES for preset in PRESETS.values())
+    assert all(preset.commit_delay_frames >= ALIGNATT_THRESHOLD_FRAMES for preset in PRESETS.values())
     assert f"{SILENCE_FRAMES / 100:g} s of silence is heard behind the sound" in PAGE
-    noisiest = adapted(PRESETS["high"], NOISY_FRAMES).longest_window_frames
+    noisiest = scale_window(PRESETS["high"], NOISY_WINDOW_FRAMES).max_window_frames
     assert f"half of *W* more: {noisiest / 100:g} s for high" in PAGE
-    assert f"up to the {PRESETS['high'].hold_frames / 100:g} s of high" in PAGE
+    assert f"up to the {PRESETS['high'].commit_delay_frames / 100:g} s of high" in PAGE
 
 
-@pytest.mark.parametrize("level", range(len(LEVELS)))
+@pytest.mark.parametrize("level", range(len(LOAD_LEVELS)))
 def test_the_page_has_what_less_work_comes_to(level: int) -> None:
-    setting = apply(level, PRESETS["low"])
-    bound = Budget().bound(setting)
+    setting = apply_load_level(level, PRESETS["low"])
+    bound = LatencyPlanner().bound(setting)
     ((_, heard, waits),) = rows(str(level))
     assert heard == f"{setting.window_frames / 100:g}, {setting.hop_frames / 100:g}"
     assert waits == f"{bound.interim_wait_s:.4f}, {bound.wait_s:.4f}"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.cells import get_character_cell_size
 from rich.console import Console
 
-from harken.cli.captions import Captions
+from harken.cli.captions import CaptionRenderer
 from harken.results import Segment
-from harken.streaming import Committed, Event, Interim, SpeechEnded, SpeechStarted
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
 ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
 
@@ -82,7 +82,7 @@ class Terminal(io.StringIO):
         return "\n".join(rows[: self.row + 1])
 
 
-def captions(terminal: Terminal) -> Captions:
+def captions(terminal: Terminal) -> CaptionRenderer:
     def line(segment: Segment) -> str:
         return segment.text.strip()
 
@@ -95,14 +95,14 @@ def captions(terminal: Terminal) -> Captions:
         height=terminal.height,
         legacy_windows=False,
     )
-    return Captions(line, console)
+    return CaptionRenderer(line, console)
 
 
 def interim(committed: str, tentative: str = "") -> Interim:
     return Interim(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, committed=committed, tentative=tentative)
 
 
-def final(text: str) -> Committed:
+def final(text: str) -> FinalSegment:
     segment = Segment(
         index=0,
         start_s=0.0,
@@ -115,7 +115,7 @@ def final(text: str) -> Committed:
         no_speech_prob=0.0,
         seek_s=0.0,
     )
-    return Committed(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, segment=segment)
+    return FinalSegment(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, segment=segment)
 
 
 STARTED = SpeechStarted(audio_s=0.0, emitted_samples=0, compute_s=0.0)
@@ -202,7 +202,7 @@ def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(30, 10)
     face = captions(terminal)
     face.show(interim(" ask", " not"))
-    face.note("harken: 2.0 s behind")
+    face.write_stderr("harken: 2.0 s behind")
     assert terminal.text == "harken: 2.0 s behind\nask not"
     face.show(interim(" ask not", " what"))
     assert terminal.text == "harken: 2.0 s behind\nask not what"
@@ -210,7 +210,7 @@ def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_note_for_another_place_goes_there(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(30, 10)
-    captions(terminal).note("harken: 2.0 s behind")
+    captions(terminal).write_stderr("harken: 2.0 s behind")
     assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
 
 

@@ -33,7 +33,7 @@ def test_opens_without_an_encoder(tmp_path: Path, torch: bool, shards: int) -> N
     assert not checkpoint.has_encoder
     assert checkpoint.dims == files.TINY.without_encoder()
     assert set(checkpoint.weights) == set(DECODER)
-    assert checkpoint.encoder_sha256 is checkpoint.frequent is None
+    assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
 def test_names_without_their_prefix(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_as_the_main_model_it_is_refused_with_what_to_do(tmp_path: Path) -> None
 def test_a_whole_model_may_be_an_assistant(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS), assistant=True)
     assert checkpoint.has_encoder
-    assert checkpoint.encoder_sha256 is checkpoint.frequent is None
+    assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
 @pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
@@ -81,15 +81,18 @@ def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
         ({"harken": []}, r"config\.json: harken is a list, allowed is an object"),
         ({"harken": {"encoder_sha256": 7}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"encoder_sha256": "F" * 64}}, "encoder_sha256 is not 64 digits in lower-case hex"),
-        ({"harken": {"frequent": "0"}}, "frequent is not a list of token ids"),
-        ({"harken": {"frequent": []}}, "frequent is not a list of token ids"),
-        ({"harken": {"frequent": [0, True]}}, "frequent is not a list of token ids"),
-        ({"harken": {"frequent": [0, 1.5]}}, "frequent is not a list of token ids"),
-        ({"harken": {"frequent": [1, 0]}}, "frequent is not ascending, or not within 0 to 95"),
-        ({"harken": {"frequent": [1, 1]}}, "frequent is not ascending, or not within 0 to 95"),
-        ({"harken": {"frequent": [-1, 0]}}, "frequent is not ascending, or not within 0 to 95"),
-        ({"harken": {"frequent": [0, 96]}}, "frequent is not ascending, or not within 0 to 95"),
-        ({"harken": {"frequent": [0, 10**30]}}, "frequent is not ascending, or not within 0 to 95"),
+        ({"harken": {"draft_vocabulary": "0"}}, "draft_vocabulary is not a list of token ids"),
+        ({"harken": {"draft_vocabulary": []}}, "draft_vocabulary is not a list of token ids"),
+        ({"harken": {"draft_vocabulary": [0, True]}}, "draft_vocabulary is not a list of token ids"),
+        ({"harken": {"draft_vocabulary": [0, 1.5]}}, "draft_vocabulary is not a list of token ids"),
+        ({"harken": {"draft_vocabulary": [1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
+        ({"harken": {"draft_vocabulary": [1, 1]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
+        ({"harken": {"draft_vocabulary": [-1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
+        ({"harken": {"draft_vocabulary": [0, 96]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
+        (
+            {"harken": {"draft_vocabulary": [0, 10**30]}},
+            "draft_vocabulary is not ascending, or not within 0 to 95",
+        ),
     ],
 )
 def test_configurations(tmp_path: Path, config: dict[str, object], reason: str) -> None:
@@ -109,12 +112,12 @@ def test_a_file_must_say_what_its_weights_do_not(tmp_path: Path) -> None:
 
 
 def test_what_harken_notes_in_the_configuration(tmp_path: Path) -> None:
-    entry = {"encoder_sha256": "0f" * 32, "frequent": [0, 3, 95], "later": "is left alone"}
+    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 3, 95], "later": "is left alone"}
     checkpoint = open_checkpoint(write(tmp_path, harken=entry), assistant=True)
     assert checkpoint.encoder_sha256 == "0f" * 32
-    assert checkpoint.frequent is not None
-    assert checkpoint.frequent.dtype == np.int64
-    assert checkpoint.frequent.tolist() == [0, 3, 95]
+    assert checkpoint.draft_vocabulary is not None
+    assert checkpoint.draft_vocabulary.dtype == np.int64
+    assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
 # --- whose encoder it is -----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_stored_weights_come_back_exactly(tmp_path: Path, writer: str, weights: 
     format, write = WRITERS[writer]
     checkpoint = open_checkpoint(write(tmp_path, weights))
     assert (checkpoint.format, checkpoint.dims) == (format, files.TINY)
-    assert checkpoint.precision == weights["decoder.token_embedding.weight"].dtype.name
+    assert checkpoint.stored_dtype == weights["decoder.token_embedding.weight"].dtype.name
     assert_equal(checkpoint.weights, weights)
 
 
@@ -54,7 +54,7 @@ def test_ggml_keeps_vectors_in_float32(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("writer", ["safetensors", "torch-bin"])
 def test_bfloat16_becomes_the_same_float32(tmp_path: Path, writer: str) -> None:
     checkpoint = open_checkpoint(WRITERS[writer][1](tmp_path, BFLOAT16))
-    assert checkpoint.precision == "bfloat16"
+    assert checkpoint.stored_dtype == "bfloat16"
     expected = {n: (bits.astype(np.uint32) << 16).view(np.float32) for n, bits in BFLOAT16.items()}
     assert_equal(checkpoint.weights, expected)
 

@@ -15,7 +15,7 @@ import checkpoint_files as files
 from checkpoint_files import refused
 from harken.checkpoints import open_checkpoint
 from harken.checkpoints.layout import infer_dims
-from harken.checkpoints.torch_pickle import Global, View, parse
+from harken.checkpoints.torch_pickle import Global, PickledTensor, parse_pickle
 
 WEIGHTS = files.random_weights()
 
@@ -84,14 +84,14 @@ def test_pickles_are_refused(tmp_path: Path, data: bytes, reason: str) -> None:
 
 
 def test_what_a_pickle_imports_is_a_mere_name() -> None:
-    assert parse(b"\x80\x02cos\nsystem\n.") == Global("os system")
+    assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
 
 
 def test_pickles_of_plain_data_and_views() -> None:
     value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}
-    assert parse(pickle.dumps(value, 2)) == value
+    assert parse_pickle(pickle.dumps(value, 2)) == value
     view = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))NNt"
-    assert parse(view + b"R.") == View(None, 0, (), (), None, None)
+    assert parse_pickle(view + b"R.") == PickledTensor(None, 0, (), (), None, None)
 
 
 def doubled(times: int) -> bytes:

@@ -37,7 +37,7 @@ def dequantise(block: bytes, kind: str) -> list[float]:
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
 def test_ggml_blocks(tmp_path: Path, kind: str) -> None:
     checkpoint = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, kind))
-    assert checkpoint.precision == kind
+    assert checkpoint.stored_dtype == kind
     found = checkpoint.weights[MATRIX]
     assert found.dtype == np.float32
     blocks = WEIGHTS[MATRIX].reshape(-1, 32)
@@ -73,7 +73,7 @@ def test_ggml_blocks_of_an_older_layout_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["int8", "int16"])
 def test_ctranslate2_scales(tmp_path: Path, precision: str) -> None:
     checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, precision))
-    assert checkpoint.precision == precision
+    assert checkpoint.stored_dtype == precision
     assert set(checkpoint.weights) == set(WEIGHTS)
     for name, values in WEIGHTS.items():
         found = checkpoint.weights[name]
@@ -101,7 +101,7 @@ def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.
 
 def test_ctranslate2_bfloat16(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, "bfloat16"))
-    assert checkpoint.precision == "bfloat16"
+    assert checkpoint.stored_dtype == "bfloat16"
     for name, values in WEIGHTS.items():
         expected = (files.bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_array_equal(checkpoint.weights[name], expected)

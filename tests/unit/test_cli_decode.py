@@ -9,8 +9,8 @@ import pytest
 
 from audio_files import KINDS
 from faces import Face
-from harken.cli.trace import Token
-from harken.cli.views import table
+from harken.cli.trace import TokenEvent
+from harken.cli.views import trace_table
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, at, line
 
@@ -65,8 +65,10 @@ class TestTable:
 
     def test_wide_characters_keep_the_columns(self) -> None:
         def width(text: str) -> int:
-            shown = table(
-                Token(index=5, row=None, token=7, kind="text", text=text, bytes="", probability=0.5, ms=1.0)
+            shown = trace_table(
+                TokenEvent(
+                    index=5, row=None, token=7, kind="text", text=text, bytes="", probability=0.5, ms=1.0
+                )
             )
             return shown.index("0.5000")
 

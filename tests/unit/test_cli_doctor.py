@@ -102,10 +102,10 @@ def test_the_engine_follows_the_processor(face: Face, capable: set[str], encoder
 
 
 def test_a_default_model_that_is_damaged(face: Face) -> None:
-    def resolve(*_: object, **__: object) -> Path:
+    def resolve_model(*_: object, **__: object) -> Path:
         raise CheckpointError("model.bin: sha256 is 00")
 
-    face.monkeypatch.setattr("harken.checkpoints.resolve", resolve)
+    face.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
     code, told = report(face)
     assert (code, told["models"]) == (1, {"tiny.en": None})
     assert told["advice"][-1] == (

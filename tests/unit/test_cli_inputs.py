@@ -9,7 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from harken.cli.inputs import destinations, expand, length_s, make_folder, recording
+from harken.cli.inputs import (
+    expand_patterns,
+    make_folder,
+    output_paths,
+    recording_duration_s,
+    recording_reference,
+)
 from harken.errors import AudioNotFound, OutputError
 
 
@@ -35,25 +41,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_expand(names: list[str], expected: list[str]) -> None:
-    assert expand(names) == expected
+    assert expand_patterns(names) == expected
 
 
 class TestDestinations:
     def test_beside_the_recordings(self) -> None:
-        assert destinations(["sub/d.mp3", "-"], ["srt", "json"], None) == {
+        assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
             "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
             "-": {"srt": Path("stdin.srt"), "json": Path("stdin.json")},
         }
 
     def test_in_a_folder(self) -> None:
-        planned = destinations(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out"))
+        planned = output_paths(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out"))
         assert planned == {
             "sub/d.mp3": {"txt": Path("out/d.txt")},
             "talk.2.mp3": {"txt": Path("out/talk.2.txt")},
         }
 
     def test_no_forms_no_files(self) -> None:
-        assert destinations(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
+        assert output_paths(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
 
     @pytest.mark.parametrize(
         ("sources", "out", "message"),
@@ -68,22 +74,22 @@ class TestDestinations:
         self, sources: list[str], out: Path | None, message: str
     ) -> None:
         with pytest.raises(click.UsageError) as refused:
-            destinations(sources, ["txt"], out)
+            output_paths(sources, ["txt"], out)
         assert message in str(refused.value)
 
 
 class TestLength:
     def test_what_is_missing_is_told(self) -> None:
         with pytest.raises(AudioNotFound):
-            length_s("none.mp3")
+            recording_duration_s("none.mp3")
 
     def test_standard_input_is_left_alone(self) -> None:
-        assert length_s("-") is None
+        assert recording_duration_s("-") is None
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
     def test_a_pipe_is_left_alone(self, folder: Path) -> None:
         os.mkfifo(folder / "pipe")
-        assert length_s("pipe") is None
+        assert recording_duration_s("pipe") is None
 
 
 def test_a_folder_that_cannot_be_made(folder: Path) -> None:
@@ -95,13 +101,13 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
 
 
 def test_a_pipe_cannot_be_played_again(tmp_path: Path) -> None:
-    assert recording("-", tmp_path) is None
-    played = recording("talks/a b.mp3", Path("out"))
+    assert recording_reference("-", tmp_path) is None
+    played = recording_reference("talks/a b.mp3", Path("out"))
     assert played is not None
-    assert played.link == "../talks/a%20b.mp3"
+    assert played.url == "../talks/a%20b.mp3"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_named_pipe_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert recording(str(tmp_path / "pipe"), tmp_path) is None
+    assert recording_reference(str(tmp_path / "pipe"), tmp_path) is None

@@ -20,7 +20,7 @@ import pytest
 from audio_files import KINDS, tone
 from faces import Face
 from harken.api import Recognizer
-from harken.audio import load
+from harken.audio import load_audio
 from harken.streaming import LoadChanged
 from harken.streaming.options import StreamOptions
 from recital import line
@@ -71,18 +71,18 @@ class TestSources:
     def test_a_file(self, face: Face, session: Spoken, talk: Path) -> None:
         outcome = face.run("listen", talk)
         assert (outcome.code, outcome.out.splitlines(), outcome.err) == (0, [*SAID[:2], "can do"], "")
-        assert np.array_equal(session.samples, load(talk))
+        assert np.array_equal(session.samples, load_audio(talk))
         assert session.closed
 
     def test_a_container_on_standard_input(self, face: Face, session: Spoken, talk: Path) -> None:
         piped(face.monkeypatch, talk.read_bytes())
         assert face.run("listen", "-").code == 0
-        assert np.array_equal(session.samples, load(talk))
+        assert np.array_equal(session.samples, load_audio(talk))
 
     def test_without_a_file_a_pipe_is_heard(self, face: Face, session: Spoken, talk: Path) -> None:
         piped(face.monkeypatch, talk.read_bytes())
         assert face.run("listen").code == 0
-        assert np.array_equal(session.samples, load(talk))
+        assert np.array_equal(session.samples, load_audio(talk))
 
     @pytest.mark.parametrize("arguments", [["-", "--pcm"], ["--pcm"]])
     def test_raw_samples(self, face: Face, session: Spoken, arguments: list[str]) -> None:
@@ -265,7 +265,7 @@ class TestOutput:
         assert face.run("listen", talk, "--record", "heard.wav").code == 0
         with wave.open("heard.wav") as heard:
             assert heard.getparams()[:4] == (1, 2, 16_000, 19_200)
-        assert np.array_equal(load("heard.wav"), load(talk))
+        assert np.array_equal(load_audio("heard.wav"), load_audio(talk))
 
     def test_a_reader_that_goes_away(self, face: Face, session: Spoken, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:
@@ -275,7 +275,7 @@ class TestOutput:
         face.monkeypatch.setattr(click, "echo", closed)
         outcome = face.run("listen", talk, "--record", "heard.wav")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
-        assert len(load("heard.wav")) >= 8_000
+        assert len(load_audio("heard.wav")) >= 8_000
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
@@ -297,7 +297,7 @@ class TestSignals:
         )
         assert session.closed
         assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]
-        assert np.array_equal(load("heard.wav"), session.samples)
+        assert np.array_equal(load_audio("heard.wav"), session.samples)
 
     def test_the_second_ends_everything(self, face: Face, talk: Path) -> None:
         def interrupt(samples: int) -> None:
@@ -308,7 +308,7 @@ class TestSignals:
         outcome = face.run("listen", talk, "--record", "heard.wav")
         assert (outcome.code, outcome.out, outcome.err) == (130, "", "harken: interrupted\n")
         assert not session.closed
-        assert len(load("heard.wav")) == len(session.samples)
+        assert len(load_audio("heard.wav")) == len(session.samples)
 
     def test_handlers_come_back(self, face: Face, session: Spoken, talk: Path) -> None:
         before = signal.getsignal(signal.SIGINT)

@@ -11,7 +11,7 @@ import checkpoint_files as files
 from faces import Face
 from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
-from harken.cli.layout import aligned, human_size
+from harken.cli.layout import format_table, human_size
 from harken.errors import CheckpointError, CheckpointNotFound
 from models import DIMS
 
@@ -114,4 +114,4 @@ def test_sizes(size: int, shown: str) -> None:
 
 
 def test_columns_are_as_wide_as_they_need_to_be() -> None:
-    assert aligned([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"
+    assert format_table([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"

@@ -12,12 +12,12 @@ import pytest
 from harken.api import load
 from harken.cli.options import (
     Command,
-    chosen_layout,
-    chosen_options,
     decoding_options,
+    layout_from,
     layout_options,
     load_model,
     model_options,
+    transcribe_options_from,
 )
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
@@ -40,8 +40,8 @@ def given(*arguments: str) -> dict[str, Any]:
 
 def test_without_arguments_everything_has_its_default() -> None:
     values = given()
-    assert chosen_options(values) == TranscribeOptions()
-    assert chosen_layout(values) == Layout()
+    assert transcribe_options_from(values) == TranscribeOptions()
+    assert layout_from(values) == Layout()
     parameters = inspect.signature(load).parameters
     shared = {name: parameter.default for name, parameter in parameters.items() if name != "cache"}
     assert {name: values[name] for name in shared} == shared
@@ -87,12 +87,12 @@ def test_every_field_has_an_option_with_its_help() -> None:
     ],
 )
 def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, Any]) -> None:
-    assert chosen_options(given(*arguments.split())) == TranscribeOptions(**expected)
+    assert transcribe_options_from(given(*arguments.split())) == TranscribeOptions(**expected)
 
 
 def test_a_layout_is_what_is_written_of_it() -> None:
     chosen = given("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
-    assert chosen_layout(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
+    assert layout_from(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ ERRORS = [
 def test_every_error_is_one_line_and_a_code(
     face: Face, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    monkeypatch.setattr(root.Commands, "get_command", lambda *_: raising(error))
+    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(error))
     outcome = face.run("anything")
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.removesuffix("; see 'harken anything --help'\n").strip() == message.strip()
@@ -73,7 +73,7 @@ def test_the_help_lists_every_code(face: Face) -> None:
 class TestUnforeseen:
     def test_one_line_that_says_how_to_see_more(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-        monkeypatch.setattr(root.Commands, "get_command", lambda *_: raising(RuntimeError("two\nlines")))
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("two\nlines")))
         outcome = face.run("anything")
         assert outcome.code == 70
         assert outcome.err == (
@@ -83,7 +83,7 @@ class TestUnforeseen:
 
     def test_debug_shows_the_traceback(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HARKEN_DEBUG", "1")
-        monkeypatch.setattr(root.Commands, "get_command", lambda *_: raising(RuntimeError("inside")))
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("inside")))
         with pytest.raises(RuntimeError, match="inside"):
             face.run("anything")
 
@@ -126,7 +126,7 @@ class TestSignals:
             raise AssertionError("went on after the signal")
 
         before = signal.getsignal(number)
-        monkeypatch.setattr(root.Commands, "get_command", lambda *_: waiting)
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
         outcome = face.run("anything")
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {word}\n")
         assert signal.getsignal(number) is before
@@ -138,7 +138,7 @@ class TestSignals:
 
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            monkeypatch.setattr(root.Commands, "get_command", lambda *_: waiting)
+            monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
             assert face.run("anything").code == 0
         finally:
             signal.signal(signal.SIGINT, before)

@@ -10,10 +10,10 @@ import pytest
 
 from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, saying
 from harken.contract import Features, Floats
-from harken.decoding import Assistant, make_rules
-from harken.decoding.assistant import AssistantDraft
-from harken.decoding.drafts import Ask
-from harken.decoding.rules import Rules
+from harken.decoding import Assistant, make_logit_rules
+from harken.decoding.assistant import AssistedCandidateGenerator
+from harken.decoding.drafts import DraftRequest
+from harken.decoding.rules import LogitRules
 from models import DIMS, TOKENIZER
 
 TEXTS = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
@@ -23,18 +23,20 @@ PROMPTS = [(0,), (0,), (0,)]
 def drafting(
     texts: Sequence[Sequence[int]] = TEXTS,
     prompts: Sequence[Sequence[int]] = PROMPTS,
-    rules: Rules | None = None,
+    rules: LogitRules | None = None,
     *,
     part: Sequence[int] | None = None,
-) -> tuple[AssistantDraft, Table]:
+) -> tuple[AssistedCandidateGenerator, Table]:
     vocabulary = None if part is None else np.array(part)
     backend = Table(saying(texts, len(prompts[0])), 40, vocabulary=vocabulary)
     rows = range(len(prompts))
-    return AssistantDraft(backend, lambda: Windows(len(rows)), rows, prompts, rules or free_rules()), backend
+    return AssistedCandidateGenerator(
+        backend, lambda: Windows(len(rows)), rows, prompts, rules or free_rules()
+    ), backend
 
 
-def ask(row: int, prefix: Sequence[int] = (), limit: int = 3, **more: float) -> Ask:
-    return Ask(row=row, prefix=list(prefix), limit=limit, **more)
+def ask(row: int, prefix: Sequence[int] = (), limit: int = 3, **more: float) -> DraftRequest:
+    return DraftRequest(row=row, prefix=list(prefix), max_tokens=limit, **more)
 
 
 def read(backend: Table) -> list[list[tuple[int, ...]]]:
@@ -42,7 +44,7 @@ def read(backend: Table) -> list[list[tuple[int, ...]]]:
     return session.read
 
 
-def tokens(draft: AssistantDraft, *asks: Ask) -> list[tuple[int, ...]]:
+def tokens(draft: AssistedCandidateGenerator, *asks: DraftRequest) -> list[tuple[int, ...]]:
     return [its.tokens for its in draft.propose(asks)]
 
 
@@ -114,7 +116,7 @@ def test_it_stands_still_until_it_is_asked() -> None:
         return Windows(1)
 
     backend = Table(saying(TEXTS), 40)
-    draft = AssistantDraft(backend, features, [0], [(0,)], free_rules())
+    draft = AssistedCandidateGenerator(backend, features, [0], [(0,)], free_rules())
     assert tokens(draft, ask(0, [1], 0)) == [()]
     assert (heard, backend.sessions, draft.forwards) == ([], [], 0)
     draft.propose([ask(0, [1], 1)])
@@ -133,16 +135,16 @@ def test_it_stops_at_the_end_of_the_text_and_at_the_limit() -> None:
 
 def test_it_stops_where_it_is_not_sure_enough() -> None:
     draft, backend = drafting(TEXTS[:1])
-    (proposal,) = draft.propose([ask(0, [1], 9, trust=0.8, floor=0.6, least=0.55)])
+    (proposal,) = draft.propose([ask(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.55)])
     assert proposal.tokens == (2, 3)
-    assert proposal.claimed == pytest.approx([1, 1], abs=1e-3)
+    assert proposal.confidences == pytest.approx([1, 1], abs=1e-3)
     assert len(read(backend)) == 3, "it has to look at a token to see that it is not worth it"
-    assert tokens(draft, ask(0, [1], 9, trust=0.5, floor=0.6, least=0.55)) == [()]
+    assert tokens(draft, ask(0, [1], 9, calibration=0.5, draft_threshold=0.6, verify_threshold=0.55)) == [()]
 
 
 def test_what_has_been_thought_of_is_proposed_though_going_on_would_not_pay() -> None:
     draft, backend = drafting(TEXTS[:1])
-    (proposal,) = draft.propose([ask(0, [1], 9, trust=0.8, floor=0.6, least=0.1)])
+    (proposal,) = draft.propose([ask(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.1)])
     assert proposal.tokens == (2, 3, 4)
     assert len(read(backend)) == 3
 
@@ -151,7 +153,7 @@ def test_it_claims_what_the_rules_leave() -> None:
     draft, _ = drafting(TEXTS[:1], rules=free_rules(suppressed=[2, 3]))
     (proposal,) = draft.propose([ask(0, [1], 3)])
     assert not {2, 3} & set(proposal.tokens)
-    assert proposal.claimed[0] == pytest.approx(1 / (VOCABULARY - 2), rel=0.01)
+    assert proposal.confidences[0] == pytest.approx(1 / (VOCABULARY - 2), rel=0.01)
 
 
 @pytest.mark.parametrize("suppressed", [[1], [1, 2, EOT]])
@@ -160,7 +162,10 @@ def test_with_a_part_of_the_vocabulary_it_proposes_that_or_nothing(suppressed: l
     draft, _ = drafting(TEXTS, rules=free_rules(suppressed), part=[1, 2, EOT])
     allowed = {1, 2, EOT} - set(suppressed)
     for proposed in tokens(
-        draft, ask(0, [1], 5, floor=floor), ask(1, [6], 5, floor=floor), ask(2, [2], 5, floor=floor)
+        draft,
+        ask(0, [1], 5, draft_threshold=floor),
+        ask(1, [6], 5, draft_threshold=floor),
+        ask(2, [2], 5, draft_threshold=floor),
     ):
         assert set(proposed) <= allowed
 
@@ -168,11 +173,11 @@ def test_with_a_part_of_the_vocabulary_it_proposes_that_or_nothing(suppressed: l
 def test_rules_are_those_of_the_prefix_as_it_grows() -> None:
     """With timestamps: text follows the first one, no third one stands beside two, and none goes back."""
     at = [TOKENIZER.timestamp_begin + step for step in (10, 20, 5)]
-    rules = make_rules(TOKENIZER, timestamps=True, prefix=tuple(b"hi"))
+    rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=tuple(b"hi"))
     says = [[at[0], *b"ho", at[1], at[1], at[1], at[2]]]
     prompt = TOKENIZER.sot_sequence("en")
     backend = Table(saying(says, len(prompt), DIMS.n_vocab), 40)
-    draft = AssistantDraft(backend, lambda: Windows(1), [0], [prompt], rules)
+    draft = AssistedCandidateGenerator(backend, lambda: Windows(1), [0], [prompt], rules)
     (proposed,) = tokens(draft, ask(0, [], 8))
     assert proposed[:5] == (at[0], *b"hi", at[1], at[1])
     grown: list[int] = []
@@ -192,13 +197,13 @@ def test_an_assistant_listens_by_itself_or_adopts() -> None:
 
     mel = np.zeros((1, 2, 4), np.float32)
     own = Assistant(backend=Ear(), shares_encoder=False)
-    assert own.listen(mel, Windows(1)) == "encoded (1, 2, 4)"
-    assert replace(own, shares_encoder=True).listen(mel, Windows(1)) == "adopted Windows(audios=1)"
+    assert own.encode(mel, Windows(1)) == "encoded (1, 2, 4)"
+    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(audios=1)"
 
 
 def test_rows_that_share_a_window_share_no_state() -> None:
     backend = Table(saying(TEXTS), 40)
-    draft = AssistantDraft(backend, lambda: Windows(1), [0, 0], [(0,), (0,)], free_rules())
+    draft = AssistedCandidateGenerator(backend, lambda: Windows(1), [0, 0], [(0,), (0,)], free_rules())
     assert tokens(draft, ask(0, [1], 2), ask(1, [1, 2, 3], 2)) == [(2, 3), (4, 5)]
     session: TableSession = backend.sessions[0]
     assert [window for window, _ in session.rows] == [0, 0]

@@ -16,17 +16,17 @@ import checkpoint_files as files
 import harken
 from harken import engines
 from harken.checkpoints import encoder_digest, open_checkpoint
-from harken.decoding import Speculator
-from harken.engines import Engines
+from harken.decoding import SpeculativeDecoder
+from harken.engines import BackendFactory
 from harken.errors import CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
-from harken.text.alphabet import spell
+from harken.text.alphabet import bytes_to_unicode
 from harken.types import Dims
 from models import TOKENIZER
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)
-ENGINES = Engines(backend="numpy")
+ENGINES = BackendFactory(backend="numpy")
 Made = Mapping[str, Path]
 
 
@@ -43,7 +43,7 @@ def write(
     weights = files.random_weights(dims, seed)
     files.write_huggingface(directory, dims, weights if encoder else files.decoder_of(weights), config=config)
     order = range(256) if letters is None else [*range(255, -1, -1)]
-    vocabulary = {spell(bytes([byte])): place for place, byte in enumerate(order)}
+    vocabulary = {bytes_to_unicode(bytes([byte])): place for place, byte in enumerate(order)}
     (directory / "vocab.json").write_text(json.dumps({**vocabulary, "<|endoftext|>": 256}))
     return directory
 
@@ -58,7 +58,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "small": write(at / "small", SMALL, seed=1),
         "twin": write(at / "twin", SMALL),
         "decoder": write(
-            at / "decoder", SMALL, encoder=False, harken={"encoder_sha256": digest, "frequent": [1, 2, 256]}
+            at / "decoder",
+            SMALL,
+            encoder=False,
+            harken={"encoder_sha256": digest, "draft_vocabulary": [1, 2, 256]},
         ),
         "stray": write(at / "stray", SMALL, encoder=False, harken={"encoder_sha256": "0f" * 32}),
         "wide": write(at / "wide", replace(SMALL, n_audio_state=64, n_text_state=64), encoder=False),
@@ -70,13 +73,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     }
 
 
-def speculator(assistant: str | Path, model: Path, its: Engines = ENGINES) -> Speculator:
+def speculator(assistant: str | Path, model: Path, its: BackendFactory = ENGINES) -> SpeculativeDecoder:
     checkpoint = open_checkpoint(model)
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    return its.make_speculator(assistant, checkpoint, tokenizer, name="the model", clock=float, download=False)
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    return its.make_speculative_decoder(
+        assistant, checkpoint, tokenizer, model_name="the model", clock=float, download=False
+    )
 
 
-def described(its: Speculator) -> tuple[bool, int | None, bool | None]:
+def described(its: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
     """Whether it looks n-grams up; the layers of its assistant; whether that shares the encoder."""
     assistant = its.assistant
     return (
@@ -90,14 +95,14 @@ def described(its: Speculator) -> tuple[bool, int | None, bool | None]:
 
 @dataclass
 class Shelf:
-    """Stands where `harken.checkpoints.resolve` stands: models by their names."""
+    """Stands where `harken.checkpoints.resolve_model` stands: models by their names."""
 
     models: Mapping[str, Path]
 
     def __call__(
         self, model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None
     ) -> Path:
-        if isinstance(model, str) and model in engines.SMALL:
+        if isinstance(model, str) and model in engines.DEFAULT_ASSISTANTS:
             assert not download, "nobody asked for a model"
             if model not in self.models:
                 raise CheckpointNotFound(f"{model}: not on this machine")
@@ -121,18 +126,18 @@ class Shelf:
 def test_auto_takes_what_is_there_and_fits(
     made: Made, monkeypatch: pytest.MonkeyPatch, model: str, shelf: dict[str, str], expected: Any
 ) -> None:
-    monkeypatch.setattr(engines, "resolve", Shelf({name: made[its] for name, its in shelf.items()}))
+    monkeypatch.setattr(engines, "resolve_model", Shelf({name: made[its] for name, its in shelf.items()}))
     assert described(speculator("auto", made[model])) == expected
 
 
 def test_auto_drafts_with_tiny_for_an_english_model_that_is_much_larger() -> None:
-    tiny = open_checkpoint(engines.resolve("tiny.en", download=False))
+    tiny = open_checkpoint(engines.resolve_model("tiny.en", download=False))
     small = replace(tiny, dims=replace(tiny.dims, n_text_layer=12, n_text_state=768))
-    tokenizer = Tokenizer.open(tiny.vocabulary, tiny.dims.n_vocab)
-    chosen = engines._smaller("small.en", small, tokenizer)
+    tokenizer = Tokenizer.from_source(tiny.vocabulary, tiny.dims.n_vocab)
+    chosen = engines._find_smaller_model("small.en", small, tokenizer)
     assert chosen is not None
     assert chosen.path == tiny.path
-    assert engines._smaller("tiny.en", tiny, tokenizer) is None
+    assert engines._find_smaller_model("tiny.en", tiny, tokenizer) is None
 
 
 def test_n_grams() -> None:
@@ -158,15 +163,17 @@ def test_a_model_that_is_named(made: Made, assistant: str, shares: bool) -> None
 
 def test_a_decoder_scores_what_it_says(made: Made) -> None:
     backend = speculator(made["decoder"], made["big"]).assistant.backend
-    heard = backend.adopt(ENGINES.make(open_checkpoint(made["big"])).encode(np.zeros((1, 8, 24), np.float32)))
-    ids, logprobs = backend.open(heard, [0], 16).extend([[257, 258]]).top(9)
+    heard = backend.reuse_encoder_output(
+        ENGINES.make_backend(open_checkpoint(made["big"])).encode(np.zeros((1, 8, 24), np.float32))
+    )
+    ids, logprobs = backend.open_session(heard, [0], 16).extend([[257, 258]]).top(9)
     assert sorted(ids[0].tolist()) == [1, 2, 256]
     assert np.exp(logprobs).sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_on_the_cpu_it_computes_in_four_bits_whatever_the_model_does(made: Made, tmp_path: Path) -> None:
-    its = Engines(backend="onnx", precision="fp32", threads=1, cache=tmp_path)
-    assert its.make(open_checkpoint(made["twin"])).capabilities.precision == "fp32"
+    its = BackendFactory(backend="onnx", precision="fp32", threads=1, cache=tmp_path)
+    assert its.make_backend(open_checkpoint(made["twin"])).capabilities.precision == "fp32"
     assert speculator(made["twin"], made["big"], its).assistant.backend.capabilities.precision == "int4"
 
 
@@ -220,5 +227,5 @@ def test_a_decoder_is_no_model(made: Made) -> None:
 )
 def test_what_engines_there_are(options: dict[str, Any], field: str) -> None:
     with pytest.raises(OptionError) as caught:
-        Engines(**options)
+        BackendFactory(**options)
     assert caught.value.field == field

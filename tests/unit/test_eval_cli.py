@@ -15,7 +15,7 @@ from audio_files import KINDS
 from faces import Face
 from harken.cli.exits import Stop
 from harken.contract import Floats
-from harken.evaluation import Heard, Piece, score
+from harken.evaluation import AlignmentChunk, EvalHypothesis, score
 from harken.evaluation.manifest import Entry
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
@@ -207,17 +207,17 @@ class TestFiles:
 
 class TestColours:
     def test_on_a_terminal_only(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        from harken.cli.scores import worst
+        from harken.cli.scores import format_differences
 
-        its = score(Entry(name="a", path=Path("a"), text="a b"), Heard(text="a c"), "en")
-        assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in worst(its)
+        its = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
+        assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in format_differences(its)
         monkeypatch.setenv("NO_COLOR", "1")
-        assert worst(its) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
+        assert format_differences(its) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
 
     def test_what_was_heard_rightly_is_abridged(self) -> None:
-        from harken.cli.scores import worst
+        from harken.cli.scores import format_differences
 
         said = "z " + " ".join("bcdefghijk") + " y"
-        its = score(Entry(name="a", path=Path("a"), text=said), Heard(text=said[2:-2]), None)
-        assert click.unstyle(worst(its)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
-        assert Piece(("a",), ("a",)).equal
+        its = score(Entry(name="a", path=Path("a"), text=said), EvalHypothesis(text=said[2:-2]), None)
+        assert click.unstyle(format_differences(its)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
+        assert AlignmentChunk(("a",), ("a",)).equal

@@ -9,7 +9,7 @@ import pytest
 
 from audio_files import KINDS
 from harken.errors import ManifestError, OutputError
-from harken.evaluation import Heard, open_hypotheses, provenance, read_manifests, spread
+from harken.evaluation import EvalHypothesis, open_hypotheses, provenance, read_manifests, subsample_evenly
 from harken.transcribe import TranscribeOptions
 
 GOOD = {"audio": "a.wav", "text": "Hello."}
@@ -90,8 +90,8 @@ class TestManifest:
             read_manifests([folder, folder / "other.jsonl"])
 
     def test_spread(self) -> None:
-        assert spread(range(10), 4) == [0, 2, 5, 7]
-        assert spread(range(3), 7) == spread(range(3), None) == range(3)
+        assert subsample_evenly(range(10), 4) == [0, 2, 5, 7]
+        assert subsample_evenly(range(3), 7) == subsample_evenly(range(3), None) == range(3)
 
 
 class TestRecordingNamedTwice:
@@ -119,46 +119,46 @@ class TestRecordingNamedTwice:
 
 
 class TestHypotheses:
-    HEARD = Heard(text="Grüße", language="de", seconds=2.5, wall_s=0.25)
+    HEARD = EvalHypothesis(text="Grüße", language="de", seconds=2.5, wall_s=0.25)
 
     def test_what_is_kept_is_read_back(self, tmp_path: Path) -> None:
         path = tmp_path / "heard.jsonl"
         with open_hypotheses(path, BY) as kept:
-            kept.keep("german/a.wav", self.HEARD)
+            kept.add("german/a.wav", self.HEARD)
             assert path.read_text("utf-8").endswith("}\n"), "each is written as soon as it is known"
-            kept.keep("german/b.wav", Heard(text=""))
+            kept.add("german/b.wav", EvalHypothesis(text=""))
         with open_hypotheses(path, BY) as kept:
-            assert kept.known == {"german/a.wav": self.HEARD, "german/b.wav": Heard(text="")}
+            assert kept.by_name == {"german/a.wav": self.HEARD, "german/b.wav": EvalHypothesis(text="")}
 
     def test_without_a_file_nothing_is_kept(self) -> None:
         with open_hypotheses(None, BY) as kept:
-            kept.keep("a", self.HEARD)
-        assert kept.known == {"a": self.HEARD}
+            kept.add("a", self.HEARD)
+        assert kept.by_name == {"a": self.HEARD}
 
     def test_a_line_that_was_cut_short_is_taken_away(self, tmp_path: Path) -> None:
         path = tmp_path / "heard.jsonl"
         with open_hypotheses(path, BY) as kept:
-            kept.keep("a", self.HEARD)
+            kept.add("a", self.HEARD)
         whole = path.read_bytes()
         path.write_bytes(whole + whole[: len(whole) // 2])
         with open_hypotheses(path, BY) as kept:
-            kept.keep("b", self.HEARD)
+            kept.add("b", self.HEARD)
         with open_hypotheses(path, BY) as kept:
-            assert [*kept.known] == ["a", "b"]
+            assert [*kept.by_name] == ["a", "b"]
 
     def test_those_of_another_engine_are_taken_even_without_a_last_end_of_line(self, tmp_path: Path) -> None:
         path = tmp_path / "heard.jsonl"
         path.write_text('{"audio": "a", "text": "x"}\n{"audio": "b", "text": "y"}')
         with open_hypotheses(path, BY) as kept:
-            assert kept.known == {"a": Heard(text="x"), "b": Heard(text="y")}
-            kept.keep("c", Heard(text="z"))
+            assert kept.by_name == {"a": EvalHypothesis(text="x"), "b": EvalHypothesis(text="y")}
+            kept.add("c", EvalHypothesis(text="z"))
         with open_hypotheses(path, BY) as kept:
-            assert [*kept.known] == ["a", "b", "c"]
+            assert [*kept.by_name] == ["a", "b", "c"]
 
     def test_those_made_otherwise_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "heard.jsonl"
         with open_hypotheses(path, BY) as kept:
-            kept.keep("a", self.HEARD)
+            kept.add("a", self.HEARD)
         made = r"heard.jsonl:1: was made with beam_size null, not 5; name another file"
         with pytest.raises(ManifestError, match=made), open_hypotheses(path, BY | {"beam_size": 5}):
             pass

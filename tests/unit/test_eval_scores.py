@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from harken.errors import BackendUnavailable, OptionError
 from harken.evaluation import (
+    AlignmentChunk,
     Entry,
+    ErrorCounts,
+    EvalHypothesis,
     Evaluation,
-    Heard,
-    Piece,
     Score,
-    Tally,
-    difference,
-    differences,
+    align_words,
+    compare_evaluations,
     report,
     score,
     summarise,
 )
-from harken.evaluation.bootstrap import RESAMPLES, interval, resampled
-from harken.evaluation.compare import count_characters, count_words
-from harken.evaluation.normalize import has_words, normalizer
+from harken.evaluation.bootstrap import RESAMPLES, bootstrap_error_rates, confidence_interval
+from harken.evaluation.compare import count_character_errors, count_word_errors
+from harken.evaluation.normalize import is_spaced, normalizer
 
 # Language, text, and what openai-whisper 20250625 makes of it: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.
@@ -61,7 +61,7 @@ def scored(
     said: str, heard: str, language: str | None = "en", name: str = "set/a.wav", **known: object
 ) -> Score:
     seconds = {"seconds": 2.0, "wall_s": 0.5}
-    return score(entry(name, said, language=language, **known), Heard(text=heard, **seconds), language)
+    return score(entry(name, said, language=language, **known), EvalHypothesis(text=heard, **seconds), language)
 
 
 @pytest.mark.parametrize(("language", "text", "expected"), NORMALIZED)
@@ -71,7 +71,7 @@ def test_normalizers_are_those_of_the_reference(language: str | None, text: str,
 
 def test_where_letters_count() -> None:
     languages = ("en", "zh", "ja", "th", "lo", "my", "km", "yue", "ko", None)
-    assert [its for its in languages if has_words(its)] == ["en", "ko", None]
+    assert [its for its in languages if is_spaced(its)] == ["en", "ko", None]
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(BackendUnavailable, match=r"jiwer is not installed.*pip install 'harken\[eval\]'"):
-        count_words("a", "b")
+        count_word_errors("a", "b")
     normalizer.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"whisper_normalizer.* is not installed"):
         normalizer("en")
@@ -92,35 +92,35 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
 class TestTally:
     def test_words(self) -> None:
-        tally = count_words("a b c d", "a x c e f")
-        assert tally == Tally(hits=2, substitutions=2, deletions=0, insertions=1)
-        assert (tally.errors, tally.reference, tally.rate) == (3, 4, 0.75)
+        tally = count_word_errors("a b c d", "a x c e f")
+        assert tally == ErrorCounts(hits=2, substitutions=2, deletions=0, insertions=1)
+        assert (tally.errors, tally.reference_length, tally.rate) == (3, 4, 0.75)
 
     def test_nothing_said_or_nothing_heard(self) -> None:
-        assert count_words("", "thank you") == Tally(insertions=2)
-        assert count_characters("", "you") == Tally(insertions=3)
-        assert count_words("", "") == Tally()
-        assert count_words("a b", "") == Tally(deletions=2)
-        assert count_words("", "a").rate is None
+        assert count_word_errors("", "thank you") == ErrorCounts(insertions=2)
+        assert count_character_errors("", "you") == ErrorCounts(insertions=3)
+        assert count_word_errors("", "") == ErrorCounts()
+        assert count_word_errors("a b", "") == ErrorCounts(deletions=2)
+        assert count_word_errors("", "a").rate is None
 
     words = st.lists(st.sampled_from("abcd"), min_size=1, max_size=8).map(" ".join)
 
     @given(words, words)
     def test_errors_are_the_edit_distance(self, said: str, heard: str) -> None:
-        for count, rate in ((count_words, jiwer.wer), (count_characters, jiwer.cer)):
+        for count, rate in ((count_word_errors, jiwer.wer), (count_character_errors, jiwer.cer)):
             assert count(said, heard).rate == pytest.approx(rate(said, heard))
 
     @given(words, words)
     def test_differences_spell_both_texts_and_hold_the_errors(self, said: str, heard: str) -> None:
-        pieces = differences(said, heard)
-        assert " ".join(word for piece in pieces for word in piece.said) == said
-        assert " ".join(word for piece in pieces for word in piece.heard) == heard
-        errors = sum(max(len(its.said), len(its.heard)) for its in pieces if not its.equal)
-        assert errors == count_words(said, heard).errors
+        pieces = align_words(said, heard)
+        assert " ".join(word for piece in pieces for word in piece.reference) == said
+        assert " ".join(word for piece in pieces for word in piece.hypothesis) == heard
+        errors = sum(max(len(its.reference), len(its.hypothesis)) for its in pieces if not its.equal)
+        assert errors == count_word_errors(said, heard).errors
 
     def test_differences_where_nothing_is_said(self) -> None:
-        assert differences("", "thank you") == (Piece((), ("thank", "you")),)
-        assert differences("", "") == ()
+        assert align_words("", "thank you") == (AlignmentChunk((), ("thank", "you")),)
+        assert align_words("", "") == ()
 
 
 class TestInterval:
@@ -129,14 +129,16 @@ class TestInterval:
         rng = np.random.default_rng(1)
         held = 0
         for errors in rng.binomial(10, 0.2, size=(200, 60)):
-            low, high = interval(resampled([Tally(hits=10 - e, substitutions=int(e)) for e in errors]))
+            low, high = confidence_interval(
+                bootstrap_error_rates([ErrorCounts(hits=10 - e, substitutions=int(e)) for e in errors])
+            )
             held += low <= 0.2 <= high
         assert 0.90 <= held / 200 <= 0.985
 
     def test_it_is_the_same_every_time(self) -> None:
-        tallies = [Tally(hits=3, deletions=n) for n in range(5)]
-        assert resampled(tallies).shape == (RESAMPLES,)
-        assert (resampled(tallies) == resampled(tallies)).all()
+        tallies = [ErrorCounts(hits=3, deletions=n) for n in range(5)]
+        assert bootstrap_error_rates(tallies).shape == (RESAMPLES,)
+        assert (bootstrap_error_rates(tallies) == bootstrap_error_rates(tallies)).all()
 
     def test_few_speakers_say_little_of_others(self) -> None:
         """Errors that go by speaker make the interval wider if speakers are drawn."""
@@ -150,9 +152,9 @@ class TestInterval:
             for speaker in range(6)
             for n in range(10)
         ]
-        anonymous = [scored(its.entry.text, its.heard.text, name=its.entry.name) for its in known]
+        anonymous = [scored(its.entry.text, its.hypothesis.text, name=its.entry.name) for its in known]
         by_speaker, by_recording = summarise(known), summarise(anonymous)
-        assert (by_speaker.drawn, by_recording.drawn) == ("speakers", "recordings")
+        assert (by_speaker.resampling_unit, by_recording.resampling_unit) == ("speakers", "recordings")
         assert by_speaker.wer
         assert by_recording.wer
         assert by_speaker.wer.rate == by_recording.wer.rate == 0.375
@@ -160,15 +162,15 @@ class TestInterval:
 
     def test_fewer_than_five_speakers_are_not_drawn(self) -> None:
         assert (
-            summarise(scored("a", "a", name=str(n), speaker=str(n % 4)) for n in range(20)).drawn
+            summarise(scored("a", "a", name=str(n), speaker=str(n % 4)) for n in range(20)).resampling_unit
             == "recordings"
         )
 
 
 def width(evaluation: Evaluation) -> float:
     assert evaluation.wer
-    assert evaluation.wer.interval
-    low, high = evaluation.wer.interval
+    assert evaluation.wer.confidence_interval
+    low, high = evaluation.wer.confidence_interval
     return high - low
 
 
@@ -178,9 +180,9 @@ class TestSummary:
         assert its.wer
         assert its.cer
         assert its.overall
-        assert its.wer.tally == Tally(hits=1, substitutions=1)
-        assert its.cer.tally.reference == len("big house") + len("你好吗")
-        assert its.overall.tally == Tally(hits=3, substitutions=1, deletions=1)
+        assert its.wer.error_counts == ErrorCounts(hits=1, substitutions=1)
+        assert its.cer.error_counts.reference_length == len("big house") + len("你好吗")
+        assert its.overall.error_counts == ErrorCounts(hits=3, substitutions=1, deletions=1)
         assert {code: rate.rate for code, rate in its.languages.items()} == {
             "en": 0.5,
             "zh": pytest.approx(1 / 3),
@@ -190,7 +192,7 @@ class TestSummary:
         its = summarise([scored("你好吗", "你好", "zh")])
         assert its.wer is None
         assert its.cer
-        assert its.cer.interval is None, "one recording tells nothing about others"
+        assert its.cer.confidence_interval is None, "one recording tells nothing about others"
 
     def test_what_is_heard_where_nothing_is_said_is_no_word_error(self) -> None:
         its = summarise(
@@ -201,9 +203,13 @@ class TestSummary:
             ]
         )
         assert its.wer
-        assert its.wer.tally == Tally(hits=1)
-        assert (its.invented.recordings, its.invented.spoiled, its.invented.words) == (2, 1, 2)
-        assert its.invented.seconds == 4.0
+        assert its.wer.error_counts == ErrorCounts(hits=1)
+        assert (its.hallucinations.recordings, its.hallucinations.affected, its.hallucinations.words) == (
+            2,
+            1,
+            2,
+        )
+        assert its.hallucinations.seconds == 4.0
 
     def test_nothing_at_all(self) -> None:
         its = summarise([])
@@ -216,7 +222,10 @@ class TestSummary:
         )
 
     def test_speed_is_of_those_whose_time_is_known(self) -> None:
-        known, unknown = scored("a", "a"), score(entry("set/b", "b", seconds=9.0), Heard(text="b"), "en")
+        known, unknown = (
+            scored("a", "a"),
+            score(entry("set/b", "b", seconds=9.0), EvalHypothesis(text="b"), "en"),
+        )
         its = summarise([known, unknown])
         assert (its.audio_s, its.wall_s, its.times_real_time) == (2.0, 0.5, 4.0)
 
@@ -257,23 +266,23 @@ class TestDifference:
 
     def test_it_is_narrower_than_what_each_is_uncertain_of(self) -> None:
         worse, better = self.engines()
-        its = difference(worse, better)
+        its = compare_evaluations(worse, better)
         assert its
-        assert its.interval
+        assert its.confidence_interval
         assert its.rate == pytest.approx(1 / 6)
-        low, high = its.interval
+        low, high = its.confidence_interval
         assert 0 < low < its.rate < high
         assert high - low < width(worse)
 
     def test_of_an_engine_with_itself(self) -> None:
         worse, _ = self.engines()
-        its = difference(worse, worse)
+        its = compare_evaluations(worse, worse)
         assert its
-        assert (its.rate, its.interval) == (0.0, (0.0, 0.0))
+        assert (its.rate, its.confidence_interval) == (0.0, (0.0, 0.0))
 
     def test_of_different_recordings(self) -> None:
         with pytest.raises(OptionError, match="an evaluation of the same recordings"):
-            difference(summarise([scored("a", "a")]), summarise([scored("b", "b")]))
+            compare_evaluations(summarise([scored("a", "a")]), summarise([scored("b", "b")]))
 
     def test_where_nothing_is_said(self) -> None:
-        assert difference(summarise([scored("", "a")]), summarise([scored("", "")])) is None
+        assert compare_evaluations(summarise([scored("", "a")]), summarise([scored("", "")])) is None

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from harken.decoding import Decoded, DecodeStats, Step, Strategy, Window, decode, make_prompt, make_rules
+from harken.decoding import (
+    DecodeStats,
+    DecodingResult,
+    Step,
+    Strategy,
+    Window,
+    decode,
+    make_logit_rules,
+    make_prompt,
+)
 from harken.errors import Cancelled
 from harken.results import Attempt
 from harken.transcribe import TranscribeOptions, fallback
@@ -29,16 +38,16 @@ UNREPETITIVE = "average log-probability -"
 TOO_REPETITIVE = "compression ratio "
 
 
-def climb(*attempts: Line, **options: Any) -> tuple[Decoded, tuple[Attempt, ...], DecodeStats]:
+def climb(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
     # Best of one, and no temperature at which anything but the line is drawn from the good ones.
     made = TranscribeOptions(**{"best_of": 1, "temperatures": (0.0, 0.01, 0.02, 0.03), **options})
     backend = Recital(attempts, n_text_ctx=448)
     ((decoded, attempts),), stats = decode_with_fallback(
         backend,
         backend.encode(None),
-        [Window(audio=0, prompt=PROMPT, seed=(7, 300))],
+        [Window(window_index=0, prompt=PROMPT, seed=(7, 300))],
         tokenizer=TOKENIZER,
-        rules=make_rules(TOKENIZER, timestamps=True),
+        rules=make_logit_rules(TOKENIZER, timestamps=True),
         options=made,
         observe=lambda step: None,
     )
@@ -157,9 +166,9 @@ def test_what_an_observer_raises_ends_the_climb() -> None:
         decode_with_fallback(
             backend,
             backend.encode(None),
-            [Window(audio=0, prompt=PROMPT)],
+            [Window(window_index=0, prompt=PROMPT)],
             tokenizer=TOKENIZER,
-            rules=make_rules(TOKENIZER, timestamps=True),
+            rules=make_logit_rules(TOKENIZER, timestamps=True),
             options=TranscribeOptions(),
             observe=observe,
         )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from drafting import Table, eager_pace, saying
-from harken.decoding import DecodeStats, Speculator
+from harken.decoding import DecodeStats, SpeculativeDecoder
 from harken.errors import AudioError, OptionError
-from harken.streaming.finals import Finals, Utterance
-from harken.transcribe import Hearing, TranscribeOptions
+from harken.streaming.finals import FinalPass, FinalRequest
+from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Recital, at, line
@@ -35,11 +35,11 @@ PROMPT = len(TOKENIZER.sot_sequence("en", "transcribe", timestamps=True))
 def drafted(previous: tuple[int, ...], *, many: int = 1, size: int = 4, drafting: bool = True) -> DecodeStats:
     """What it took to decode with a model that says the same of everything."""
     backend = Table(saying([SPOKEN] * many, PROMPT, DIMS.n_vocab), 64)
-    speculator = Speculator(float)
-    speculator.greedy.pace = eager_pace()
-    hearing = Hearing(backend, TOKENIZER, OPTIONS, speculator if drafting else None)
-    utterances = [Utterance(samples=NOISE, start_s=0.0, previous=previous)] * many
-    for segments in Finals(hearing, size).hear(utterances):
+    speculator = SpeculativeDecoder(float)
+    speculator.greedy.controller = eager_pace()
+    hearing = WindowDecoder(backend, TOKENIZER, OPTIONS, speculator if drafting else None)
+    utterances = [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=previous)] * many
+    for segments in FinalPass(hearing, size).transcribe(utterances):
         assert [its.text for its in segments] == ["hello there.", "good day"]
     return hearing.stats
 
@@ -66,8 +66,8 @@ def test_several_utterances_are_decoded_together():
 
 
 def test_segments_have_the_times_of_the_stream():
-    its = Hearing(Recital(line(0, "hello", 10, 10, "there", WINDOW_STEPS)), TOKENIZER, OPTIONS)
-    ((first, second),) = Finals(its, 1).hear([Utterance(samples=NOISE, start_s=100.0)])
+    its = WindowDecoder(Recital(line(0, "hello", 10, 10, "there", WINDOW_STEPS)), TOKENIZER, OPTIONS)
+    ((first, second),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
     assert (first.text, first.start_s, first.end_s) == ("hello", 100.0, 100.2)
     assert (second.start_s, second.end_s, second.seek_s) == (100.2, 100.0 + WINDOW_S, 100.0)
     assert (first.index, second.index) == (0, 1)
@@ -75,8 +75,8 @@ def test_segments_have_the_times_of_the_stream():
 
 def test_words_have_the_times_of_the_stream():
     options = TranscribeOptions(language="en", vad=False, hallucination_threshold=None, word_timestamps=True)
-    its = Hearing(Recital(line(0, "hello there", WINDOW_STEPS)), TOKENIZER, options)
-    ((segment,),) = Finals(its, 1).hear([Utterance(samples=NOISE, start_s=100.0)])
+    its = WindowDecoder(Recital(line(0, "hello there", WINDOW_STEPS)), TOKENIZER, options)
+    ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
     assert [word.text for word in segment.words]
     assert all(100 <= word.start_s <= word.end_s <= 100 + WINDOW_S for word in segment.words)
 
@@ -87,23 +87,23 @@ def test_words_have_the_times_of_the_stream():
 )
 def test_the_language_is_the_one_asked_for_or_the_one_known_or_detected(asked, known, language):
     options = TranscribeOptions(language=asked, vad=False, hallucination_threshold=None)
-    its = Hearing(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, options)
-    ((segment,),) = Finals(its, 1).hear([Utterance(samples=NOISE, start_s=0.0, language=known)])
+    its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, options)
+    ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language=known)])
     assert segment.language == language
 
 
 def test_an_unknown_language_is_told():
-    its = Hearing(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, TranscribeOptions(vad=False))
+    its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, TranscribeOptions(vad=False))
     with pytest.raises(OptionError, match="klingon"):
-        Finals(its, 1).hear([Utterance(samples=NOISE, start_s=0.0, language="klingon")])
+        FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language="klingon")])
 
 
 def test_no_utterances_no_finals():
-    assert Finals(Hearing(Recital(line(0)), TOKENIZER, OPTIONS), 4).hear([]) == []
+    assert FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe([]) == []
 
 
 def test_an_utterance_has_samples():
     with pytest.raises(AudioError, match="no audio"):
-        Finals(Hearing(Recital(line(0)), TOKENIZER, OPTIONS), 4).hear(
-            [Utterance(samples=np.empty(0, np.float32), start_s=0.0)]
+        FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe(
+            [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)]
         )

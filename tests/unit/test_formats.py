@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Writer, as_json, clock, from_json, render
-from harken.results import Attempt, Dropped, Segment, Transcript, Word
+from harken.formats import FORMATS, Writer, as_json, format_timestamp, from_json, render
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
 
 def segment(start_s: float, end_s: float, text: str, **other: Any) -> Segment:
@@ -89,7 +89,7 @@ def test_long_recordings() -> None:
 
 
 def test_times_are_rounded_once() -> None:
-    assert clock(round(59.9996 * 1000)) == "00:01:00.000"
+    assert format_timestamp(round(59.9996 * 1000)) == "00:01:00.000"
     assert one("lrc", segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
     assert "00:59:59,999 --> 01:00:00,000" in one("srt", segment(3599.9994, 3599.9996, "x"))
 
@@ -134,7 +134,7 @@ FULL = Transcript(
     duration_s=3.25,
     model="tiny",
     task="translate",
-    dropped=(Dropped(segment=segment(2.5, 3.0, " Untertitel", index=2), reason="a known phrase"),),
+    dropped=(DroppedSegment(segment=segment(2.5, 3.0, " Untertitel", index=2), reason="a known phrase"),),
     speech=((0.25, 1.5),),
 )
 

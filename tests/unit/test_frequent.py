@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.text import Tokenizer, frequent_ids
+from harken.text import Tokenizer, frequent_token_ids
 
 TOKENIZER = Tokenizer.bytes_only()
 EOT = TOKENIZER.eot
@@ -16,7 +16,7 @@ SPECIALS = range(EOT, TOKENIZER.n_vocab)
 
 @given(st.lists(st.lists(st.integers(0, TOKENIZER.n_vocab - 1))), st.floats(0, 1))
 def test_ascending_and_with_all_that_is_not_text_or_was_said(texts: list[list[int]], coverage: float) -> None:
-    part = frequent_ids(TOKENIZER, texts, coverage)
+    part = frequent_token_ids(TOKENIZER, texts, coverage)
     assert part.dtype == np.int64
     assert (np.diff(part) > 0).all()
     assert {*SPECIALS, *(token for text in texts for token in text)} <= {*part.tolist()}
@@ -24,21 +24,21 @@ def test_ascending_and_with_all_that_is_not_text_or_was_said(texts: list[list[in
 
 @pytest.mark.parametrize("texts", [[], [[]], [[EOT, EOT + 7]]])
 def test_no_text_names_everything(texts: list[list[int]]) -> None:
-    assert frequent_ids(TOKENIZER, texts).tolist() == list(range(TOKENIZER.n_vocab))
+    assert frequent_token_ids(TOKENIZER, texts).tolist() == list(range(TOKENIZER.n_vocab))
 
 
 def test_what_is_said_again_and_again_is_enough() -> None:
-    assert frequent_ids(TOKENIZER, [[7, 200, 7], [200, EOT]]).tolist() == [7, 200, *SPECIALS]
+    assert frequent_token_ids(TOKENIZER, [[7, 200, 7], [200, EOT]]).tolist() == [7, 200, *SPECIALS]
 
 
 def test_what_is_said_once_calls_for_all_below_it() -> None:
-    assert frequent_ids(TOKENIZER, [[7, 7, 200, 200, 30]]).tolist() == [*range(31), 200, *SPECIALS]
+    assert frequent_token_ids(TOKENIZER, [[7, 7, 200, 200, 30]]).tolist() == [*range(31), 200, *SPECIALS]
 
 
 def test_a_few_may_be_missing() -> None:
     text = [7] * 96 + [40, 100, 150, 200]
     for coverage, first in ((1.0, 201), (0.989, 151), (0.979, 101), (0.969, 41), (0.95, 0)):
-        part = frequent_ids(TOKENIZER, [text], coverage).tolist()
+        part = frequent_token_ids(TOKENIZER, [text], coverage).tolist()
         assert part == sorted({*range(first), *text, *SPECIALS}), coverage
 
 
@@ -48,6 +48,6 @@ def test_further_text_is_covered_as_far_as_was_asked(coverage: float) -> None:
     # Words as frequent as Zipf has it, over ids in an order that has little to do with it.
     ids = rng.permutation(tokenizer.eot)
     drawn = ids[np.minimum(rng.zipf(1.2, (2, 20_000)), tokenizer.eot) - 1]
-    part = frequent_ids(tokenizer, drawn[:1], coverage)
+    part = frequent_token_ids(tokenizer, drawn[:1], coverage)
     assert np.isin(drawn[1], part).mean() == pytest.approx(coverage, abs=0.01)
     assert len(part) < tokenizer.n_vocab

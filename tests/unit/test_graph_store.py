@@ -15,12 +15,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from harken.backends.onnx import OnnxBackend
-from harken.backends.onnx.store import CHECKSUMS, FILES, GraphStore, default_root, intact
+from harken.backends.onnx.store import (
+    CHECKSUM_FILE,
+    GRAPH_FILES,
+    GraphStore,
+    default_graph_directory,
+    is_intact,
+)
 from harken.errors import OutputError
 from harken.types import Dims
 from models import DIMS, make_weights
 
-WHOLE = {*FILES, CHECKSUMS}
+WHOLE = {*GRAPH_FILES, CHECKSUM_FILE}
 
 
 def build(value: float = 1.0) -> onnx.ModelProto:
@@ -59,7 +65,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_built_is_kept_and_nothing_else(root: Path) -> None:
-    path = GraphStore(root).get("key", build)
+    path = GraphStore(root).get_or_build("key", build)
     assert path == root / "key" / "model.onnx"
     assert value_in(path) == 1
     assert names(root) == {"key"}
@@ -67,14 +73,14 @@ def test_what_is_built_is_kept_and_nothing_else(root: Path) -> None:
 
 
 def test_a_second_get_does_not_build(root: Path) -> None:
-    first = GraphStore(root).get("key", build)
-    assert GraphStore(root).get("key", must_not_build) == first
+    first = GraphStore(root).get_or_build("key", build)
+    assert GraphStore(root).get_or_build("key", must_not_build) == first
 
 
 def test_keys_are_kept_apart(root: Path) -> None:
     store = GraphStore(root)
-    assert [value_in(store.get(f"key-{i}", lambda i=i: build(i))) for i in (1, 2)] == [1, 2]
-    assert value_in(store.get("key-1", must_not_build)) == 1
+    assert [value_in(store.get_or_build(f"key-{i}", lambda i=i: build(i))) for i in (1, 2)] == [1, 2]
+    assert value_in(store.get_or_build("key-1", must_not_build)) == 1
 
 
 def flip(path: Path) -> None:
@@ -93,12 +99,12 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "graph truncated": lambda kept: (kept / "model.onnx").write_bytes((kept / "model.onnx").read_bytes()[:100]),
     "graph flipped": lambda kept: flip(kept / "model.onnx"),
     "graph missing": lambda kept: (kept / "model.onnx").unlink(),
-    "checksums missing": lambda kept: (kept / CHECKSUMS).unlink(),
-    "checksums empty": lambda kept: (kept / CHECKSUMS).write_bytes(b""),
-    "checksums of bytes": lambda kept: (kept / CHECKSUMS).write_bytes(b"\xff\xfe\x00"),
-    "checksums of another kind": lambda kept: (kept / CHECKSUMS).write_text("[1, 2]"),
-    "checksums without values": lambda kept: (kept / CHECKSUMS).write_text("{}"),
-    "checksums cut": lambda kept: (kept / CHECKSUMS).write_text('{"model.onnx": 1'),
+    "checksums missing": lambda kept: (kept / CHECKSUM_FILE).unlink(),
+    "checksums empty": lambda kept: (kept / CHECKSUM_FILE).write_bytes(b""),
+    "checksums of bytes": lambda kept: (kept / CHECKSUM_FILE).write_bytes(b"\xff\xfe\x00"),
+    "checksums of another kind": lambda kept: (kept / CHECKSUM_FILE).write_text("[1, 2]"),
+    "checksums without values": lambda kept: (kept / CHECKSUM_FILE).write_text("{}"),
+    "checksums cut": lambda kept: (kept / CHECKSUM_FILE).write_text('{"model.onnx": 1'),
     "directory empty": lambda kept: [path.unlink() for path in kept.iterdir()],
 }
 
@@ -106,13 +112,13 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_what_is_broken_is_built_anew(root: Path, damage: Callable[[Path], object]) -> None:
     store = GraphStore(root)
-    store.get("key", build)
+    store.get_or_build("key", build)
     damage(root / "key")
-    assert not intact(root / "key")
-    assert value_in(store.get("key", lambda: build(2))) == 2
+    assert not is_intact(root / "key")
+    assert value_in(store.get_or_build("key", lambda: build(2))) == 2
     assert names(root) == {"key"}
     assert names(root / "key") == WHOLE
-    store.get("key", must_not_build)
+    store.get_or_build("key", must_not_build)
 
 
 def test_what_fails_to_build_leaves_nothing(root: Path) -> None:
@@ -120,20 +126,20 @@ def test_what_fails_to_build_leaves_nothing(root: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        GraphStore(root).get("key", fail)
+        GraphStore(root).get_or_build("key", fail)
     assert not root.exists() or names(root) == set()
 
 
 def test_an_abandoned_attempt_of_another_process_is_no_obstacle(root: Path) -> None:
     (root / ".key-abandoned").mkdir(parents=True)
     (root / ".key-abandoned" / "model.onnx").write_bytes(b"half")
-    assert value_in(GraphStore(root).get("key", build)) == 1
+    assert value_in(GraphStore(root).get_or_build("key", build)) == 1
 
 
 def test_without_a_place_to_keep_it_a_graph_is_built_for_this_process(tmp_path: Path, temporary: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a directory")
-    path = GraphStore(in_the_way / "graphs").get("key", build)
+    path = GraphStore(in_the_way / "graphs").get_or_build("key", build)
     assert path.is_relative_to(temporary)
     assert value_in(path) == 1
     assert in_the_way.read_text() == "not a directory"
@@ -154,7 +160,7 @@ def test_what_was_built_for_one_process_goes_with_it(tmp_path: Path) -> None:
 
 def build_without_a_place(root: Path, temporary: Path) -> None:
     tempfile.tempdir = str(temporary)
-    path = GraphStore(root).get("key", build)
+    path = GraphStore(root).get_or_build("key", build)
     assert path.is_relative_to(temporary)
 
 
@@ -168,23 +174,23 @@ def test_a_full_disk_names_the_way_out(
 
     monkeypatch.setattr(onnx, "save_model", fail)
     with pytest.raises(OutputError, match=r"graphs: .*reason of the system.*HARKEN_CACHE") as error:
-        GraphStore(root).get("key", build)
+        GraphStore(root).get_or_build("key", build)
     assert str(root) in str(error.value)
     assert [path for place in (root, temporary) for path in place.rglob("*") if path.is_file()] == []
 
 
 def test_root_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path))
-    assert default_root() == tmp_path / "graphs"
+    assert default_graph_directory() == tmp_path / "graphs"
     monkeypatch.delenv("HARKEN_CACHE")
-    assert default_root().name == "graphs"
-    assert default_root().parent.name in ("harken", "Cache")
+    assert default_graph_directory().name == "graphs"
+    assert default_graph_directory().parent.name in ("harken", "Cache")
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["missing", "broken"])
 def test_processes_share_a_store(root: Path, broken: bool) -> None:
     if broken:
-        GraphStore(root).get("key", build)
+        GraphStore(root).get_or_build("key", build)
         flip(root / "key" / "model.data")
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(4), context.SimpleQueue()
@@ -201,14 +207,14 @@ def test_processes_share_a_store(root: Path, broken: bool) -> None:
 
 def get_together(root: Path, barrier: Any, results: Any) -> None:
     barrier.wait(60)
-    path = GraphStore(root).get("key", lambda: build(3))
+    path = GraphStore(root).get_or_build("key", lambda: build(3))
     results.put((str(path), value_in(path)))
 
 
 def test_weights_are_read_only_when_a_graph_has_to_be_built(tmp_path: Path) -> None:
     OnnxBackend(DIMS, make_weights(), "digest", precision="fp32", threads=1, cache=tmp_path)
     backend = OnnxBackend(DIMS, Unreadable(), "digest", precision="fp32", threads=1, cache=tmp_path)
-    assert backend.encode(np.zeros((1, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)).audios == 1
+    assert backend.encode(np.zeros((1, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)).n_windows == 1
     with pytest.raises(AssertionError, match="read"):
         OnnxBackend(DIMS, Unreadable(), "other", precision="fp32", threads=1, cache=tmp_path)
 
@@ -218,16 +224,16 @@ def test_an_encoder_that_is_not_used_is_neither_read_nor_built(tmp_path: Path, d
     weights = {name: values for name, values in make_weights().items() if name.startswith("decoder.")}
     shares = dims.has_encoder
     OnnxBackend(dims, weights, "d", precision="fp32", threads=1, cache=tmp_path, shares_encoder=shares)
-    assert {name.split("-")[1] for name in names(tmp_path)} == {"bridge", "decoder"}
+    assert {name.split("-")[1] for name in names(tmp_path)} == {"cross_kv", "decoder"}
 
 
 def test_what_a_decoder_is_built_for_names_its_graph(tmp_path: Path) -> None:
     few = np.arange(0, DIMS.n_vocab, 7)
-    for options in ({}, {"vocabulary": few}, {"vocabulary": few[1:]}, {"alignment_heads": ((0, 1),)}):
+    for options in ({}, {"vocab_subset": few}, {"vocab_subset": few[1:]}, {"alignment_heads": ((0, 1),)}):
         OnnxBackend(DIMS, make_weights(), "d", precision="fp32", threads=1, cache=tmp_path, **options)
     kept = sorted(name.split("-")[1] for name in names(tmp_path))
-    assert kept == ["bridge", *["decoder"] * 4, "encoder"]
-    OnnxBackend(DIMS, Unreadable(), "d", precision="fp32", threads=1, cache=tmp_path, vocabulary=few)
+    assert kept == ["cross_kv", *["decoder"] * 4, "encoder"]
+    OnnxBackend(DIMS, Unreadable(), "d", precision="fp32", threads=1, cache=tmp_path, vocab_subset=few)
 
 
 class Unreadable(dict[str, Any]):

@@ -18,7 +18,7 @@ from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from harken.backends.torch import Hashing, TorchBackend  # noqa: E402
+from harken.backends.torch import LSHAttention, TorchBackend  # noqa: E402
 from harken.backends.torch.attention import attend  # noqa: E402
 
 KEYS = 64
@@ -28,7 +28,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def weights(hashing: Hashing, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+def weights(hashing: LSHAttention, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax weights that one head gives to each key, shape (batch, queries, keys): what it makes of unit vectors."""
     units = torch.eye(key.shape[1]).expand(len(key), -1, -1)
     return hashing(query, key, units, 1, mask)
@@ -51,7 +51,7 @@ def hidden(batch: int, first: int) -> Tensor:
 @pytest.mark.parametrize("nearby", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_it_is_the_softmax_over_what_was_seen(queries: int, nearby: bool, rounds: int) -> None:
-    hashing = Hashing(rounds=rounds, buckets=4, chunk=4, nearby=nearby)
+    hashing = LSHAttention(rounds=rounds, buckets=4, chunk=4, nearby=nearby)
     query, key = 3 * draw(3, queries, KEYS), draw(3, KEYS, KEYS, seed=1)
     for mask in (None, hidden(3, 30)):
         its = weights(hashing, query, key, mask)
@@ -68,13 +68,13 @@ def test_where_a_run_holds_all_keys_it_is_full_attention() -> None:
     mask = torch.zeros(2, 1, 1, 30)
     mask[0, ..., :9] = -math.inf
     torch.testing.assert_close(
-        Hashing(chunk=10)(query, key, value, 4, mask), attend(query, key, value, 4, mask)
+        LSHAttention(chunk=10)(query, key, value, 4, mask), attend(query, key, value, 4, mask)
     )
 
 
 def test_where_the_rounds_see_all_keys_it_is_full_attention() -> None:
     query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
-    mixed = Hashing(rounds=40, buckets=4, chunk=12)(query, key, value, 4)
+    mixed = LSHAttention(rounds=40, buckets=4, chunk=12)(query, key, value, 4)
     torch.testing.assert_close(mixed, attend(query, key, value, 4), rtol=1e-4, atol=1e-5)
 
 
@@ -83,7 +83,11 @@ def test_the_error_falls_with_rounds(nearby: bool) -> None:
     query, key, value = 2 * draw(4, 200, 32), 2 * draw(4, 200, 32, seed=1), draw(4, 200, 32, seed=2)
     exact = attend(query, key, value, 2)
     errors = [
-        float((Hashing(rounds=rounds, buckets=8, chunk=8, nearby=nearby)(query, key, value, 2) - exact).norm())
+        float(
+            (
+                LSHAttention(rounds=rounds, buckets=8, chunk=8, nearby=nearby)(query, key, value, 2) - exact
+            ).norm()
+        )
         for rounds in (1, 2, 4, 8, 16)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -92,7 +96,7 @@ def test_the_error_falls_with_rounds(nearby: bool) -> None:
 
 def test_later_rounds_only_add_keys() -> None:
     query, key = draw(2, KEYS, KEYS), draw(2, KEYS, KEYS, seed=1)
-    seen = [weights(Hashing(rounds=rounds, chunk=4), query, key) > 0 for rounds in (0, 1, 2, 4)]
+    seen = [weights(LSHAttention(rounds=rounds, chunk=4), query, key) > 0 for rounds in (0, 1, 2, 4)]
     for fewer, more in pairwise(seen):
         assert (fewer <= more).all()
         assert fewer.sum() < more.sum()
@@ -102,8 +106,10 @@ def test_keys_that_point_the_way_of_the_query_are_found() -> None:
     order = torch.randperm(KEYS, generator=torch.Generator().manual_seed(3))
     query = draw(1, KEYS, KEYS)
     key = query[:, order] + 5  # what all keys have in common is no hint
-    found = weights(Hashing(rounds=4, buckets=16, chunk=4, nearby=False), query, key)[0]
-    chance = weights(Hashing(rounds=4, buckets=16, chunk=4, nearby=False), draw(1, KEYS, KEYS, seed=7), key)[0]
+    found = weights(LSHAttention(rounds=4, buckets=16, chunk=4, nearby=False), query, key)[0]
+    chance = weights(
+        LSHAttention(rounds=4, buckets=16, chunk=4, nearby=False), draw(1, KEYS, KEYS, seed=7), key
+    )[0]
     match = torch.argsort(order)
     rows = torch.arange(KEYS)
     assert (found[rows, match] > 0).float().mean() > 0.95
@@ -112,14 +118,14 @@ def test_keys_that_point_the_way_of_the_query_are_found() -> None:
 
 def test_those_near_in_time_are_found() -> None:
     """Queries are the last of the keys; each sees its own chunk and those beside it."""
-    its = weights(Hashing(rounds=0, chunk=4), draw(1, 20, KEYS), draw(1, KEYS, KEYS, seed=1))[0] > 0
+    its = weights(LSHAttention(rounds=0, chunk=4), draw(1, 20, KEYS), draw(1, KEYS, KEYS, seed=1))[0] > 0
     for query, seen in enumerate(its):
         begin = min(KEYS - 20 + query // 4 * 4 - 4, KEYS - 12)
         assert seen.nonzero().flatten().tolist() == list(range(begin, begin + 12))
 
 
 def test_sequences_together_are_as_each_alone() -> None:
-    hashing, mask = Hashing(chunk=4), hidden(3, 20)
+    hashing, mask = LSHAttention(chunk=4), hidden(3, 20)
     query, key, value = draw(3, 30, 32), draw(3, KEYS, 32, seed=1), draw(3, KEYS, 32, seed=2)
     together = hashing(query, key, value, 4, mask)
     for i in range(3):
@@ -147,7 +153,7 @@ def test_memory_grows_with_the_chunk_not_with_the_keys() -> None:
     for keys in (500, 1000, 2000):
         query, key, value = draw(1, keys, 32), draw(1, keys, 32, seed=1), draw(1, keys, 32, seed=2)
         with Largest() as mode:
-            Hashing(rounds=2, chunk=16)(query, key, value, 2)
+            LSHAttention(rounds=2, chunk=16)(query, key, value, 2)
         largest[keys] = mode.size
         assert mode.size < 2 * keys * keys / 5
     assert largest[2000] <= 4.2 * largest[500]
@@ -158,32 +164,36 @@ def test_half_precision(precision: str) -> None:
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
     full = attend(query, key, value, 4)
-    mixed = Hashing(rounds=40, buckets=4, chunk=12)(query.to(dtype), key.to(dtype), value.to(dtype), 4)
+    mixed = LSHAttention(rounds=40, buckets=4, chunk=12)(query.to(dtype), key.to(dtype), value.to(dtype), 4)
     assert mixed.dtype == dtype
     assert (mixed.float() - full).norm() < 0.02 * full.norm()
 
 
-def heard(hashing: Hashing | None) -> np.ndarray:
+def heard(hashing: LSHAttention | None) -> np.ndarray:
     """Encoder output of a stream of two windows, where the second looks back."""
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, hashing=hashing)
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=hashing)
     encoder, mel = backend.open_encoder(24), make_mel(1)
-    backend.hear([encoder], mel[:, :, :25], 16)
-    backend.hear([encoder], mel[:, :, 16:], 32)
-    return backend.gather([encoder]).encoded.numpy()
+    backend.encode_chunk([encoder], mel[:, :, :25], 16)
+    backend.encode_chunk([encoder], mel[:, :, 16:], 32)
+    return backend.stream_features([encoder]).encoder_output.numpy()
 
 
 def test_streams_attend_by_it() -> None:
     full = heard(None)
-    np.testing.assert_allclose(heard(Hashing(chunk=8)), full, atol=1e-6)
-    np.testing.assert_allclose(heard(Hashing(rounds=30, buckets=2, chunk=4)), full, atol=1e-4)
-    assert np.abs(heard(Hashing(rounds=0, chunk=2)) - full).max() > 0.1
-    np.testing.assert_array_equal(heard(Hashing(rounds=1, chunk=2)), heard(Hashing(rounds=1, chunk=2)))
+    np.testing.assert_allclose(heard(LSHAttention(chunk=8)), full, atol=1e-6)
+    np.testing.assert_allclose(heard(LSHAttention(rounds=30, buckets=2, chunk=4)), full, atol=1e-4)
+    assert np.abs(heard(LSHAttention(rounds=0, chunk=2)) - full).max() > 0.1
+    np.testing.assert_array_equal(
+        heard(LSHAttention(rounds=1, chunk=2)), heard(LSHAttention(rounds=1, chunk=2))
+    )
 
 
 def test_whole_windows_do_not() -> None:
     plain, hashed = (
-        TorchBackend(DIMS, make_weights(), device="cpu", threads=1, hashing=hashing).encode(make_mel()).encoded
-        for hashing in (None, Hashing(rounds=0, chunk=1))
+        TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=hashing)
+        .encode(make_mel())
+        .encoder_output
+        for hashing in (None, LSHAttention(rounds=0, chunk=1))
     )
     torch.testing.assert_close(hashed, plain, rtol=0, atol=0)
 
@@ -200,4 +210,4 @@ def test_whole_windows_do_not() -> None:
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Hashing(**options)
+        LSHAttention(**options)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from driven import Driven
 from harken.contract import Backend, Floats
 from harken.results import Segment
-from harken.transcribe import Hearing, Hooks, TranscribeOptions, longform, windows
-from harken.transcribe.hearing import Job
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, longform, windows
+from harken.transcribe.hearing import DecodeRequest
 from loudness import blocks, loud
 from models import DIMS, TOKENIZER, make_mel
 from recital import WINDOW_STEPS, Recital, line
@@ -32,30 +32,32 @@ def backend(open_backend: Callable[[str], Backend]) -> Backend:
     return open_backend("onnx-fp32")
 
 
-def job(mel: Floats, seek: int, told: list[Any] | None = None, **changes: Any) -> Job:
+def job(mel: Floats, seek: int, told: list[Any] | None = None, **changes: Any) -> DecodeRequest:
     its: dict[str, Any] = {
         "mel": mel[None],
-        "heard": WINDOW_FRAMES,
+        "frames_to_encode": WINDOW_FRAMES,
         "seek": seek,
-        "opens": False,
-        "language": lambda probabilities: "en",
-        "prompt": lambda language: TOKENIZER.sot_sequence(language),
+        "is_first": False,
+        "resolve_language": lambda probabilities: "en",
+        "build_prompt": lambda language: TOKENIZER.sot_sequence(language),
         "account": lambda stats: None,
-        "hooks": Hooks() if told is None else Hooks(decided=lambda start_s, *_: told.append(start_s)),
+        "hooks": Callbacks()
+        if told is None
+        else Callbacks(on_window_end=lambda start_s, *_: told.append(start_s)),
     }
-    return Job(**{**its, **changes})
+    return DecodeRequest(**{**its, **changes})
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.7,), "best_of": 2}])
 def test_windows_of_several_lengths_come_out_in_their_order_and_as_they_do_alone(
     backend: Backend, options: dict[str, Any]
 ) -> None:
-    hearing = Hearing(backend, TOKENIZER, TranscribeOptions(language="en", fidelity="fast", **options))
+    hearing = WindowDecoder(backend, TOKENIZER, TranscribeOptions(language="en", fidelity="fast", **options))
     told: list[float] = []
     lengths = (WINDOW_FRAMES, 24, WINDOW_FRAMES, 24)
     mels = make_mel()
     jobs = [
-        job(mel, 100 * i, told, heard=heard, opens=not i)
+        job(mel, 100 * i, told, frames_to_encode=heard, is_first=not i)
         for i, (mel, heard) in enumerate(zip(mels, lengths, strict=True))
     ]
     together = hearing.decode(jobs)
@@ -70,7 +72,7 @@ def test_windows_of_several_lengths_come_out_in_their_order_and_as_they_do_alone
 
 
 def test_languages_are_settled_in_the_order_of_the_windows(backend: Backend) -> None:
-    hearing = Hearing(backend, TOKENIZER, TranscribeOptions())
+    hearing = WindowDecoder(backend, TOKENIZER, TranscribeOptions())
     asked: list[tuple[int, str]] = []
 
     def settling(which: int) -> Callable[[Callable[[], dict[str, float]]], str]:
@@ -81,15 +83,18 @@ def test_languages_are_settled_in_the_order_of_the_windows(backend: Backend) -> 
         return language
 
     mels = make_mel()
-    jobs = [job(mel, i, heard=(48, 24)[i % 2], language=settling(i)) for i, mel in enumerate(mels)]
+    jobs = [
+        job(mel, i, frames_to_encode=(48, 24)[i % 2], resolve_language=settling(i))
+        for i, mel in enumerate(mels)
+    ]
     assert [outcome.language for outcome in hearing.decode(jobs)] == ["fr", "de", "fr", "de"]
     assert [which for which, _ in asked[:4]] == [0, 1, 2, 3]
-    whole = [next(iter(found)) for found in hearing.languages(mels)]
+    whole = [next(iter(found)) for found in hearing.detect_languages(mels)]
     assert [code for _, code in asked[:4:2]] == whole[::2]
 
 
 def test_nothing_to_decode_is_nothing_decoded(backend: Backend) -> None:
-    assert Hearing(backend, TOKENIZER, TranscribeOptions()).decode([]) == []
+    assert WindowDecoder(backend, TOKENIZER, TranscribeOptions()).decode([]) == []
 
 
 @pytest.mark.parametrize(
@@ -97,8 +102,10 @@ def test_nothing_to_decode_is_nothing_decoded(backend: Backend) -> None:
 )
 def test_only_what_is_doubtful_is_heard_again(sure: bool, encoded: list[int], kept: list[bool]) -> None:
     its = Recital(line(0, "yes", WINDOW_STEPS, gap=40.0 if sure else 1.0), line(0, "yes", WINDOW_STEPS))
-    hearing = Hearing(its, TOKENIZER, TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast"))
-    (outcome,) = hearing.decode([job(make_mel(1)[0], 0, heard=24)])
+    hearing = WindowDecoder(
+        its, TOKENIZER, TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast")
+    )
+    (outcome,) = hearing.decode([job(make_mel(1)[0], 0, frames_to_encode=24)])
     assert [window.shape[-1] for window in its.mels] == encoded
     assert outcome.decoded.text == "yes"
     assert [attempt.reason is None for attempt in outcome.attempts] == kept
@@ -107,7 +114,7 @@ def test_only_what_is_doubtful_is_heard_again(sure: bool, encoded: list[int], ke
 parts = st.lists(st.tuples(st.sampled_from([0.2, 0.4, 1.3]), st.sampled_from([0.2, 0.5, 2.0])), max_size=4)
 options = st.fixed_dictionaries(
     {
-        "language": st.sampled_from([None, "en"]),
+        "resolve_language": st.sampled_from([None, "en"]),
         "multilingual": st.booleans(),
         "condition_on_previous_text": st.booleans(),
         "word_timestamps": st.booleans(),
@@ -118,10 +125,10 @@ options = st.fixed_dictionaries(
         "batch_size": st.sampled_from([1, 3]),
         "temperatures": st.just((0.0,)),
         "vad_min_silence_s": st.just(0.3),
-        "vad_padding_s": st.just(0.05),
+        "vad_speech_pad_s": st.just(0.05),
     }
 )
-EVERYTHING = {"vad_min_silence_s": 0.3, "vad_padding_s": 0.05, "word_timestamps": True, "batch_size": 3}
+EVERYTHING = {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestamps": True, "batch_size": 3}
 
 
 @settings(max_examples=12)
@@ -138,8 +145,8 @@ def test_with_voice_activity_nothing_depends_on_how_the_samples_arrive(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "LOOK_AHEAD_FRAMES", 60)
-        patch.setattr(longform, "QUIET_FRAMES", 10)
-        patch.setattr(longform, "ROUND_FRAMES", 8)
+        patch.setattr(longform, "FINAL_SILENCE_FRAMES", 10)
+        patch.setattr(longform, "ENCODE_BUCKET_FRAMES", 8)
         found, dropped, language = transcribe(blocks(samples, [round(p * len(samples)) for p in points]))
         assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]

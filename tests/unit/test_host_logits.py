@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from harken.backends.host import BLOCK, HostLogits
+from harken.backends.host import TOPK_BLOCK, HostLogits
 
 INF = np.inf
-WIDTHS = (1, 2, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5)
+WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 3 * TOPK_BLOCK + 5)
 
 
 @st.composite
@@ -46,7 +46,7 @@ def test_top_of_many_blocks() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_the_lower_id_wins_a_tie(k: int) -> None:
-    table = np.zeros((1, 4 * BLOCK), np.float32)
+    table = np.zeros((1, 4 * TOPK_BLOCK), np.float32)
     assert HostLogits(table).top(k)[0].tolist() == [list(range(k))]
 
 
@@ -66,25 +66,25 @@ def test_great_logits_do_not_overflow(size: float, accuracy: float) -> None:
 
 def test_ban() -> None:
     logits = HostLogits(np.zeros((3, 6), np.float32))
-    logits.ban([[(0, 2), (5, 6)], [], [(3, 1 << 31)]])
+    logits.suppress_ranges([[(0, 2), (5, 6)], [], [(3, 1 << 31)]])
     expected = [[-INF, -INF, 0, 0, 0, -INF], [0] * 6, [0, 0, 0, -INF, -INF, -INF]]
     np.testing.assert_array_equal(logits.values, expected)
 
 
 def test_ban_wants_ranges_for_every_position() -> None:
     with pytest.raises(ValueError, match="zip"):
-        HostLogits(np.zeros((2, 3), np.float32)).ban([[]])
+        HostLogits(np.zeros((2, 3), np.float32)).suppress_ranges([[]])
 
 
 def test_suppress() -> None:
     logits = HostLogits(np.zeros((2, 4), np.float32))
-    logits.suppress(np.array([1, 3]))
+    logits.suppress_tokens(np.array([1, 3]))
     np.testing.assert_array_equal(logits.values, [[0, -INF, 0, -INF]] * 2)
 
 
 def test_suppress_nothing() -> None:
     logits = HostLogits(np.zeros((2, 4), np.float32))
-    logits.suppress(np.array([], np.int64))
+    logits.suppress_tokens(np.array([], np.int64))
     assert not logits.values.any()
 
 
@@ -144,8 +144,8 @@ def test_samples_follow_the_distribution() -> None:
 
 def test_take_copies_in_order() -> None:
     logits = HostLogits(np.arange(12, dtype=np.float32).reshape(4, 3))
-    taken = logits.take([2, 0, 2])
-    taken.suppress(np.array([0]))
+    taken = logits.select_positions([2, 0, 2])
+    taken.suppress_tokens(np.array([0]))
     assert len(taken) == 3
     np.testing.assert_array_equal(taken.values[:, 1:], [[7, 8], [1, 2], [7, 8]])
     np.testing.assert_array_equal(logits.values[:, 0], [0, 3, 6, 9])
@@ -153,8 +153,8 @@ def test_take_copies_in_order() -> None:
 
 def test_no_positions() -> None:
     logits = HostLogits(np.empty((0, 9), np.float32))
-    logits.ban([])
-    logits.suppress(np.array([1]))
+    logits.suppress_ranges([])
+    logits.suppress_tokens(np.array([1]))
     logits.prefer_timestamps(5)
     assert len(logits) == 0
     assert logits.top(2)[0].shape == (0, 2)
@@ -232,12 +232,12 @@ def test_part_changes(both: tuple[HostLogits, HostLogits], data: st.DataObject) 
     bonuses = [{token % width: 0.5 * token for token in data.draw(TOKENS)} for _ in range(len(part))]
     order = data.draw(st.lists(st.integers(0, len(part) - 1), min_size=1, max_size=4))
     for logits in (part, full):
-        logits.ban(spans)
-        logits.suppress(tokens)
+        logits.suppress_ranges(spans)
+        logits.suppress_tokens(tokens)
         logits.bias(bonuses)
     assume(np.isfinite(full.values).any(axis=1).all())
     assert_same(part, full, width)
-    assert_same(part.take(order), full.take(order), width)
+    assert_same(part.select_positions(order), full.select_positions(order), width)
 
 
 @given(parts(), st.integers(0, 300))
@@ -255,11 +255,11 @@ def test_part_prefer_timestamps(both: tuple[HostLogits, HostLogits], begin: int)
 
 def test_part_outside_of_it_nothing_happens() -> None:
     logits = HostLogits(np.zeros((1, 3), np.float32), np.array([2, 5, 9]))
-    logits.suppress(np.array([0, 3, 10, 11]))
+    logits.suppress_tokens(np.array([0, 3, 10, 11]))
     logits.bias([{1: 9.0, 4: 9.0, 99: 9.0}])
-    logits.ban([[(0, 2), (3, 5), (6, 9), (10, 1 << 31)]])
+    logits.suppress_ranges([[(0, 2), (3, 5), (6, 9), (10, 1 << 31)]])
     np.testing.assert_array_equal(logits.values, [[0, 0, 0]])
-    logits.ban([[(5, 9)]])
-    logits.suppress(np.array([8, 9]))
+    logits.suppress_ranges([[(5, 9)]])
+    logits.suppress_tokens(np.array([8, 9]))
     logits.bias([{2: 1.5}])
     np.testing.assert_array_equal(logits.values, np.float32([[1.5, -INF, -INF]]))

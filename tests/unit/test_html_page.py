@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harken.errors import AudioError
-from harken.formats import Layout, Recording, Writer, from_json, render
-from harken.results import Attempt, Dropped, Segment, Transcript, Word
+from harken.formats import Layout, RecordingLink, Writer, from_json, render
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -55,7 +55,7 @@ def transcript(*texts: str) -> Transcript:
         language_probability=0.75,
         duration_s=2.0,
         model=texts[0],
-        dropped=tuple(Dropped(segment=segment(text), reason=text) for text in texts),
+        dropped=tuple(DroppedSegment(segment=segment(text), reason=text) for text in texts),
         speech=((0.5, 1.0),),
     )
 
@@ -95,12 +95,12 @@ class Parsed(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def page(transcript: Transcript, recording: Recording | None = None, **layout: bool) -> Parsed:
+def page(transcript: Transcript, recording: RecordingLink | None = None, **layout: bool) -> Parsed:
     return Parsed("".join(render(transcript, "html", Layout(**layout), recording)))
 
 
-def beside(name: str) -> Recording:
-    return Recording(path=Path(name), folder=Path())
+def beside(name: str) -> RecordingLink:
+    return RecordingLink(path=Path(name), transcript_folder=Path())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -151,19 +151,21 @@ def test_the_page_refers_to_nothing_but_the_recording() -> None:
 
 
 def test_the_recording_is_linked_as_seen_from_the_page(tmp_path: Path) -> None:
-    recording = Recording(path=tmp_path / "talks" / "50 % off#1.mp3", folder=tmp_path / "out" / "html")
+    recording = RecordingLink(
+        path=tmp_path / "talks" / "50 % off#1.mp3", transcript_folder=tmp_path / "out" / "html"
+    )
     assert page(transcript("hello"), recording).named("audio")[0]["src"] == "../../talks/50%20%25%20off%231.mp3"
 
 
 def test_a_name_with_a_colon_is_no_scheme() -> None:
-    assert beside("12:30 news.mp3").link == "12%3A30%20news.mp3"
+    assert beside("12:30 news.mp3").url == "12%3A30%20news.mp3"
 
 
 @pytest.mark.parametrize("name", ["talk.mp3", "talk.of-no-kind"])
 def test_the_recording_can_be_inside(tmp_path: Path, name: str) -> None:
     content = bytes(range(256))
     (tmp_path / name).write_bytes(content)
-    recording = Recording(path=tmp_path / name, folder=tmp_path)
+    recording = RecordingLink(path=tmp_path / name, transcript_folder=tmp_path)
     source = page(transcript("hello"), recording, embed_audio=True).named("audio")[0]["src"]
     assert source is not None
     head, _, data = source.partition(",")
@@ -172,7 +174,9 @@ def test_the_recording_can_be_inside(tmp_path: Path, name: str) -> None:
 
 
 def test_a_recording_that_is_gone_cannot_be_inside(tmp_path: Path) -> None:
-    writer = Writer("html", Layout(embed_audio=True), Recording(path=tmp_path / "none.mp3", folder=tmp_path))
+    writer = Writer(
+        "html", Layout(embed_audio=True), RecordingLink(path=tmp_path / "none.mp3", transcript_folder=tmp_path)
+    )
     with pytest.raises(AudioError, match=r"none\.mp3: cannot be read: No such file"):
         writer.header()
 

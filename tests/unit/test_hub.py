@@ -11,7 +11,7 @@ import huggingface_hub.errors
 import pytest
 
 import checkpoint_files as files
-from harken.checkpoints import SHORT_NAMES, hub, open_checkpoint, resolve
+from harken.checkpoints import SHORT_NAMES, hub, open_checkpoint, resolve_model
 from harken.errors import CheckpointError, CheckpointNotFound
 
 
@@ -62,14 +62,14 @@ def names(directory: Path) -> set[str]:
 
 def test_a_path_comes_first(tmp_path: Path, stub: Hub) -> None:
     path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
-    assert resolve("small") == Path("small")
-    assert resolve(path) == path
+    assert resolve_model("small") == Path("small")
+    assert resolve_model(path) == path
     assert stub.calls == []
 
 
 def test_a_path_object_is_never_a_name(stub: Hub) -> None:
     with pytest.raises(CheckpointNotFound, match="openai/whisper-small: no such file or directory"):
-        resolve(Path("openai/whisper-small"))
+        resolve_model(Path("openai/whisper-small"))
     assert stub.calls == []
 
 
@@ -78,14 +78,14 @@ def test_what_is_no_name_is_told_the_names(stub: Hub, name: str) -> None:
     with pytest.raises(
         CheckpointNotFound, match=r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
     ) as e:
-        resolve(name)
+        resolve_model(name)
     assert "\n" not in str(e.value)
     assert stub.calls == []
 
 
 def test_short_names_are_repositories(stub: Hub) -> None:
     stub.repositories["openai/whisper-large-v3-turbo"] = [*SMALL, "model.safetensors", "pytorch_model.bin"]
-    found = resolve("turbo")
+    found = resolve_model("turbo")
     assert found == stub.cache / "openai/whisper-large-v3-turbo"
     assert names(found) == {*SMALL, "model.safetensors"} - {"README.md", "flax_model.msgpack"}
     assert stub.calls[0]["local_files_only"] is False
@@ -114,7 +114,7 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 )
 def test_only_one_form_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
     stub.repositories["someone/whisper"] = ["config.json", *weights]
-    assert names(resolve("someone/whisper", revision="v2")) == {"config.json", *wanted}
+    assert names(resolve_model("someone/whisper", revision="v2")) == {"config.json", *wanted}
     assert {call["revision"] for call in stub.calls} == {"v2"}
 
 
@@ -123,7 +123,7 @@ def test_a_repository_without_weights(stub: Hub) -> None:
     with pytest.raises(
         CheckpointError, match=r"someone/onnx: has no weights that can be read; allowed are model\.saf"
     ):
-        resolve("someone/onnx")
+        resolve_model("someone/onnx")
 
 
 def test_without_the_network(stub: Hub) -> None:
@@ -131,7 +131,7 @@ def test_without_the_network(stub: Hub) -> None:
     with pytest.raises(
         CheckpointNotFound, match=r"not on this machine, and cannot be downloaded: Cannot find .*\.$"
     ):
-        resolve("openai/whisper-small", download=False)
+        resolve_model("openai/whisper-small", download=False)
     assert stub.calls[0]["local_files_only"] is True
 
 
@@ -160,7 +160,7 @@ class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
 def test_failures_are_one_line(stub: Hub, error: Exception, kind: type[CheckpointError], message: str) -> None:
     stub.error = error
     with pytest.raises(kind, match=message) as caught:
-        resolve("someone/w")
+        resolve_model("someone/w")
     assert "\n" not in str(caught.value)
     assert type(caught.value) is kind
 
@@ -169,14 +169,14 @@ def test_an_interrupted_download_can_be_taken_up(stub: Hub) -> None:
     stub.repositories["openai/whisper-small"] = ["config.json", "model.safetensors"]
     stub.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        resolve("small")
+        resolve_model("small")
     stub.error = None
-    assert names(resolve("small")) == {"config.json", "model.safetensors"}
+    assert names(resolve_model("small")) == {"config.json", "model.safetensors"}
 
 
 def test_the_real_hub_library_says_what_is_not_here() -> None:
     with pytest.raises(CheckpointNotFound, match="not on this machine, and cannot be downloaded: Cannot find"):
-        resolve("harken-tests/there-is-none", download=False)
+        resolve_model("harken-tests/there-is-none", download=False)
 
 
 # --- the embedded model ------------------------------------------------------------------------------------
@@ -199,23 +199,23 @@ def test_the_embedded_model_is_checked_and_not_imported(
     files.write_ctranslate2(package / "model", files.TINY, files.random_weights())
     digest = hub.file_sha256(package / "model" / "model.bin")
     with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 1a5afae0"):
-        resolve("tiny.en")
+        resolve_model("tiny.en")
     monkeypatch.setattr(hub, "_EMBEDDED_SHA256", digest)
-    assert open_checkpoint(resolve("tiny.en")).dims == files.TINY
+    assert open_checkpoint(resolve_model("tiny.en")).dims == files.TINY
     assert stub.calls == []
 
 
 def test_a_revision_of_the_default_model_is_not_the_embedded_one(package: Path, stub: Hub) -> None:
     stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
-    assert resolve("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
+    assert resolve_model("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
 
 
 def test_without_the_package_the_default_is_downloaded(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_no_such_package")
     stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
-    assert resolve("tiny.en") == stub.cache / "openai/whisper-tiny.en"
+    assert resolve_model("tiny.en") == stub.cache / "openai/whisper-tiny.en"
 
 
 def test_an_embedded_model_without_its_weights(package: Path, stub: Hub) -> None:
     with pytest.raises(CheckpointError, match=r"model\.bin: cannot be read: No such file"):
-        resolve("tiny.en")
+        resolve_model("tiny.en")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harken.cli.exits import Stop
-from harken.cli.intake import Intake
+from harken.cli.intake import AudioReader
 from harken.contract import Floats
 from harken.errors import AudioError
 
@@ -62,7 +62,7 @@ def test_it_runs_ahead_by_30_s_and_no_more() -> None:
             full.set()
 
     source = Endless(live=False, before=before)
-    with Intake(source) as intake:
+    with AudioReader(source) as intake:
         assert [block[0] for block in islice(intake, 2)] == [1, 2]
         assert full.wait(5)
         assert source.given <= 603
@@ -75,7 +75,7 @@ def test_what_ends_a_source_comes_behind_its_blocks() -> None:
         if given == 3:
             raise AudioError("gone")
 
-    with Intake(Endless(live=True, before=before)) as intake:
+    with AudioReader(Endless(live=True, before=before)) as intake:
         blocks = iter(intake)
         assert len([*islice(blocks, 3)]) == 3
         with pytest.raises(AudioError, match="gone"):
@@ -87,19 +87,19 @@ def test_blocks_of_no_length_are_passed_over() -> None:
         def blocks(self) -> Generator[Floats]:
             yield from (BLOCK[:0], BLOCK, BLOCK[:0], 2 * BLOCK)
 
-    with Intake(Sparse(live=True)) as intake:
+    with AudioReader(Sparse(live=True)) as intake:
         assert [block[0] for block in intake] == [1, 2]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
     @staticmethod
-    def interrupted(*, live: bool) -> tuple[list[float], Endless, Intake]:
+    def interrupted(*, live: bool) -> tuple[list[float], Endless, AudioReader]:
         """What comes out if the signal arrives at the second block, when there are ten."""
         ten = threading.Event()
         source = Endless(live=live, before=lambda given: ten.set() if given == 10 else None)
         heard = []
-        with Intake(source) as intake:
+        with AudioReader(source) as intake:
             for block in intake:
                 heard.append(float(block[0]))
                 if len(heard) == 2:
@@ -120,7 +120,7 @@ class TestSignals:
         assert source.closed
 
     def test_the_second_does_not_wait(self) -> None:
-        with Intake(Endless(live=True)) as intake:
+        with AudioReader(Endless(live=True)) as intake:
             os.kill(os.getpid(), signal.SIGINT)
             with pytest.raises(Stop):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -129,7 +129,7 @@ class TestSignals:
     def test_one_that_is_to_be_ignored_is(self) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            with Intake(Endless(live=True)) as intake:
+            with AudioReader(Endless(live=True)) as intake:
                 os.kill(os.getpid(), signal.SIGINT)
                 assert len([*islice(intake, 3)]) == 3
                 assert intake.stop is None

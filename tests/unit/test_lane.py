@@ -11,8 +11,8 @@ import pytest
 from driven import Driven
 from harken.contract import Floats
 from harken.results import Segment
-from harken.transcribe import Hooks, TranscribeOptions, lane
-from harken.transcribe.guard import Facts, Verdict
+from harken.transcribe import Callbacks, TranscribeOptions, lane
+from harken.transcribe.guard import HallucinationFeatures, HallucinationVerdict
 from loudness import loud
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
@@ -20,7 +20,7 @@ from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
 START = TOKENIZER.sot_sequence("en")
 HELLO, WORLD, AGAIN = (line(0, text, WINDOW_STEPS) for text in ("hello", "world", "again"))
 LIMIT = DIMS.n_text_ctx // 2
-SHORT_PAUSES = {"vad_min_silence_s": 0.1, "vad_padding_s": 0.0, "vad_min_speech_s": 0.0}
+SHORT_PAUSES = {"vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0, "vad_min_speech_s": 0.0}
 THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
 """Three words far from one another: a pack each."""
 
@@ -28,11 +28,11 @@ THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
-def work(backend: Recital, samples: Floats, hooks: Hooks | None = None, **options: Any) -> Driven:
+def work(backend: Recital, samples: Floats, hooks: Callbacks | None = None, **options: Any) -> Driven:
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "hallucination_threshold": None, **SHORT_PAUSES, **options}
     )
-    return Driven(backend, TOKENIZER, iter([samples]), made, hooks or Hooks())
+    return Driven(backend, TOKENIZER, iter([samples]), made, hooks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -105,10 +105,10 @@ class TestWhatIsPassedOn:
         assert texts[1:] == ["world", "again"]
 
     def test_not_what_was_taken_for_invented(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def assess(facts: Facts) -> Verdict:
-            return Verdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
+        def score_hallucination(facts: HallucinationFeatures) -> HallucinationVerdict:
+            return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
-        monkeypatch.setattr(lane, "assess", assess)
+        monkeypatch.setattr(lane, "score_hallucination", score_hallucination)
         backend = Recital(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
         kept = list(form.segments())
@@ -140,13 +140,13 @@ class TestWords:
     def test_the_next_window_begins_behind_the_last_one_and_never_where_this_one_does(
         self, monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float
     ) -> None:
-        def settle(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
+        def refine_word_boundaries(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
             its = segments[0]
             (word,) = its.words
             end_s = its.seek_s + last_s
             return [replace(its, words=(replace(word, start_s=its.seek_s, end_s=end_s),))], end_s
 
-        monkeypatch.setattr(lane, "settle", settle)
+        monkeypatch.setattr(lane, "refine_word_boundaries", refine_word_boundaries)
         seeks: list[float] = []
 
         def window(start_s: float, _: Any) -> None:
@@ -155,7 +155,11 @@ class TestWords:
 
         unfinished = line(0, " one")
         form = work(
-            Recital(unfinished), loud(2 * WINDOW_S), Hooks(window=window), vad=False, word_timestamps=True
+            Recital(unfinished),
+            loud(2 * WINDOW_S),
+            Callbacks(on_window_start=window),
+            vad=False,
+            word_timestamps=True,
         )
         list(form.segments())
         assert seeks[1] == pytest.approx(advance_s)
@@ -165,7 +169,7 @@ class TestWords:
         form = work(
             Recital(line(0, " one", 9)),
             loud(2 * WINDOW_S),
-            Hooks(window=lambda start_s, _: seeks.append(start_s)),
+            Callbacks(on_window_start=lambda start_s, _: seeks.append(start_s)),
             vad=False,
             word_timestamps=True,
         )

@@ -8,10 +8,10 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from harken.audio import load, log_mel
+from harken.audio import load_audio, log_mel
 from harken.contract import Floats
 from harken.decoding import language_probabilities
-from harken.transcribe.languages import Tracker
+from harken.transcribe.languages import LanguageFilter
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 from real import SHARED, larger_recognizer
 
@@ -28,7 +28,7 @@ def block(name: str) -> Floats:
     if not manifest.is_file():
         pytest.skip(f"{manifest} is missing")
     entries = manifest.read_text(encoding="utf-8").splitlines()[:8]
-    samples = [load(manifest.parent / json.loads(entry)["audio"]) for entry in entries]
+    samples = [load_audio(manifest.parent / json.loads(entry)["audio"]) for entry in entries]
     return np.concatenate(samples)[: BLOCK_S * SAMPLE_RATE]
 
 
@@ -38,8 +38,8 @@ def test_the_language_changes_where_another_is_spoken_and_nowhere_else() -> None
     recognizer = larger_recognizer("base")
     backend, padding = recognizer.backend, WINDOW_SAMPLES - windows.shape[1]
     mel = np.stack([log_mel(window, backend.dims.n_mels, padding) for window in windows])
-    tracker, found = Tracker(), []
+    tracker, found = LanguageFilter(), []
     for probabilities in language_probabilities(backend, backend.encode(mel), recognizer.tokenizer):
-        tracker = tracker.hear(probabilities, WINDOW_S)
+        tracker = tracker.update(probabilities, WINDOW_S)
         found.append(tracker.result[0])
     assert [code for code, _ in groupby(found)] == CODES

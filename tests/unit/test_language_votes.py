@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harken.errors import OptionError
-from harken.transcribe.languages import FULL_EVIDENCE_S, Tracker, Vote
+from harken.transcribe.languages import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
 
 CODES = ("de", "en", "nl", "fr")
 
@@ -17,11 +17,11 @@ def heard(code: str, probability: float, other: str | None = None, its: float = 
     return {code: named.get(code, rest) for code in CODES}
 
 
-def vote(*windows: dict[str, float], threshold: float = 0.5, most: int = 3) -> Vote:
-    its = Vote(threshold, most)
+def vote(*windows: dict[str, float], threshold: float = 0.5, most: int = 3) -> LanguageVote:
+    its = LanguageVote(threshold, most)
     for window in windows:
         assert its.wants_more
-        its = its.hear(window)
+        its = its.update(window)
     return its
 
 
@@ -63,9 +63,9 @@ def test_one_window_is_enough_where_one_is_all_that_is_asked(threshold: float, m
 
 
 def test_hearing_leaves_the_vote_before_it_as_it_was() -> None:
-    before = Vote()
-    before.hear(heard("de", 0.9))
-    assert before.heard == ()
+    before = LanguageVote()
+    before.update(heard("de", 0.9))
+    assert before.observed == ()
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_hearing_leaves_the_vote_before_it_as_it_was() -> None:
         ("language_threshold", {"threshold": -0.1}),
         ("language_threshold", {"threshold": 1.1}),
         ("language_threshold", {"threshold": float("nan")}),
-        ("language_windows", {"windows": 0}),
+        ("language_windows", {"max_windows": 0}),
     ],
 )
 def test_what_a_vote_may_not_be(field: str, arguments: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=field):
-        Vote(**arguments)
+        LanguageVote(**arguments)
 
 
 def track(*windows: dict[str, float] | tuple[dict[str, float], float]) -> str:
     """Language after each window, by first letters."""
-    tracker, found = Tracker(), ""
+    tracker, found = LanguageFilter(), ""
     for window in windows:
-        tracker = tracker.hear(*window) if isinstance(window, tuple) else tracker.hear(window)
-        assert sum(tracker.belief.values()) == pytest.approx(1)
+        tracker = tracker.update(*window) if isinstance(window, tuple) else tracker.update(window)
+        assert sum(tracker.posterior.values()) == pytest.approx(1)
         found += tracker.result[0][0]
     return found
 
@@ -132,6 +132,6 @@ def test_the_number_of_languages_does_not_matter() -> None:
 
 
 def test_nothing_heard_has_no_result() -> None:
-    for its in (Vote(), Tracker()):
+    for its in (LanguageVote(), LanguageFilter()):
         with pytest.raises(AssertionError, match="no window"):
             its.result  # noqa: B018

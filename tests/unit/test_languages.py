@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harken.errors import OptionError
-from harken.text import LANGUAGES, resolve
+from harken.text import LANGUAGES, to_language_code
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,18 @@ from harken.text import LANGUAGES, resolve
     ],
 )
 def test_resolve(given: str, code: str) -> None:
-    assert resolve(given) == code
+    assert to_language_code(given) == code
 
 
 def test_every_code_and_name_resolves_to_its_code() -> None:
     assert len(LANGUAGES) == 100
-    assert [resolve(code) for code in LANGUAGES] == list(LANGUAGES)
-    assert [resolve(name) for name in LANGUAGES.values()] == list(LANGUAGES)
+    assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
+    assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
 
 
 def test_an_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> None:
     with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
-        resolve("Germn")
+        to_language_code("Germn")
     assert caught.value.field == "language"
     assert "\n" not in str(caught.value)
 
@@ -43,4 +43,4 @@ def test_an_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> No
 @pytest.mark.parametrize("given", ["", "klingon", "xx", "<|en|>", "en-US"])
 def test_what_is_no_language(given: str) -> None:
     with pytest.raises(OptionError):
-        resolve(given)
+        to_language_code(given)

@@ -10,34 +10,38 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from harken.evaluation.display import Display, matches, units_of
-from harken.evaluation.latency import Latencies, Spread, latencies
-from harken.evaluation.live import Moment, simulate
+from harken.evaluation.display import Display, matching_positions, unit_splitter
+from harken.evaluation.latency import Latencies, Percentiles, measure_latencies
+from harken.evaluation.live import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event
 from live_script import ScriptedLive, ended, interim, segment, started
 
-UNITS = units_of("en")
+UNITS = unit_splitter("en")
 SLOW_S = 0.25
 """What computing takes beyond the sound, in `moment`."""
 
 
-def moment(at_s: float) -> Moment:
-    return Moment(unaware_s=at_s, aware_s=at_s + SLOW_S)
+def moment(at_s: float) -> EmissionTime:
+    return EmissionTime(computation_unaware_s=at_s, computation_aware_s=at_s + SLOW_S)
 
 
 def display(*events: Event) -> Display:
     """Show some events; each is known some time after its sound."""
     its = Display(UNITS)
     for event in events:
-        its.take(event, moment(event.emitted_samples / 16000))
+        its.update(event, moment(event.emitted_samples / 16000))
     return its
 
 
 def times(*events: Event) -> list[tuple[str, float, float]]:
     """Words, since when they are shown, and since when they are committed."""
     return [
-        (its.text, its.shown.unaware_s, its.committed.unaware_s if its.committed else -1)
+        (
+            its.text,
+            its.displayed_at.computation_unaware_s,
+            its.committed_at.computation_unaware_s if its.committed_at else -1,
+        )
         for its in display(*events).words()
     ]
 
@@ -58,7 +62,7 @@ class TestUnits:
         assert UNITS(text) == expected
 
     def test_letters_where_there_are_no_spaces(self) -> None:
-        assert units_of("zh")("你好。") == ["你", "好"]
+        assert unit_splitter("zh")("你好。") == ["你", "好"]
 
     def test_a_text_that_grows_keeps_its_words(self) -> None:
         text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
@@ -81,7 +85,7 @@ class TestUnits:
     ],
 )
 def test_matches(before: str, after: str, expected: list[tuple[int, int]]) -> None:
-    assert [*matches(before.split(), after.split())] == expected
+    assert [*matching_positions(before.split(), after.split())] == expected
 
 
 class TestDisplay:
@@ -110,12 +114,12 @@ class TestDisplay:
 
     def test_what_segments_have_otherwise_is_revised(self) -> None:
         its = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
-        assert [(word.text, word.committed.unaware_s) for word in its.words() if word.committed] == [
-            *(("one", 1), ("dog", 2), ("barks", 1))
-        ]
+        assert [
+            (word.text, word.committed_at.computation_unaware_s) for word in its.words() if word.committed_at
+        ] == [*(("one", 1), ("dog", 2), ("barks", 1))]
         assert its.revised() == 1
         assert its.retractions == 0
-        assert (its.interim, its.final) == ([" One fog barks loud"], [" One dog barks"])
+        assert (its.interim_texts, its.final_texts) == ([" One fog barks loud"], [" One dog barks"])
 
     def test_case_and_punctuation_revise_nothing(self) -> None:
         assert display(interim(1, " one dog"), segment(2, " One, dog!")).revised() == 0
@@ -128,7 +132,7 @@ class TestDisplay:
         events = (interim(1, " One"), segment(2, " One."), ended(2), started(3), interim(4, " Two"), ended(5))
         its = display(*events)
         assert its.retractions == its.flickered == its.revised() - 1 == 0  # nothing confirms the second
-        assert its.interim == [" One", " Two"]
+        assert its.interim_texts == [" One", " Two"]
 
     def test_an_utterance_that_is_cut_goes_on_in_the_next(self) -> None:
         """What is behind the cut is shown again there, and counts from when it was shown first."""
@@ -138,7 +142,7 @@ class TestDisplay:
             *(interim(4, "barks loudly", " and"), segment(5, " barks loudly and"), ended(5)),
         )
         its = display(*events)
-        assert (its.interim, its.retractions, its.revised()) == (["a dog", "barks loudly and"], 0, 0)
+        assert (its.interim_texts, its.retractions, its.revised()) == (["a dog", "barks loudly and"], 0, 0)
         assert its.flickered == 1
         expected = [("a", 1, 1), ("dog", 1, 1), ("barks", 1, 2), ("loudly", 4, 4), ("and", 4, 5)]
         assert times(*events) == expected
@@ -157,48 +161,58 @@ class TestLatencies:
         shown = display(interim(1, "", " One"), interim(2, " One")).words()
         assert shown == []  # no segment has confirmed it
         shown = display(interim(1, "", " One"), interim(2, " One"), segment(3, " One")).words()
-        (its,) = latencies(shown, [word("one", 0.5)], UNITS).words
+        (its,) = measure_latencies(shown, [word("one", 0.5)], UNITS).words
         assert (its.text, its.end_s) == ("one", 0.5)
-        assert (its.interim.unaware_s, its.commit.unaware_s) == (0.5, 1.5)
-        assert (its.interim.aware_s, its.commit.aware_s) == (0.5 + SLOW_S, 1.5 + SLOW_S)
+        assert (its.interim_latency.computation_unaware_s, its.commit_latency.computation_unaware_s) == (
+            0.5,
+            1.5,
+        )
+        assert (its.interim_latency.computation_aware_s, its.commit_latency.computation_aware_s) == (
+            0.5 + SLOW_S,
+            1.5 + SLOW_S,
+        )
 
     def test_what_has_no_partner_is_counted(self) -> None:
         shown = display(segment(3, " One fog barks")).words()
-        found = latencies(shown, [word("one", 1), word("dog", 2)], UNITS)
-        assert ([its.text for its in found.words], found.unspoken, found.unheard) == (["one"], 2, 1)
+        found = measure_latencies(shown, [word("one", 1), word("dog", 2)], UNITS)
+        assert (
+            [its.text for its in found.words],
+            found.unmatched_hypothesis_words,
+            found.unmatched_reference_words,
+        ) == (["one"], 2, 1)
 
     def test_they_add_up(self) -> None:
         shown = display(segment(3, " One")).words()
-        one, none = latencies(shown, [word("one", 1)], UNITS), latencies(shown, [], UNITS)
-        both = one + none + Latencies(unheard=3)
-        assert (len(both.words), both.unspoken, both.unheard) == (1, 1, 3)
+        one, none = measure_latencies(shown, [word("one", 1)], UNITS), measure_latencies(shown, [], UNITS)
+        both = one + none + Latencies(unmatched_reference_words=3)
+        assert (len(both.words), both.unmatched_hypothesis_words, both.unmatched_reference_words) == (1, 1, 3)
 
 
 def test_a_spread() -> None:
-    assert Spread.of([]) is None
-    assert Spread.of(range(101)) == Spread(p50=50, p95=95, max=100)
+    assert Percentiles.of([]) is None
+    assert Percentiles.of(range(101)) == Percentiles(p50=50, p95=95, max=100)
 
 
 class TestSimulation:
     def test_blocks_and_the_end(self) -> None:
         session = ScriptedLive([started(0.05), ended(0.25)])
-        steps = [*simulate(session, np.zeros(2500, np.float32), 1000)]
+        steps = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
         assert session.blocks == [1000, 1000, 500]
-        assert [its.samples for its in steps] == [1000, 2000, 2500, 2500]
+        assert [its.position_samples for its in steps] == [1000, 2000, 2500, 2500]
         assert [len(its.events) for its in steps] == [1, 0, 0, 1]
-        assert steps[0].moment(steps[0].events[0]).unaware_s == 0.05
-        assert steps[-1].moment(steps[-1].events[0]).unaware_s == 2500 / 16000
+        assert steps[0].emission_time(steps[0].events[0]).computation_unaware_s == 0.05
+        assert steps[-1].emission_time(steps[-1].events[0]).computation_unaware_s == 2500 / 16000
 
     def test_an_empty_stream_is_closed(self) -> None:
-        (step,) = simulate(ScriptedLive([]), np.zeros(0, np.float32), 320)
-        assert step.samples == 0
+        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320)
+        assert step.position_samples == 0
 
     def test_calls_wait_for_their_sound_and_for_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
         # Each call reads the clock before and after; between two calls it stands still.
         readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
         monkeypatch.setattr("harken.evaluation.live.perf_counter", lambda: next(readings))
-        steps = [*simulate(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
+        steps = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
         assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
         assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
         assert [its.lag_s for its in steps] == [0.5, 1.75, 1.25, 1.5]
@@ -207,5 +221,5 @@ class TestSimulation:
         """Closing takes two processors 0.25 s."""
         monkeypatch.setattr("harken.evaluation.live.perf_counter", iter([0.0, 0.25]).__next__)
         monkeypatch.setattr("harken.evaluation.live.process_time", iter([7.0, 7.5]).__next__)
-        (step,) = simulate(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
+        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
         assert (step.wall_s, step.cpu_s, step.done_s) == (0.25, 0.5, 0.5)

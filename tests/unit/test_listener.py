@@ -15,15 +15,15 @@ from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.transcribe import listener, windows
-from harken.transcribe.listener import Clip, Listener
-from harken.transcribe.packing import Spans, length
-from harken.transcribe.views import Pack
+from harken.transcribe.listener import ClipRange, SpeechSegmenter
+from harken.transcribe.packing import FrameSpans, total_frames
+from harken.transcribe.views import PackedSpeech
 from harken.transcribe.windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
 from loudness import Loudness, blocks, loud
 
 OPTIONS = VadOptions()
-WHOLE: list[Clip] = [(0, None)]
+WHOLE: list[ClipRange] = [(0, None)]
 WINDOW_FRAMES = 3000
 
 
@@ -31,21 +31,23 @@ pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 def read(
-    its_blocks: Iterator[Floats], clips: Sequence[Clip] = WHOLE, window_frames: int = WINDOW_FRAMES
-) -> tuple[Listener, list[tuple[Spans, Floats]]]:
+    its_blocks: Iterator[Floats], clips: Sequence[ClipRange] = WHOLE, window_frames: int = WINDOW_FRAMES
+) -> tuple[SpeechSegmenter, list[tuple[FrameSpans, Floats]]]:
     """All packs of a recording, each with its window."""
-    its = Listener(its_blocks, OPTIONS)
+    its = SpeechSegmenter(its_blocks, OPTIONS)
     mel = MelWindows(its.blocks(), n_mels=8, window_frames=window_frames)
     packs = []
-    for spans in its.packs(mel, clips, window_frames):
-        window, frames = Pack(mel, spans).window(0)
-        assert frames == length(spans)  # nothing that is needed has been forgotten
+    for spans in its.packed_spans(mel, clips, window_frames):
+        window, frames = PackedSpeech(mel, spans).window(0)
+        assert frames == total_frames(spans)  # nothing that is needed has been forgotten
         packs.append((spans, window))
     return its, packs
 
 
 class TestClips:
-    def spans(self, samples: Floats, *clips: Clip, block_samples: int = WINDOW_SAMPLES) -> list[Spans]:
+    def spans(
+        self, samples: Floats, *clips: ClipRange, block_samples: int = WINDOW_SAMPLES
+    ) -> list[FrameSpans]:
         cut = blocks(samples, range(block_samples, len(samples), block_samples))
         return [spans for spans, _ in read(iter(cut), clips)[1]]
 
@@ -91,7 +93,7 @@ def test_speech_at_the_very_end_is_in_a_pack() -> None:
     samples = loud(0, 50, 0.15)
     its, packs = read(iter([samples]))
     assert [spans for spans, _ in packs] == [((4958, 5015),)]
-    assert its.between_words(4960, 5015) == [(4993, 5015)]
+    assert its.word_regions(4960, 5015) == [(4993, 5015)]
 
 
 def test_what_a_recording_said_before_it_broke_off_is_in_packs() -> None:
@@ -112,19 +114,19 @@ def test_words_are_looked_for_in_the_same_speech_as_windows(
             return np.float32(0.4) * super().feed(samples)
 
     monkeypatch.setattr(listener, "SpeechDetector", Doubtful)
-    its = Listener(iter([loud(0, 3, 1, 3)]), VadOptions(onset=onset, min_speech_s=0.05))
+    its = SpeechSegmenter(iter([loud(0, 3, 1, 3)]), VadOptions(threshold=onset, min_speech_s=0.05))
     for _ in its.blocks():
         pass
-    assert bool(its.regions) == bool(its.between_words(0, 700)) == (onset == 0.3)
+    assert bool(its.regions) == bool(its.word_regions(0, 700)) == (onset == 0.3)
 
 
 def test_pauses_between_words_are_silence_only_for_words() -> None:
-    its = Listener(iter([loud(1, 0.5, 1, 3)]), OPTIONS)
+    its = SpeechSegmenter(iter([loud(1, 0.5, 1, 3)]), OPTIONS)
     for _ in its.blocks():
         pass
     assert its.regions == [(0, 292)]
-    assert its.between_words(0, 300) == [(0, 107), (142, 257)]
-    assert its.between_words(200, 300) == [(0, 107), (142, 257)]  # one more, for words that reach out
+    assert its.word_regions(0, 300) == [(0, 107), (142, 257)]
+    assert its.word_regions(200, 300) == [(0, 107), (142, 257)]  # one more, for words that reach out
 
 
 parts = st.lists(st.tuples(st.sampled_from([0.2, 1.5, 4.0]), st.sampled_from([0.2, 1.2, 31.0])), max_size=4)
@@ -135,7 +137,7 @@ some_clips = st.sampled_from([WHOLE, WHOLE, [(0, 150), (300, 400), (400, None)],
 @given(parts=parts, clips=some_clips, data=st.data())
 @example(parts=[(0.2, 4.0), (4.0, 31.0)], clips=[(0, 150), (300, 400), (400, None)], data=None)
 def test_packs_and_their_windows_do_not_depend_on_how_the_samples_are_cut(
-    parts: list[tuple[float, float]], clips: list[Clip], data: st.DataObject | None
+    parts: list[tuple[float, float]], clips: list[ClipRange], data: st.DataObject | None
 ) -> None:
     samples = loud(0.0, 0.5, *[length_s for pair in parts for length_s in pair])
     points = (
@@ -157,7 +159,7 @@ def test_windows_of_a_short_recording_are_cut_out_of_its_log_mel() -> None:
     assert len(packs) == 2
     for spans, window in packs:
         expected = np.concatenate([mel[:, start:end] for start, end in spans], axis=1)
-        np.testing.assert_array_equal(window[0, :, : length(spans)], expected)
+        np.testing.assert_array_equal(window[0, :, : total_frames(spans)], expected)
 
 
 class QuickMel:
@@ -187,12 +189,12 @@ def test_an_hour_takes_the_memory_of_twenty_minutes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(windows, "LogMel", QuickMel)
 
     def peak_bytes(minutes: int) -> int:
-        its = Listener((minute for _ in range(minutes)), OPTIONS)
+        its = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS)
         mel = MelWindows(its.blocks(), n_mels=80, window_frames=WINDOW_FRAMES)
         tracemalloc.start()
         try:
-            for spans in its.packs(mel, WHOLE, WINDOW_FRAMES):
-                Pack(mel, spans)
+            for spans in its.packed_spans(mel, WHOLE, WINDOW_FRAMES):
+                PackedSpeech(mel, spans)
             assert mel.frames_read == minutes * 60 * FRAMES_PER_SECOND
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -18,10 +18,10 @@ from audio_files import KINDS
 from faces import Face
 from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
-from harken.evaluation import Entry, Failure, Sound
-from harken.evaluation.joined import Reel, join, spoken
-from harken.evaluation.live_takes import LiveTake, LiveTurn, hear, take_live
-from harken.evaluation.live_timing import live_timing
+from harken.evaluation import Entry, EvalRecording, Failure
+from harken.evaluation.joined import JoinedStream, join_by_speaker, reference_word_times
+from harken.evaluation.live_takes import LiveRound, LiveRun, run_live, run_live_rounds
+from harken.evaluation.live_timing import summarise_live
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
 from live_script import ScriptedLive, ended, interim, segment, started
@@ -62,22 +62,22 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def sound(number: int, **changes: Any) -> Sound:
+def sound(number: int, **changes: Any) -> EvalRecording:
     entry = Entry(
         name=f"talks/{number}.wav", path=Path(f"talks/{number}.wav"), text=SAID[number], language="en"
     )
     known = {"seconds": WINDOW_S, "speaker": "anna", **changes}
     fields = {name: getattr(entry, name) for name in ("name", "path", "text", "language")}
-    return Sound(entry=Entry(**{**fields, **known}), referenced=True)
+    return EvalRecording(entry=Entry(**{**fields, **known}), has_reference=True)
 
 
 class TestReels:
     def test_a_speaker_is_one_stream(self) -> None:
-        (reel,) = join([sound(0), sound(1)], 0.3)
+        (reel,) = join_by_speaker([sound(0), sound(1)], 0.3)
         entry = reel.entry
         assert (entry.name, entry.text, entry.language) == ("talks/anna", "One dog. A big house", "en")
         assert entry.seconds == pytest.approx(2 * WINDOW_S + 0.3)
-        assert reel.referenced
+        assert reel.has_reference
         first, second = reel.load()
         samples = round(WINDOW_S * 16000)
         assert (len(first), len(second)) == (samples + 4800, samples)
@@ -85,7 +85,7 @@ class TestReels:
         assert first[:samples].any()
 
     def test_one_recording_stays_what_it_is(self) -> None:
-        (reel,) = join([sound(0)], 0.3)
+        (reel,) = join_by_speaker([sound(0)], 0.3)
         assert reel.entry == sound(0).entry
         (samples,) = reel.load()
         assert len(samples) == round(WINDOW_S * 16000)
@@ -97,11 +97,11 @@ class TestReels:
             sound(1, language="de"),
             sound(1, speaker=None),
         )
-        reels = join([sound(0), *others, sound(1)], 0.0)
-        assert sorted(len(reel.sounds) for reel in reels) == [1, 1, 1, 1, 2]
+        reels = join_by_speaker([sound(0), *others, sound(1)], 0.0)
+        assert sorted(len(reel.recordings) for reel in reels) == [1, 1, 1, 1, 2]
 
     def test_a_length_that_is_not_known(self) -> None:
-        assert Reel(sounds=(sound(0), sound(1, seconds=None))).entry.seconds is None
+        assert JoinedStream(recordings=(sound(0), sound(1, seconds=None))).entry.seconds is None
 
     def test_words_have_the_times_of_the_stream(self) -> None:
         class Aligned(Recognizer):
@@ -113,69 +113,85 @@ class TestReels:
 
         asked: list[str] = []
         recognizer = Aligned(Recital(line(0)), TOKENIZER, "recital")
-        reel = Reel(sounds=(sound(0), sound(1, text="A BIG HOUSE")), gap_s=0.3)
-        words = spoken(recognizer, reel, reel.load(), TranscribeOptions())
+        reel = JoinedStream(recordings=(sound(0), sound(1, text="A BIG HOUSE")), gap_s=0.3)
+        words = reference_word_times(recognizer, reel, reel.load(), TranscribeOptions())
         assert asked == ["One dog.", "a big house"]
         assert [its.end_s for its in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
     def test_where_the_text_is_not_known_they_are_transcribed(self) -> None:
         recognizer = Recognizer(Recital(line(0, " One dog", WINDOW_STEPS)), TOKENIZER, "recital")
-        reel = Reel(sounds=(Sound(entry=sound(0, text="").entry, referenced=False),))
+        reel = JoinedStream(recordings=(EvalRecording(entry=sound(0, text="").entry, has_reference=False),))
         options = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
-        words = spoken(recognizer, reel, reel.load(), options)
+        words = reference_word_times(recognizer, reel, reel.load(), options)
         assert "".join(its.text for its in words) == " One dog"
 
 
 class TestTakes:
     def test_what_came_of_a_session(self) -> None:
-        take = hear(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
-        assert (take.interim, take.final) == (" One dog.  A pig house", " One dog. A big house")
-        assert (take.retractions, take.flickered, take.revised, take.updates, take.loads) == (0, 1, 1, 5, 0)
+        take = run_live(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
+        assert (take.interim_text, take.final_text) == (" One dog.  A pig house", " One dog. A big house")
+        assert (take.retractions, take.flickered, take.revised, take.updates, take.load_changes) == (
+            0,
+            1,
+            1,
+            5,
+            0,
+        )
         found = take.latencies
-        assert (len(found.words), found.unspoken, found.unheard) == (4, 1, 1)
-        delays = [(its.text, its.interim.unaware_s, its.commit.unaware_s) for its in found.words]
+        assert (len(found.words), found.unmatched_hypothesis_words, found.unmatched_reference_words) == (
+            4,
+            1,
+            1,
+        )
+        delays = [
+            (its.text, its.interim_latency.computation_unaware_s, its.commit_latency.computation_unaware_s)
+            for its in found.words
+        ]
         expected = [("one", 0.1, 0.1), ("dog", 0.1, 0.1), ("a", 0.1, 0.1), ("big", 0.3, 0.3)]
         for (text, *got), (word, *wanted) in zip(delays, expected, strict=True):
             assert (text, got) == (word, pytest.approx(wanted))
-        assert all(its.commit.aware_s >= its.commit.unaware_s for its in found.words)
+        assert all(
+            its.commit_latency.computation_aware_s >= its.commit_latency.computation_unaware_s
+            for its in found.words
+        )
         assert take.cost.audio_s == 1.5
         assert 0 < take.cost.wall_s < 1
 
     def test_sessions_take_turns_and_the_middle_pass_counts(self) -> None:
         turns, order = takes(repeats=3)
-        assert [turn.reel.entry.name for turn in turns] == ["talks/0.wav", "talks/1.wav"]
-        assert [len(its) for its in turns[0].takes.values()] == [3, 3]
+        assert [turn.stream.entry.name for turn in turns] == ["talks/0.wav", "talks/1.wav"]
+        assert [len(its) for its in turns[0].runs.values()] == [3, 3]
         # Both warm up, and then begin in turn.
         assert "".join(order) == "ab" + "abbaab" + "baabba"
-        told = live_timing(turns, "a", TranscribeOptions())
-        assert len(told.takes) == 2
+        told = summarise_live(turns, "a", TranscribeOptions())
+        assert len(told.runs) == 2
         assert told.cost.audio_s == pytest.approx(2 * WINDOW_S)
-        middle = sorted(its.cost.wall_s for its in turns[0].takes["a"])[1]
-        assert told.takes[0].cost.wall_s == middle
+        middle = sorted(its.cost.wall_s for its in turns[0].runs["a"])[1]
+        assert told.runs[0].cost.wall_s == middle
 
     def test_errors_of_what_is_known(self) -> None:
         turns, _ = takes(repeats=1)
-        told = live_timing(turns, "a", TranscribeOptions())
-        assert told.final
-        assert told.offline
-        assert (told.final.tally.errors, told.final.tally.reference) == (3 + 2, 5)
-        assert told.offline.rate == 0
-        assert told.excess is None  # relative to nothing
+        told = summarise_live(turns, "a", TranscribeOptions())
+        assert told.final_wer
+        assert told.offline_wer
+        assert (told.final_wer.error_counts.errors, told.final_wer.error_counts.reference_length) == (3 + 2, 5)
+        assert told.offline_wer.rate == 0
+        assert told.relative_wer_increase is None  # relative to nothing
         assert told.flicker == pytest.approx(2 / 10)
 
     def test_nothing_at_all(self) -> None:
-        told = live_timing([], "a", TranscribeOptions())
-        assert (told.commit_aware, told.final, told.flicker) == (None, None, None)
+        told = summarise_live([], "a", TranscribeOptions())
+        assert (told.commit_latency_aware, told.final_wer, told.flicker) == (None, None, None)
 
     def test_a_recording_that_fails(self) -> None:
         Path("talks/0.wav").write_text("Dear diary")
         failure, turn = outcomes(repeats=1)[0]
         assert isinstance(failure, Failure)
         assert failure.entry.name == "talks/0.wav"
-        assert isinstance(turn, LiveTurn)
+        assert isinstance(turn, LiveRound)
 
 
-def outcomes(repeats: int) -> tuple[list[LiveTurn | Failure], list[str]]:
+def outcomes(repeats: int) -> tuple[list[LiveRound | Failure], list[str]]:
     """Two sessions that say all of `SCRIPT` over each recording, and in which order they were opened."""
     order: list[str] = []
 
@@ -187,10 +203,10 @@ def outcomes(repeats: int) -> tuple[list[LiveTurn | Failure], list[str]]:
 
         return open_session
 
-    turns = take_live(
+    turns = run_live_rounds(
         reciting(),
         {name: opening(name) for name in "ab"},
-        [Reel(sounds=(sound(number),)) for number in range(2)],
+        [JoinedStream(recordings=(sound(number),)) for number in range(2)],
         TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=()),
         block_samples=320,
         repeats=repeats,
@@ -198,9 +214,9 @@ def outcomes(repeats: int) -> tuple[list[LiveTurn | Failure], list[str]]:
     return [*turns], order
 
 
-def takes(repeats: int) -> tuple[list[LiveTurn], list[str]]:
+def takes(repeats: int) -> tuple[list[LiveRound], list[str]]:
     found, order = outcomes(repeats)
-    return [its for its in found if isinstance(its, LiveTurn)], order
+    return [its for its in found if isinstance(its, LiveRound)], order
 
 
 class Reciting(Recognizer):
@@ -290,11 +306,11 @@ class TestCommand:
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
 
     def test_an_interruption_shows_what_was_done(self, face: Face) -> None:
-        def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveTake:
+        def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveRun:
             heard.append(len(samples))
             if len(heard) > 2:
                 raise Stop(130, "interrupted")
-            return hear(session, samples, *rest, **options)
+            return run_live(session, samples, *rest, **options)
 
         heard: list[int] = []
         face.monkeypatch.setattr("harken.evaluation.live_takes.hear", interrupted)

@@ -14,7 +14,7 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Hooks, TranscribeOptions, longform
+from harken.transcribe import Callbacks, TranscribeOptions, longform
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
@@ -33,14 +33,14 @@ UNSURE = line(0, "hm", WINDOW_STEPS, gap=1.0)
 BLANK = line(0, "\n", WINDOW_STEPS)
 
 
-def work(backend: Recital, windows: float = 3, hooks: Hooks | None = None, **options: Any) -> Driven:
+def work(backend: Recital, windows: float = 3, hooks: Callbacks | None = None, **options: Any) -> Driven:
     """A recording of so many windows, in blocks, to be transcribed in English."""
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "vad": False, "condition_on_previous_text": True, **options}
     )
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
-    return Driven(backend, TOKENIZER, blocks, made, hooks or Hooks())
+    return Driven(backend, TOKENIZER, blocks, made, hooks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -95,7 +95,9 @@ class TestSegments:
     def test_an_unfinished_segment_is_decoded_again_in_the_next_window(self) -> None:
         backend = Recital(line(0, "one", 10, 12, "tw"), line(0, "two", WINDOW_STEPS))
         seeks: list[float] = []
-        form = work(backend, windows=1, hooks=Hooks(window=lambda start_s, prompt: seeks.append(start_s)))
+        form = work(
+            backend, windows=1, hooks=Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
+        )
         assert spans(form.segments()) == [(0.0, 0.2, "one"), (0.2, 0.48, "two")]
         assert seeks == [0, 0.2]
 
@@ -141,7 +143,7 @@ class TestPreviousText:
     def prompts(self, *lines: Line, windows: float = 3, **options: Any) -> list[tuple[int, ...]]:
         backend = Recital(*lines)
         told: list[tuple[int, ...]] = []
-        hooks = Hooks(window=lambda start_s, prompt: told.append(prompt))
+        hooks = Callbacks(on_window_start=lambda start_s, prompt: told.append(prompt))
         list(work(backend, windows, hooks, **options).segments())
         assert told == backend.prompts or len(backend.prompts) > len(told)
         return [previous(prompt) for prompt in told]
@@ -198,7 +200,7 @@ class TestClips:
         """Where windows begin, and how many frames of the recording they hold."""
         backend = Recital(HELLO)
         seeks: list[float] = []
-        hooks = Hooks(window=lambda start_s, prompt: seeks.append(start_s))
+        hooks = Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
         list(work(backend, windows, hooks, clip_timestamps=clips, fidelity="exact").segments())
         sizes = [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels]
         return list(zip(seeks, sizes, strict=True))
@@ -227,7 +229,7 @@ class TestClips:
 
     def test_progress_stays_in_the_clip_where_the_model_hears_more(self) -> None:
         told: list[float] = []
-        hooks = Hooks(progress=lambda done_s, finished: told.append(done_s))
+        hooks = Callbacks(on_progress=lambda done_s, finished: told.append(done_s))
         form = work(Recital(line(0, "a", 20, 20, "b")), hooks=hooks, clip_timestamps=(0.1, 0.2, 0.3, 0.4))
         list(form.segments())
         assert told == [0.2, 0.4, form.duration_s]
@@ -261,21 +263,23 @@ class TestHooks:
     def test_progress_rises_to_the_end(self) -> None:
         told: list[tuple[float, bool]] = []
         form = work(
-            Recital(HELLO), 2.5, Hooks(progress=lambda done_s, finished: told.append((done_s, finished)))
+            Recital(HELLO), 2.5, Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
         )
         list(form.segments())
         assert told == [(0.48, False), (0.96, False), (1.2, False), (1.2, True)]
 
     def test_decided_comes_before_the_segments_and_also_for_silence(self) -> None:
         told: list[str] = []
-        hooks = Hooks(decided=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}"))
+        hooks = Callbacks(
+            on_window_end=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}")
+        )
         for segment in work(Recital(HELLO, SILENCE, WORLD), hooks=hooks).segments():
             told.append(segment.text)
         assert told == ["decided hello", "hello", "decided psst", "decided world", "world"]
 
     def test_every_step_is_observed(self) -> None:
         steps: list[Step] = []
-        form = work(Recital(HELLO), windows=2, hooks=Hooks(observe=steps.append))
+        form = work(Recital(HELLO), windows=2, hooks=Callbacks(on_token=steps.append))
         list(form.segments())
         assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
         assert form.stats.sampled_tokens == len(steps)
@@ -284,7 +288,7 @@ class TestHooks:
     @pytest.mark.parametrize("done", [0, 1, 5, 9, 12])
     def test_cancelling_stops_within_a_step(self, done: int, options: dict[str, Any]) -> None:
         backend = Recital(HELLO)
-        form = work(backend, windows=3, hooks=Hooks(cancelled=lambda: backend.steps > done), **options)
+        form = work(backend, windows=3, hooks=Callbacks(is_cancelled=lambda: backend.steps > done), **options)
         segments = form.segments()
         with pytest.raises(Cancelled):
             list(segments)
@@ -293,7 +297,7 @@ class TestHooks:
 
     def test_what_was_done_before_is_delivered(self) -> None:
         stop: list[bool] = []
-        segments = work(Recital(HELLO), hooks=Hooks(cancelled=lambda: bool(stop))).segments()
+        segments = work(Recital(HELLO), hooks=Callbacks(is_cancelled=lambda: bool(stop))).segments()
         assert [next(segments).text, next(segments).text] == ["hello", "hello"]
         stop.append(True)
         with pytest.raises(Cancelled):
@@ -324,8 +328,8 @@ class TestShortWindows:
 
     @pytest.fixture(autouse=True)
     def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(longform, "QUIET_FRAMES", 10)
-        monkeypatch.setattr(longform, "ROUND_FRAMES", 8)
+        monkeypatch.setattr(longform, "FINAL_SILENCE_FRAMES", 10)
+        monkeypatch.setattr(longform, "ENCODE_BUCKET_FRAMES", 8)
 
     def lengths(self, *lines: Line, windows: float = 0.25, **options: Any) -> tuple[list[int], list[Segment]]:
         backend = Recital(*lines)
@@ -383,7 +387,7 @@ def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
         raise AudioError("talk.mp3: at 0.48 s: cut short")
 
     told: list[tuple[float, bool]] = []
-    hooks = Hooks(progress=lambda done_s, finished: told.append((done_s, finished)))
+    hooks = Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
     form = Driven(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), hooks)
     segments = form.segments()
     assert next(segments).text == "hello"

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.decoding.drafts import Ask, Proposal, common
-from harken.decoding.lookup import LONGEST_MATCH, MOST_TOKENS, Lookup
-from harken.decoding.rules import make_rules
+from harken.decoding.drafts import DraftRequest, DraftTokens, common_prefix_length
+from harken.decoding.lookup import MAX_CONTINUATION_TOKENS, MAX_NGRAM_SIZE, PromptLookup
+from harken.decoding.rules import make_logit_rules
 from models import TOKENIZER
 
 
-def ask(prefix: str, limit: int = 4, row: int = 0, **more: float) -> Ask:
-    return Ask(row=row, prefix=[ord(its) for its in prefix], limit=limit, **more)
+def ask(prefix: str, limit: int = 4, row: int = 0, **more: float) -> DraftRequest:
+    return DraftRequest(row=row, prefix=[ord(its) for its in prefix], max_tokens=limit, **more)
 
 
-def found(lookup: Lookup, *asks: Ask) -> list[str]:
+def found(lookup: PromptLookup, *asks: DraftRequest) -> list[str]:
     return ["".join(map(chr, its.tokens)) for its in lookup.propose(asks)]
 
 
@@ -41,18 +41,18 @@ def spelled(*texts: str) -> list[tuple[int, ...]]:
     ],
 )
 def test_n_grams(prompt: str, prefix: str, expected: str) -> None:
-    assert found(Lookup(spelled(prompt), shortest_match=3), ask(prefix)) == [expected]
+    assert found(PromptLookup(spelled(prompt), min_ngram_size=3), ask(prefix)) == [expected]
 
 
 def test_a_short_match_is_a_match_if_it_may_be() -> None:
-    assert found(Lookup(spelled("the cat sat"), shortest_match=2), ask("x ca")) == ["t sa"]
+    assert found(PromptLookup(spelled("the cat sat"), min_ngram_size=2), ask("x ca")) == ["t sa"]
 
 
 def test_a_match_is_no_longer_than_it_needs_to_be() -> None:
     """Two places agree on the last tokens, and only the first one on what is before these."""
     text = "-abcdefX-zzcdefY"
-    assert LONGEST_MATCH == 4
-    assert found(Lookup(spelled(text)), ask("-abcdef", limit=1)) == ["Y"]
+    assert MAX_NGRAM_SIZE == 4
+    assert found(PromptLookup(spelled(text)), ask("-abcdef", limit=1)) == ["Y"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_match_is_no_longer_than_it_needs_to_be() -> None:
     ],
 )
 def test_an_earlier_hypothesis(before: str, prefix: str, expected: str) -> None:
-    lookup = Lookup(spelled(before), same_audio=True, shortest_match=1)
+    lookup = PromptLookup(spelled(before), same_audio=True, min_ngram_size=1)
     assert found(lookup, ask(prefix)) == [expected]
 
 
@@ -97,27 +97,27 @@ def test_an_earlier_hypothesis_without_times(before: str, prefix: str, expected:
     def timed(text: str) -> list[int]:
         return [ord(its) + 1000 * its.isdigit() for its in text]
 
-    lookup = Lookup([timed(before)], same_audio=True, shortest_match=1, timestamp_begin=1000)
-    (proposal,) = lookup.propose([Ask(row=0, prefix=timed(prefix), limit=4)])
+    lookup = PromptLookup([timed(before)], same_audio=True, min_ngram_size=1, timestamp_begin=1000)
+    (proposal,) = lookup.propose([DraftRequest(row=0, prefix=timed(prefix), max_tokens=4)])
     assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
 
 
 def test_what_was_said_in_between_does_not_count_for_the_same_audio() -> None:
-    lookup = Lookup(spelled("xyz"), same_audio=True, shortest_match=1)
+    lookup = PromptLookup(spelled("xyz"), same_audio=True, min_ngram_size=1)
     assert found(lookup, ask("abab")) == [""]
 
 
 def test_each_row_has_its_text() -> None:
-    lookup = Lookup(spelled("one two", "one ten"), shortest_match=3)
+    lookup = PromptLookup(spelled("one two", "one ten"), min_ngram_size=3)
     assert found(lookup, ask("one t", row=1, limit=2), ask("one t", row=0, limit=2)) == ["en", "wo"]
 
 
 def test_limits_and_claims() -> None:
-    lookup = Lookup(spelled("ab" * 200), same_audio=True, claim=0.9)
-    assert lookup.propose([ask("", limit=0)]) == [Proposal()]
+    lookup = PromptLookup(spelled("ab" * 200), same_audio=True, confidence=0.9)
+    assert lookup.propose([ask("", limit=0)]) == [DraftTokens()]
     (proposal,) = lookup.propose([ask("", limit=3)])
-    assert proposal.claimed == (0.9, 0.9, 0.9)
-    assert len(lookup.propose([ask("", limit=500)])[0].tokens) == MOST_TOKENS
+    assert proposal.confidences == (0.9, 0.9, 0.9)
+    assert len(lookup.propose([ask("", limit=500)])[0].tokens) == MAX_CONTINUATION_TOKENS
     assert lookup.forwards == 0
 
 
@@ -125,8 +125,8 @@ def test_limits_and_claims() -> None:
     ("floor", "trust", "tokens"), [(0.0, 1.0, 8), (0.5, 1.0, 6), (0.5, 0.5, 0), (0.2, 0.5, 2)]
 )
 def test_nothing_is_proposed_that_is_not_worth_it(floor: float, trust: float, tokens: int) -> None:
-    lookup = Lookup(spelled("abcdefgh"), same_audio=True, claim=0.9)
-    (proposal,) = lookup.propose([ask("", limit=8, least=floor, trust=trust)])
+    lookup = PromptLookup(spelled("abcdefgh"), same_audio=True, confidence=0.9)
+    (proposal,) = lookup.propose([ask("", limit=8, verify_threshold=floor, calibration=trust)])
     assert len(proposal.tokens) == tokens
 
 
@@ -134,7 +134,7 @@ def test_nothing_is_proposed_that_is_not_worth_it(floor: float, trust: float, to
 def test_what_is_proposed_stands_in_the_text_behind_what_it_follows(
     text: str, prefix: str, same_audio: bool, limit: int
 ) -> None:
-    lookup = Lookup(spelled(text), same_audio=same_audio, shortest_match=2)
+    lookup = PromptLookup(spelled(text), same_audio=same_audio, min_ngram_size=2)
     (proposed,) = found(lookup, ask(prefix, limit))
     assert len(proposed) <= limit
     whole = text if same_audio else text + prefix
@@ -144,21 +144,23 @@ def test_what_is_proposed_stands_in_the_text_behind_what_it_follows(
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
 def test_common(a: list[int], b: list[int]) -> None:
-    n = common(a, b)
+    n = common_prefix_length(a, b)
     assert a[:n] == b[:n]
     assert n in (len(a), len(b)) or a[n] != b[n]
 
 
 def test_chance() -> None:
-    assert ask("", trust=0.5).chance(0.8) == pytest.approx(0.4)
-    assert ask("", trust=1.3).chance(0.9) == 0.99
+    assert ask("", calibration=0.5).acceptance_prob(0.8) == pytest.approx(0.4)
+    assert ask("", calibration=1.3).acceptance_prob(0.9) == 0.99
 
 
 def test_what_the_rules_forbid_is_not_proposed_nor_what_stands_behind_it() -> None:
-    rules = make_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
+    rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     said = (stamp, 5, 6, 7, 8)
-    lookup = Lookup([said, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
-    first, second = lookup.propose([Ask(row=0, prefix=(), limit=9), Ask(row=1, prefix=(stamp,), limit=9)])
+    lookup = PromptLookup([said, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
+    first, second = lookup.propose(
+        [DraftRequest(row=0, prefix=(), max_tokens=9), DraftRequest(row=1, prefix=(stamp,), max_tokens=9)]
+    )
     assert first.tokens == (stamp, 5, 6)
     assert second.tokens == (5,)

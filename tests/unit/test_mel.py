@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.audio import SILENCE, LogMel, log_mel, mel_filters, normalize, pad_or_trim
+from harken.audio import LOG_MEL_FLOOR, LogMel, log_mel, mel_filters, normalize, pad_or_trim
 from harken.errors import HarkenError, OptionError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
@@ -55,8 +55,8 @@ def test_silence_is_the_clamp_everywhere():
     mel = LogMel()
     frames = np.concatenate([mel.feed(np.zeros(16_000, np.float32)), mel.flush()], axis=1)
     assert frames.shape == (80, 100)
-    assert (frames == SILENCE).all()
-    assert mel.ceiling == SILENCE
+    assert (frames == LOG_MEL_FLOOR).all()
+    assert mel.ceiling == LOG_MEL_FLOOR
     assert (normalize(frames, mel.ceiling) == -1.5).all()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from audio_files import tone
-from harken.cli.microphone import Microphone, table
+from harken.cli.microphone import Microphone, microphone_table
 from harken.errors import AudioError, BackendUnavailable
 
 
@@ -195,13 +195,13 @@ def test_one_that_cannot_be_opened(portaudio: PortAudio) -> None:
 
 def test_a_machine_without_any(portaudio: PortAudio) -> None:
     portaudio.devices = []
-    for ask in (Microphone, table):
+    for ask in (Microphone, microphone_table):
         with pytest.raises(AudioError, match="there is no microphone on this machine; allowed is a file"):
             ask()
 
 
 def test_a_list_of_them(portaudio: PortAudio) -> None:
-    assert table().splitlines() == [
+    assert microphone_table().splitlines() == [
         "   NUMBER  NAME                 RATE      CHANNELS",
         "*  0       Built-in Microphone  48000 Hz  1",
         "   2       USB Audio            44100 Hz  2",

@@ -13,19 +13,21 @@ from drafting import Table, TableSession, Windows, saying
 from harken.contract import Floats
 from harken.decoding import (
     Greedy,
-    Growing,
-    Grown,
-    Rules,
+    LogitRules,
+    PartialHypothesis,
+    PartialWindow,
     Window,
     decode,
-    decode_growing,
+    decode_partial,
+    make_logit_rules,
     make_prompt,
-    make_rules,
 )
 from models import DIMS, TOKENIZER
 
 EOT = TOKENIZER.eot
-PROMPT = make_prompt(TOKENIZER, 64, language="en", task="transcribe", timestamps=False, previous=b"Well,")
+PROMPT = make_prompt(
+    TOKENIZER, 64, language="en", task="transcribe", timestamps=False, previous_tokens=b"Well,"
+)
 POSITIONS, MARGIN = 300, 8
 BACK = 50
 """How far a token may go back to what another has listened to: a second."""
@@ -48,11 +50,11 @@ class Ears(Table):
         super().__init__(saying([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx)
         self.places = places
 
-    def open(
-        self, features: Windows, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Windows, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TableSession:
         assert attention, "growing windows are listened to"
-        self.sessions.append(EarsSession(self, rows, capacity))
+        self.sessions.append(EarsSession(self, row_windows, capacity))
         return self.sessions[-1]
 
 
@@ -69,8 +71,8 @@ class EarsSession(TableSession):
         return weights
 
 
-def rules(*, blank: bool = False) -> Rules:
-    return make_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
+def rules(*, blank: bool = False) -> LogitRules:
+    return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
 
 
 def growing(
@@ -80,19 +82,19 @@ def growing(
     audio: int = 0,
     margin: int = 0,
     positions: int = POSITIONS,
-) -> Growing:
-    return Growing(
-        audio=audio,
+) -> PartialWindow:
+    return PartialWindow(
+        window_index=audio,
         prompt=PROMPT,
         committed=tuple(committed),
-        previous=tuple(previous),
-        positions=positions,
-        margin=margin,
+        draft_tokens=tuple(previous),
+        n_positions=positions,
+        frame_threshold=margin,
     )
 
 
-def heard(ears: Ears, *windows: Growing, blank: bool = False) -> list[Grown]:
-    grown, _ = decode_growing(ears, Windows(len(windows)), windows, rules(blank=blank), TOKENIZER)
+def heard(ears: Ears, *windows: PartialWindow, blank: bool = False) -> list[PartialHypothesis]:
+    grown, _ = decode_partial(ears, Windows(len(windows)), windows, rules(blank=blank), TOKENIZER)
     return grown
 
 
@@ -102,24 +104,24 @@ def heard(ears: Ears, *windows: Growing, blank: bool = False) -> list[Grown]:
 def test_a_text_that_comes_to_its_end():
     (its,) = heard(Ears(SPOKEN), growing())
     assert its.tokens == SPOKEN
-    assert its.ended
+    assert its.reached_eot
     assert its.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
-    assert its.places.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+    assert its.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
 
 
 def test_all_that_was_listened_to_is_told():
     """From what chose the first token to what would have chosen the next."""
     (its,) = heard(Ears(SPOKEN), growing(SPOKEN[:2]))
     assert its.attention.shape == (1, len(SPOKEN) - 2 + 1, POSITIONS)
-    assert its.attention[0].argmax(axis=1).tolist() == its.places.tolist() == [*range(20, 130, 10)]
+    assert its.attention[0].argmax(axis=1).tolist() == its.attended_positions.tolist() == [*range(20, 130, 10)]
 
 
 @pytest.mark.parametrize(("margin", "taken"), [(0, 12), (199, 11), (200, 10), (201, 10), (210, 9), (300, 0)])
 def test_what_listens_to_the_last_of_the_sound_is_not_chosen_yet(margin: int, taken: int):
     (its,) = heard(Ears(SPOKEN), growing(margin=margin))
     assert its.tokens == SPOKEN[:taken]
-    assert its.ended == (taken == len(SPOKEN))
-    assert its.places.tolist() == [10 * index for index in range(taken + 1)]
+    assert its.reached_eot == (taken == len(SPOKEN))
+    assert its.attended_positions.tolist() == [10 * index for index in range(taken + 1)]
 
 
 def test_silence_behind_the_sound_is_not_listened_to():
@@ -135,14 +137,14 @@ def test_what_goes_back_to_what_was_heard_is_not_chosen(back: int, taken: int):
 
     (its,) = heard(Ears(SPOKEN, places=repeats), growing())
     assert its.tokens == SPOKEN[:taken]
-    assert its.ended == (taken == len(SPOKEN))
-    assert its.places.tolist() == [10 * min(index, 7) for index in range(taken + 1)]
+    assert its.reached_eot == (taken == len(SPOKEN))
+    assert its.attended_positions.tolist() == [10 * min(index, 7) for index in range(taken + 1)]
 
 
 def test_it_may_go_back_a_little_again_and_again():
     (its,) = heard(Ears(SPOKEN, places=lambda window, index: 100 + 40 * (index % 2)), growing())
     assert its.tokens == SPOKEN
-    assert its.places.tolist() == [100, *[140] * len(SPOKEN)]
+    assert its.attended_positions.tolist() == [100, *[140] * len(SPOKEN)]
 
 
 def test_whatever_comes_back_from_where_it_went_is_measured_by_the_furthest():
@@ -179,8 +181,8 @@ def test_nobody_says_more_than_there_is_time_for(
         ears, growing(stands, talk[committed : committed + drafted], positions=positions, margin=MARGIN)
     )
     assert its.tokens == talk[committed : committed + taken]
-    assert len(its.logprobs) == len(its.places) - 1 == taken
-    assert not its.ended
+    assert len(its.logprobs) == len(its.attended_positions) - 1 == taken
+    assert not its.reached_eot
 
 
 @pytest.mark.parametrize(
@@ -200,8 +202,8 @@ def test_nobody_says_more_than_there_is_time_for(
 def test_what_loops_is_said_once(said: bytes, kept: bytes, drafted: int):
     (its,) = heard(Ears(said, places=lambda window, index: index), growing(previous=said[:drafted]))
     assert bytes(its.tokens) == kept
-    assert its.ended == (bytes(its.tokens) == said or said.startswith((b"01", b"sing")))
-    assert len(its.logprobs) == len(its.places) - 1 == its.attention.shape[1] - 1 == len(kept)
+    assert its.reached_eot == (bytes(its.tokens) == said or said.startswith((b"01", b"sing")))
+    assert len(its.logprobs) == len(its.attended_positions) - 1 == its.attention.shape[1] - 1 == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_what_is_committed_counts_and_stays(committed: bytes, kept: bytes):
 def test_a_text_may_end_where_its_last_token_may_be():
     (its,) = heard(Ears(SPOKEN, n_text_ctx=len(PROMPT) + len(SPOKEN)), growing())
     assert its.tokens == SPOKEN
-    assert its.ended
+    assert its.reached_eot
 
 
 # --- what was said before ----------------------------------------------------------------------------------
@@ -247,8 +249,8 @@ def test_a_draft_that_goes_on_behind_the_end_of_the_text():
     ears = Ears(SPOKEN)
     (its,) = heard(ears, growing(previous=(*SPOKEN, *b" that")))
     assert its.tokens == SPOKEN
-    assert its.ended
-    assert its.places.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+    assert its.reached_eot
+    assert its.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
     assert len(passes(ears)) == 1
 
 
@@ -256,7 +258,7 @@ def test_a_draft_that_goes_on_behind_the_end_of_the_text():
 def test_a_draft_that_listens_to_the_last_of_the_sound_is_not_taken_either(known: int):
     (its,) = heard(Ears(SPOKEN), growing(previous=SPOKEN[:known], margin=POSITIONS - 70))
     assert its.tokens == SPOKEN[:7]
-    assert not its.ended
+    assert not its.reached_eot
 
 
 @pytest.mark.parametrize("known", range(len(SPOKEN) + 1))
@@ -277,7 +279,7 @@ def test_a_token_is_compared_with_those_before_it_alone(known: int):
         ears = Ears(SPOKEN, places=wavering)
         one, other = heard(ears, growing(margin=margin), growing(previous=SPOKEN[:known], margin=margin))
         assert one.tokens == other.tokens
-        assert one.places.tolist() == other.places.tolist()
+        assert one.attended_positions.tolist() == other.attended_positions.tolist()
 
 
 def test_committed_text_stands_whatever_the_model_would_say():
@@ -294,14 +296,14 @@ def test_rules_know_what_is_committed():
     assert len(first.tokens) > 0
     (second,) = heard(Ears(b"x"), growing(b"x"), blank=True)
     assert second.tokens == ()
-    assert second.ended
+    assert second.reached_eot
     (third,) = heard(Ears(b"x"), growing(previous=b" "), blank=True)
     assert third.tokens == (ord("x"),)
 
 
 def test_hotwords_and_suppressed_tokens_are_minded_in_drafts_too():
-    never = make_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
-    grown, _ = decode_growing(Ears(SPOKEN), Windows(2), [growing(), growing(previous=SPOKEN)], never, TOKENIZER)
+    never = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
+    grown, _ = decode_partial(Ears(SPOKEN), Windows(2), [growing(), growing(previous=SPOKEN)], never, TOKENIZER)
     for its in grown:
         assert ord("e") not in its.tokens
         assert its.tokens[:4] == SPOKEN[:4]
@@ -325,9 +327,9 @@ def test_silence_is_asked_for_behind_the_start_as_in_a_plain_decode():
     plain, _ = decode(
         Table(doubting, 64),
         Windows(2),
-        [Window(audio=audio, prompt=PROMPT) for audio in range(2)],
+        [Window(window_index=audio, prompt=PROMPT) for audio in range(2)],
         tokenizer=TOKENIZER,
-        rules=rules(),
+        logit_rules=rules(),
         strategy=Greedy(),
     )
     windows = [growing(previous=b"abX"), growing(audio=1), growing(b"a", b"bc")]
@@ -352,11 +354,11 @@ def test_windows_together_as_each_alone():
         growing(audio=4, margin=POSITIONS - 70, positions=POSITIONS - 10),
     ]
     ears = Ears(*texts)
-    together, stats = decode_growing(ears, Windows(5), windows, rules(), TOKENIZER)
+    together, stats = decode_partial(ears, Windows(5), windows, rules(), TOKENIZER)
     alone = [heard(Ears(*texts), window)[0] for window in windows]
     for one, other in zip(together, alone, strict=True):
         assert replace(one, places=(), attention=()) == replace(other, places=(), attention=())
-        np.testing.assert_array_equal(one.places, other.places)
+        np.testing.assert_array_equal(one.attended_positions, other.attended_positions)
         np.testing.assert_array_equal(one.attention, other.attention)
     (session,) = ears.sessions
     assert [len(rows) for rows in session.read] == sorted((len(rows) for rows in session.read), reverse=True)
@@ -366,7 +368,7 @@ def test_windows_together_as_each_alone():
 
 def test_what_it_costs_is_told():
     windows = [growing(SPOKEN[:2], SPOKEN[2:5]), growing(previous=b"toX")]
-    _, stats = decode_growing(Ears(SPOKEN), Windows(2), windows, rules(), TOKENIZER)
+    _, stats = decode_partial(Ears(SPOKEN), Windows(2), windows, rules(), TOKENIZER)
     assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
     assert (stats.drafted, stats.accepted) == (6, 5)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES
-from harken.streaming.noise import SignalToNoise, window_for
+from harken.streaming.noise import SnrEstimator, window_frames_for_snr
 
 CHUNKS_PER_SECOND = 16000 / CHUNK_SAMPLES
 
@@ -20,9 +20,9 @@ def noise(chunks, power_db, seed=0):
 
 def heard(*parts, its=None):
     """After parts of (samples, whether they are speech)."""
-    its = its or SignalToNoise()
+    its = its or SnrEstimator()
     for samples, speech in parts:
-        its.hear(samples, [0.95 * speech] * (len(samples) // CHUNK_SAMPLES))
+        its.feed(samples, [0.95 * speech] * (len(samples) // CHUNK_SAMPLES))
     return its.snr_db
 
 
@@ -45,7 +45,7 @@ def test_what_is_muted_between_words_is_not_quiet():
 
 
 def test_nothing_is_known_before_a_second_of_speech():
-    its = SignalToNoise()
+    its = SnrEstimator()
     assert heard((noise(1000, -60), 0), (noise(30, -20), 1), its=its) is None
     assert heard((noise(1, -20), 1), its=its) is not None
 
@@ -55,7 +55,7 @@ def test_silence_alone_has_a_ratio_too():
 
 
 def test_noise_that_ended_is_forgotten():
-    its = SignalToNoise()
+    its = SnrEstimator()
     loud = heard((noise(200, -30), 0), (noise(100, -20), 1), its=its)
     quiet = heard((noise(1900, -60), 0), its=its)
     assert loud == pytest.approx(10, abs=1.5)
@@ -63,7 +63,7 @@ def test_noise_that_ended_is_forgotten():
 
 
 def test_a_long_pause_does_not_forget_how_loud_somebody_speaks():
-    its = SignalToNoise()
+    its = SnrEstimator()
     before = heard((noise(200, -60), 0), (noise(100, -20), 1), its=its)
     assert heard((noise(20_000, -60), 0), its=its) == pytest.approx(before, abs=1.5)
 
@@ -72,12 +72,12 @@ def test_a_long_pause_does_not_forget_how_loud_somebody_speaks():
 def test_it_is_the_same_however_samples_are_cut(cuts):
     samples = np.concatenate([noise(20, -50), noise(40, -20)])
     probabilities = [0.1] * 20 + [0.9] * 40
-    whole, pieces = SignalToNoise(), SignalToNoise()
-    whole.hear(samples, probabilities)
+    whole, pieces = SnrEstimator(), SnrEstimator()
+    whole.feed(samples, probabilities)
     fed = 0
     for piece in np.split(samples, sorted(cuts)):
         chunks = slice(fed // CHUNK_SAMPLES, (fed + len(piece)) // CHUNK_SAMPLES)
-        pieces.hear(piece, probabilities[chunks])
+        pieces.feed(piece, probabilities[chunks])
         fed += len(piece)
     assert pieces.snr_db == whole.snr_db is not None
 
@@ -100,10 +100,10 @@ def test_it_is_the_same_however_samples_are_cut(cuts):
     ],
 )
 def test_windows_follow_the_noise_and_do_not_flutter(snr_db, before, window):
-    assert window_for(snr_db, before) == window
+    assert window_frames_for_snr(snr_db, before) == window
 
 
 @given(snr_db=st.floats(-10, 90), before=st.sampled_from([100, 200, 300]))
 def test_a_window_that_was_chosen_is_kept(snr_db, before):
-    chosen = window_for(snr_db, before)
-    assert window_for(snr_db, chosen) == chosen
+    chosen = window_frames_for_snr(snr_db, before)
+    assert window_frames_for_snr(snr_db, chosen) == chosen

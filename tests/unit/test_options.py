@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harken.decoding import Beam, Decoded, Greedy, Hypothesis, Sample
+from harken.decoding import Beam, DecodingResult, Greedy, Hypothesis, Sample
 from harken.errors import OptionError
 from harken.transcribe import TranscribeOptions
 
@@ -109,8 +109,8 @@ def test_clips_in_frames(clips: tuple[float, ...], frames: list[tuple[int, int |
     assert list(TranscribeOptions(clip_timestamps=clips).clips(100)) == frames
 
 
-def decoded(ratio: float, logprob: float, no_speech: float) -> Decoded:
-    return Decoded(
+def decoded(ratio: float, logprob: float, no_speech: float) -> DecodingResult:
+    return DecodingResult(
         hypothesis=Hypothesis(tokens=(), logprobs=(logprob,)),
         text="",
         compression_ratio=ratio,
@@ -153,5 +153,5 @@ def test_judgement_of_a_result(
     quality: tuple[float, float], no_speech: float, options: dict[str, Any], reason: str | None, silent: bool
 ) -> None:
     made, result = TranscribeOptions(**options), decoded(*quality, no_speech)
-    assert made.rejection(result) == reason
+    assert made.rejection_reason(result) == reason
     assert made.is_silence(result) is silent

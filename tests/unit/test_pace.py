@@ -10,14 +10,22 @@ import pytest
 
 from drafting import EOT, Clock, Drafts, Knowing, Table, always_wrong, by_chance, free_rules, saying
 from harken.decoding import DecodeStats
-from harken.decoding.greedy import follow, pick_best
-from harken.decoding.pace import CREDIT_STEPS, MEASURED_STEPS, PLAIN_EVERY, REFILL, Line, Pace, Tally
+from harken.decoding.greedy import generate, pick_best
+from harken.decoding.pace import (
+    BUDGET_REFILL_RATE,
+    BUDGET_STEPS,
+    MIN_MEASUREMENTS,
+    PLAIN_STEP_INTERVAL,
+    AcceptanceCounter,
+    DraftController,
+    LinearCost,
+)
 
 # --- the line ----------------------------------------------------------------------------------------------
 
 
-def fitted(*points: tuple[int, float]) -> Line:
-    line = Line()
+def fitted(*points: tuple[int, float]) -> LinearCost:
+    line = LinearCost()
     for tokens, seconds in points:
         line.add(tokens, seconds)
     return line
@@ -26,71 +34,73 @@ def fitted(*points: tuple[int, float]) -> Line:
 def test_a_line_finds_the_line() -> None:
     line = fitted(*[(tokens, 2 + 0.3 * tokens) for tokens in (1, 5, 3, 13, 2, 8)] * 4)
     assert line.slope == pytest.approx(0.3)
-    assert line.at(1) == pytest.approx(2.3)
-    assert line.at(20) == pytest.approx(8)
+    assert line.predict(1) == pytest.approx(2.3)
+    assert line.predict(20) == pytest.approx(8)
 
 
 def test_without_a_spread_a_token_more_is_taken_for_a_tenth_of_the_first() -> None:
     assert fitted((1, 2.0), (1, 2.0)).slope == pytest.approx(0.2)
     wide = fitted((11, 4.0), (11, 4.0))
-    assert wide.slope == pytest.approx(0.1 * wide.at(1))
-    assert wide.at(11) == pytest.approx(4)
+    assert wide.slope == pytest.approx(0.1 * wide.predict(1))
+    assert wide.predict(11) == pytest.approx(4)
 
 
 def test_a_line_never_falls_and_nothing_is_free() -> None:
     falling = fitted(*[(1, 3.0), (9, 1.0)] * 3)
     assert falling.slope == 0
-    assert falling.at(1) == falling.at(9) > 0
-    assert fitted((1, 0.0), (9, 0.0)).at(3) > 0
+    assert falling.predict(1) == falling.predict(9) > 0
+    assert fitted((1, 0.0), (9, 0.0)).predict(3) > 0
 
 
 def test_what_is_far_off_counts_as_twice_what_was_expected() -> None:
-    line = fitted(*[(1, 1.0)] * MEASURED_STEPS)
+    line = fitted(*[(1, 1.0)] * MIN_MEASUREMENTS)
     assert line.add(1, 100.0) == pytest.approx(2.0)
-    assert line.at(1) == pytest.approx(1.25, rel=0.02)
-    assert fitted((1, 100.0)).at(1) == 100.0, "the first ones are taken as they come"
+    assert line.predict(1) == pytest.approx(1.25, rel=0.02)
+    assert fitted((1, 100.0)).predict(1) == 100.0, "the first ones are taken as they come"
 
 
 def test_what_is_old_fades() -> None:
     line = fitted(*[(1, 1.0)] * 50, *[(1, 2.0)] * 200)
-    assert line.at(1) == pytest.approx(2.0, rel=0.02)
-    assert line.measured == 250
+    assert line.predict(1) == pytest.approx(2.0, rel=0.02)
+    assert line.measurements == 250
 
 
 # --- the tally ---------------------------------------------------------------------------------------------
 
 
 def test_a_tally_trusts_as_it_was_told_until_it_knows_better() -> None:
-    tally = Tally()
-    assert tally.trust() == 1
-    assert tally.trust(0.3) == pytest.approx(0.3)
+    tally = AcceptanceCounter()
+    assert tally.calibration() == 1
+    assert tally.calibration(0.3) == pytest.approx(0.3)
     for _ in range(400):
         tally.add(0.8, 0.4)
-    assert tally.trust() == pytest.approx(0.5, abs=0.1)
-    assert tally.trust(0.3) < tally.trust(1.0)
+    assert tally.calibration() == pytest.approx(0.5, abs=0.1)
+    assert tally.calibration(0.3) < tally.calibration(1.0)
 
 
 def test_a_tally_forgives() -> None:
-    tally = Tally()
+    tally = AcceptanceCounter()
     for _ in range(100):
         tally.add(1.0, 0.0)
-    lost = tally.trust()
+    lost = tally.calibration()
     assert lost < 0.2
     for _ in range(200):
-        tally.fade()
-    assert tally.trust() > 0.9
+        tally.decay()
+    assert tally.calibration() > 0.9
 
 
 # --- the account -------------------------------------------------------------------------------------------
 
 
-def book(pace: Pace, *, width: int = 1, produced: int = 1, verify_s: float = 1.0, draft_s: float = 0.0) -> None:
-    pace.book(rows=1, width=width, produced=produced, verify_s=verify_s, draft_s=draft_s)
+def book(
+    pace: DraftController, *, width: int = 1, produced: int = 1, verify_s: float = 1.0, draft_s: float = 0.0
+) -> None:
+    pace.record_step(n_rows=1, width=width, n_new_tokens=produced, verify_s=verify_s, draft_s=draft_s)
 
 
-def measured_pace() -> Pace:
-    pace = Pace(Clock())
-    for _ in range(MEASURED_STEPS):
+def measured_pace() -> DraftController:
+    pace = DraftController(Clock())
+    for _ in range(MIN_MEASUREMENTS):
         assert not pace.may_draft(set_up=False)
         book(pace)
     return pace
@@ -99,45 +109,45 @@ def measured_pace() -> Pace:
 def test_drafting_begins_when_plain_decoding_has_been_measured() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
-    assert pace.balance == pytest.approx(CREDIT_STEPS)
+    assert pace.budget == pytest.approx(BUDGET_STEPS)
 
 
 def test_gains_and_losses_are_booked_and_the_account_has_a_ceiling() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
     book(pace, width=4, produced=1, verify_s=1.0, draft_s=9.0)
-    assert pace.balance == pytest.approx(CREDIT_STEPS - 9)
+    assert pace.budget == pytest.approx(BUDGET_STEPS - 9)
     book(pace, width=4, produced=4, verify_s=1.0, draft_s=1.0)
-    assert pace.balance == pytest.approx(CREDIT_STEPS - 7)
+    assert pace.budget == pytest.approx(BUDGET_STEPS - 7)
     book(pace)
-    assert pace.balance == pytest.approx(CREDIT_STEPS - 7 + REFILL)
+    assert pace.budget == pytest.approx(BUDGET_STEPS - 7 + BUDGET_REFILL_RATE)
     book(pace, width=13, produced=13, verify_s=1.0)
-    assert pace.balance == pytest.approx(CREDIT_STEPS)
+    assert pace.budget == pytest.approx(BUDGET_STEPS)
 
 
 def test_looking_in_vain_costs_what_it_costs() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
     book(pace, draft_s=0.5)
-    assert pace.balance == pytest.approx(CREDIT_STEPS + REFILL - 0.5)
+    assert pace.budget == pytest.approx(BUDGET_STEPS + BUDGET_REFILL_RATE - 0.5)
 
 
 def test_an_empty_account_is_filled_by_plain_decoding() -> None:
     pace = measured_pace()
     assert pace.may_draft(set_up=False)
-    book(pace, width=2, draft_s=CREDIT_STEPS + 0.5)
+    book(pace, width=2, draft_s=BUDGET_STEPS + 0.5)
     steps = 0
     while not pace.may_draft(set_up=False):
         book(pace)
         steps += 1
-    assert steps == pytest.approx(0.5 / REFILL, abs=2)
+    assert steps == pytest.approx(0.5 / BUDGET_REFILL_RATE, abs=2)
 
 
 def test_a_dear_beginning_has_to_be_covered() -> None:
     pace = measured_pace()
-    pace.prepared(40.0)
+    pace.record_setup(40.0)
     assert pace.may_draft(set_up=False)
-    assert pace.balance == pytest.approx(80)
+    assert pace.budget == pytest.approx(80)
     book(pace, width=2, draft_s=45)
     assert not pace.may_draft(set_up=False)
     assert pace.may_draft(set_up=True)
@@ -146,7 +156,7 @@ def test_a_dear_beginning_has_to_be_covered() -> None:
 def test_one_step_in_so_many_is_plain() -> None:
     pace = measured_pace()
     for _ in range(2):
-        for _ in range(PLAIN_EVERY):
+        for _ in range(PLAIN_STEP_INTERVAL):
             assert pace.may_draft(set_up=True)
             book(pace, width=3, produced=3)
         assert not pace.may_draft(set_up=True)
@@ -155,16 +165,16 @@ def test_one_step_in_so_many_is_plain() -> None:
 
 def test_the_floor_is_what_a_token_costs_beside_what_it_saves() -> None:
     pace = measured_pace()
-    pace.drafted(4, 1.2, 1)
-    assert pace.draft.at(1) == pytest.approx(0.3)
-    assert pace.floor(1) == pytest.approx(0.3 + 0.1)
+    pace.record_draft(4, 1.2, 1)
+    assert pace.draft_cost.predict(1) == pytest.approx(0.3)
+    assert pace.draft_threshold(1) == pytest.approx(0.3 + 0.1)
     assert pace.may_draft(set_up=True)
     for width in (2, 8) * 20:
         book(pace, width=width, produced=width, verify_s=1 + 0.02 * (width - 1))
-    assert pace.floor(1) == pytest.approx(0.32, abs=0.01)
+    assert pace.draft_threshold(1) == pytest.approx(0.32, abs=0.01)
     for rows in (1, 4) * 9:
-        pace.drafted(1, 0.3, rows)
-    assert pace.floor(4) < pace.floor(1) + 3 * 0.02 + 0.01, "rows share the draft's step"
+        pace.record_draft(1, 0.3, rows)
+    assert pace.draft_threshold(4) < pace.draft_threshold(1) + 3 * 0.02 + 0.01, "rows share the draft's step"
 
 
 # --- long decodes at known prices --------------------------------------------------------------------------
@@ -228,19 +238,21 @@ def decode(
         return cost(rows, width) * noise(steps)
 
     rng = np.random.default_rng(0)
-    pace, ratios, stats = Pace(clock), [], []
+    pace, ratios, stats = DraftController(clock), [], []
     drafts = Drafts(lambda rows: [], pace)
     for window in range(windows):
         texts = [[*rng.integers(0, EOT, LENGTH).tolist(), EOT] for _ in range(rows)]
-        session = Table(saying(texts), 2 * LENGTH, clock=clock, cost=takes).open(None, range(rows), 2 * LENGTH)
+        session = Table(saying(texts), 2 * LENGTH, clock=clock, cost=takes).open_session(
+            None, range(rows), 2 * LENGTH
+        )
         logits = session.extend([[0]] * rows)
         draft = Knowing(texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s)
         drafts.make = lambda rows, draft=draft: [draft]
-        speculation = drafts.open(range(rows), [[0]] * rows, [[]] * rows, free_rules())
+        speculation = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules())
         began = clock.now_s
-        found = follow(
+        found = generate(
             session, logits, free_rules(), pick_best, [LENGTH + 1] * rows, lambda step: None,
-            speculation=speculation,
+            draft_session=speculation,
         )  # fmt: skip
         assert [[*its.tokens, EOT] for its in found] == texts
         ratios.append((clock.now_s - began) / (LENGTH * cost(rows, 1)))
@@ -250,7 +262,7 @@ def decode(
 
 def rested(stats: list[DecodeStats]) -> float:
     """Share of the steps without a draft."""
-    return sum(its.rested for its in stats) / (len(stats) * LENGTH)
+    return sum(its.skipped_steps for its in stats) / (len(stats) * LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +286,7 @@ def test_a_draft_that_does_not_pay_costs_no_more_than_it_may(right: Right, price
     """Three parts of a hundred over a long decode, and at its beginning what is staked on finding that out."""
     course = decode(lambda window: right, **prices)
     windows = len(course.ratios)
-    stake = CREDIT_STEPS + 2 * prices.get("setup_s", 0.0)
+    stake = BUDGET_STEPS + 2 * prices.get("setup_s", 0.0)
     assert course.ratios.sum() * LENGTH <= 1.03 * windows * LENGTH + stake
     assert course.ratios[windows // 2 :].mean() <= 1.03
     assert rested(course.stats) > 0
@@ -293,7 +305,7 @@ def test_a_good_draft_is_used(prices: dict[str, float], most: float) -> None:
 def test_a_draft_that_turns_bad_is_left() -> None:
     course = decode(lambda window: by_chance(0.9) if window < 8 else always_wrong)
     assert course.ratios[:8].mean() < 0.45
-    assert course.ratios[8:].sum() * LENGTH < 12 * LENGTH * 1.02 + CREDIT_STEPS
+    assert course.ratios[8:].sum() * LENGTH < 12 * LENGTH * 1.02 + BUDGET_STEPS
 
 
 def test_a_draft_that_turns_good_is_found_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.transcribe.packing import Packer, Timeline, length, pack
+from harken.transcribe.packing import SpeechPacker, TimeMap, pack_speech, total_frames
 
 
 @pytest.mark.parametrize(
@@ -27,26 +27,42 @@ from harken.transcribe.packing import Packer, Timeline, length, pack
     ],
 )
 def test_windows(regions, windows):
-    assert list(pack(regions, 100, join_frames=10, reach_frames=300)) == windows
+    assert list(pack_speech(regions, 100, max_gap_frames=10, flush_silence_frames=300)) == windows
 
 
 def test_windows_come_as_soon_as_they_are_certain():
-    packer = Packer(100, join_frames=10, reach_frames=300)
+    packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
     assert packer.add((5, 60)) == []
-    assert packer.begin == 5
-    assert packer.settle(360) == []
-    assert packer.settle(361) == [((5, 60),)]
-    assert packer.begin is None
-    assert packer.settle(5000) == []
+    assert packer.start_frame == 5
+    assert packer.advance_to(360) == []
+    assert packer.advance_to(361) == [((5, 60),)]
+    assert packer.start_frame is None
+    assert packer.advance_to(5000) == []
     assert packer.flush() == []
 
 
 def test_the_way_to_the_recording_and_back():
-    line = Timeline(((100, 150), (300, 310), (500, 600)))
+    line = TimeMap(((100, 150), (300, 310), (500, 600)))
     assert line.frames == 160
-    assert [line.start(p) for p in (0, 49.5, 50, 60, 61, 160, 900)] == [100, 149.5, 300, 500, 501, 600, 600]
-    assert [line.end(p) for p in (0, 49.5, 50, 60, 61, 160, 900)] == [100, 149.5, 150, 310, 501, 600, 600]
-    assert [line.position(f) for f in (0, 100, 120.5, 200, 305, 499, 500, 999)] == [
+    assert [line.to_recording_start(p) for p in (0, 49.5, 50, 60, 61, 160, 900)] == [
+        100,
+        149.5,
+        300,
+        500,
+        501,
+        600,
+        600,
+    ]
+    assert [line.to_recording_end(p) for p in (0, 49.5, 50, 60, 61, 160, 900)] == [
+        100,
+        149.5,
+        150,
+        310,
+        501,
+        600,
+        600,
+    ]
+    assert [line.to_window(f) for f in (0, 100, 120.5, 200, 305, 499, 500, 999)] == [
         0,
         0,
         20.5,
@@ -59,13 +75,13 @@ def test_the_way_to_the_recording_and_back():
 
 
 def test_parts_of_a_window():
-    line = Timeline(((100, 150), (300, 310), (500, 600)))
-    assert line.rest(0) == line.spans
-    assert line.rest(50) == ((300, 310), (500, 600))
-    assert line.rest(55) == ((305, 310), (500, 600))
-    assert line.rest(160) == ()
-    assert line.between(40, 61) == ((140, 150), (300, 310), (500, 501))
-    assert line.between(7, 7) == ()
+    line = TimeMap(((100, 150), (300, 310), (500, 600)))
+    assert line.recording_spans_from(0) == line.spans
+    assert line.recording_spans_from(50) == ((300, 310), (500, 600))
+    assert line.recording_spans_from(55) == ((305, 310), (500, 600))
+    assert line.recording_spans_from(160) == ()
+    assert line.recording_spans(40, 61) == ((140, 150), (300, 310), (500, 501))
+    assert line.recording_spans(7, 7) == ()
 
 
 gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)), max_size=30)
@@ -82,7 +98,7 @@ def regions_of(steps):
 @given(steps=gaps_and_lengths)
 def test_packing_loses_nothing_and_keeps_to_its_limits(steps):
     regions = regions_of(steps)
-    windows = list(pack(regions, 100, join_frames=10, reach_frames=300))
+    windows = list(pack_speech(regions, 100, max_gap_frames=10, flush_silence_frames=300))
     spans = [span for window in windows for span in window]
     packed = [frame for start, end in spans for frame in range(start, end)]
     assert packed == sorted(set(packed))
@@ -90,16 +106,16 @@ def test_packing_loses_nothing_and_keeps_to_its_limits(steps):
     assert spoken <= set(packed)
     bridged = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= 10 for frame in range(a, b)}
     assert set(packed) - spoken <= bridged
-    assert all(0 < length(window) <= 100 for window in windows)
+    assert all(0 < total_frames(window) <= 100 for window in windows)
     assert all(b[0] - a[1] > 10 for window in windows for a, b in pairwise(window))
 
 
 @given(steps=gaps_and_lengths.filter(bool), data=st.data())
 def test_every_position_finds_its_way_back(steps, data):
     gaps = [(gap + 1, size) for gap, size in steps]
-    line = Timeline(tuple(regions_of(gaps)))
+    line = TimeMap(tuple(regions_of(gaps)))
     position = data.draw(st.integers(0, line.frames))
-    assert line.position(line.start(position)) == position
-    assert line.position(line.end(position)) == position
-    assert line.end(position) <= line.start(position)
-    assert length(line.rest(position)) == line.frames - position
+    assert line.to_window(line.to_recording_start(position)) == position
+    assert line.to_window(line.to_recording_end(position)) == position
+    assert line.to_recording_end(position) <= line.to_recording_start(position)
+    assert total_frames(line.recording_spans_from(position)) == line.frames - position

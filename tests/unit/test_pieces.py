@@ -6,7 +6,7 @@ import pytest
 
 from harken.errors import AudioError
 from harken.results import Word
-from harken.transcribe.pieces import Piece, pieces
+from harken.transcribe.pieces import TextChunk, split_text
 
 
 def spoken(*words: tuple[str, float, float]) -> list[Word]:
@@ -15,7 +15,7 @@ def spoken(*words: tuple[str, float, float]) -> list[Word]:
 
 def cut(text: str, heard: list[Word], duration_s: float, language: str = "en") -> list[tuple[str, float]]:
     """Text and end of each piece of at most 10 s."""
-    made = list(pieces(text, heard, duration_s, 10.0, language=language))
+    made = list(split_text(text, heard, duration_s, 10.0, language=language))
     assert "".join(piece.text for piece in made) == text
     assert [piece.start_s for piece in made] == [0.0, *(piece.end_s for piece in made[:-1])]
     assert all(piece.end_s - piece.start_s <= 10.0 for piece in made)
@@ -23,7 +23,9 @@ def cut(text: str, heard: list[Word], duration_s: float, language: str = "en") -
 
 
 def test_what_fits_is_one_piece() -> None:
-    assert list(pieces("a b", [], 10.0, 10.0, language="en")) == [Piece(text="a b", start_s=0.0, end_s=10.0)]
+    assert list(split_text("a b", [], 10.0, 10.0, language="en")) == [
+        TextChunk(text="a b", start_s=0.0, end_s=10.0)
+    ]
 
 
 def test_a_piece_ends_in_the_longest_pause_of_its_second_half() -> None:

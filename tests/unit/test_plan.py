@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harken.backends.onnx import plan
-from harken.backends.onnx.plan import make_plan, openvino_capabilities
+from harken.backends.onnx.plan import make_runtime_plan, openvino_capabilities
 from harken.errors import BackendUnavailable, OptionError
 
 NONE: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ def test_plan(
     decoder: str,
 ) -> None:
     monkeypatch.setattr(plan, "openvino_capabilities", lambda: capabilities)
-    made = make_plan(asked)
+    made = make_runtime_plan(asked)
     assert made.precision == precision
     assert (" ".join(made.encoder), " ".join(made.decoder)) == (encoder, decoder)
     assert str(made) == f"encoder {encoder}, decoder {decoder}"
@@ -50,12 +50,12 @@ def test_bfloat16_needs_a_processor_that_has_it(
 ) -> None:
     monkeypatch.setattr(plan, "openvino_capabilities", lambda: capabilities)
     with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
-        make_plan("bf16")
+        make_runtime_plan("bf16")
 
 
 def test_unknown_precision() -> None:
     with pytest.raises(OptionError, match=r"precision='fp16'.*auto, fp32, bf16, int8"):
-        make_plan("fp16")
+        make_runtime_plan("fp16")
 
 
 def test_without_openvino_nothing_is_capable(monkeypatch: pytest.MonkeyPatch) -> None:

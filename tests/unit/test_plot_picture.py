@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from harken.audio import mel_filters
-from harken.plot import Heard, Picture, page
-from harken.plot.colours import PALETTE, confidence, levels, png
-from harken.plot.picture import Mark, band_of, explained, marks_of
+from harken.plot import DecodedWindow, PlotData, html_page
+from harken.plot.colours import PALETTE, encode_png, palette_indices, probability_colour
+from harken.plot.picture import TextSpan, describe_attempt, mel_band, text_spans_of
 from harken.plot.svg import PIXELS_PER_S
 from harken.results import Attempt, Segment, Word
 
@@ -30,42 +30,42 @@ REJECTED = Attempt(
 KEPT = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
 
 
-def heard(start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (KEPT,)) -> Heard:
+def heard(start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (KEPT,)) -> DecodedWindow:
     steps = round((end_s - start_s) / 0.02)
     listening = np.zeros((len(tokens), steps), np.float32)
     listening[0] = np.nan
     begins = (None, *(start_s + 0.1 * i for i in range(len(tokens) - 1)))
-    return Heard(
+    return DecodedWindow(
         start_s=start_s,
         end_s=end_s,
         tokens=tokens,
         probabilities=tuple(0.5 for _ in tokens),
-        listening=listening,
-        begins_s=begins,
+        attention=listening,
+        token_starts_s=begins,
         attempts=attempts,
     )
 
 
-def picture(**changes: Any) -> Picture:
+def picture(**changes: Any) -> PlotData:
     values: dict[str, Any] = {
         "title": "talk.mp3",
         "start_s": 7.5,
         "mel": np.linspace(-1, 1, 80 * 200, dtype=np.float32).reshape(80, 200),
-        "speech": np.full(63, 0.75, np.float32),
-        "chunk_s": 0.032,
-        "thresholds": (0.5, 0.35),
-        "regions": ((7.6, 9.0),),
+        "speech_probabilities": np.full(63, 0.75, np.float32),
+        "vad_chunk_s": 0.032,
+        "vad_thresholds": (0.5, 0.35),
+        "speech_regions": ((7.6, 9.0),),
         "windows": (
             heard(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, KEPT)),
             heard(8.75, 9.5, "<|0.00|>", " sir"),
         ),
         "marks": (
-            Mark(start_s=7.6, end_s=8.0, text="Good", probability=0.9),
-            Mark(start_s=8.0, end_s=8.1, text="day", probability=0.2),
-            Mark(start_s=9.0, end_s=9.4, text="Thank you", probability=0.5, reason="a known phrase"),
+            TextSpan(start_s=7.6, end_s=8.0, text="Good", probability=0.9),
+            TextSpan(start_s=8.0, end_s=8.1, text="day", probability=0.2),
+            TextSpan(start_s=9.0, end_s=9.4, text="Thank you", probability=0.5, reason="a known phrase"),
         ),
     }
-    return Picture(**{**values, **changes})
+    return PlotData(**{**values, **changes})
 
 
 class Parsed(HTMLParser):
@@ -98,8 +98,8 @@ class Parsed(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def parsed(picture: Picture) -> Parsed:
-    page_of = Parsed("".join(page(picture)))
+def parsed(picture: PlotData) -> Parsed:
+    page_of = Parsed("".join(html_page(picture)))
     assert page_of.open == []
     return page_of
 
@@ -131,12 +131,12 @@ class TestPage:
         assert mel["x"] == first["x"]
         assert float(second["x"] or 0) - float(mel["x"] or 0) == pytest.approx(1.25 * PIXELS_PER_S)
         assert float(mel["width"] or 0) == pytest.approx(2 * PIXELS_PER_S)
-        words = [box for box in page_of.named("rect") if box.get("fill") == confidence(0.9)]
+        words = [box for box in page_of.named("rect") if box.get("fill") == probability_colour(0.9)]
         assert float(words[0]["x"] or 0) - float(mel["x"] or 0) == pytest.approx(0.1 * PIXELS_PER_S)
         assert float(words[0]["width"] or 0) == pytest.approx(0.4 * PIXELS_PER_S)
 
     def test_a_path_goes_from_token_to_token_and_to_the_end_of_the_window(self) -> None:
-        first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(page(picture())))
+        first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(picture())))
         kinds, places = re.findall("[MHV]", first), [float(number) for number in re.findall(r"[\d.]+", first)]
         assert kinds == ["M", "H", "V", "H", "V"]
         x, y, *corners = places
@@ -147,7 +147,7 @@ class TestPage:
     def test_no_text_becomes_markup(self, where: str) -> None:
         changed: dict[str, Any] = {
             "title": HOSTILE,
-            "marks": (Mark(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
+            "marks": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
             "windows": (heard(7.5, 9.5, "<|0.00|>", HOSTILE),),
         }
         page_of = parsed(picture(**{where: changed[where]}))
@@ -156,14 +156,16 @@ class TestPage:
         assert HOSTILE in page_of.text
 
     def test_it_refers_to_nothing_outside(self) -> None:
-        content = "".join(page(picture()))
+        content = "".join(html_page(picture()))
         assert not re.search(r'(?:src|href)="(?!data:image/png;base64,)', content)
         assert re.findall(r"https?://[^\"']*", content) == ["http://www.w3.org/2000/svg"] * content.count(
             "http://"
         )
 
     def test_of_silence(self) -> None:
-        silence = picture(windows=(), marks=(), regions=(), speech=np.zeros(63, np.float32))
+        silence = picture(
+            windows=(), marks=(), speech_regions=(), speech_probabilities=np.zeros(63, np.float32)
+        )
         assert len(parsed(silence).named("image")) == 1
 
 
@@ -173,9 +175,9 @@ class TestFigure:
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
 
     def test_panels_share_one_axis_of_time(self) -> None:
-        from harken.plot.figure import figure
+        from harken.plot.figure import draw_figure
 
-        panels = figure(picture()).axes
+        panels = draw_figure(picture()).axes
         assert {axes.get_xlim() for axes in panels[:5]} == {(7.5, 9.5)}
         edges = {tuple(round(x, 6) for x in axes.get_position().intervalx) for axes in panels[:5]}
         assert len(edges) == 1
@@ -187,9 +189,9 @@ class TestFigure:
         assert [image.get_extent() for image in tokens.images] == [[7.5, 9.5, 3, 0], [8.75, 9.5, 5, 3]]
 
     def test_words_and_attempts_are_written(self) -> None:
-        from harken.plot.figure import figure
+        from harken.plot.figure import draw_figure
 
-        words, attempts = (figure(picture()).axes[i] for i in (2, 4))
+        words, attempts = (draw_figure(picture()).axes[i] for i in (2, 4))
         assert [text.get_text() for text in words.texts] == ["Good", "day", "Thank you (a known phrase)"]
         assert [text.get_text().split(":")[0] for text in attempts.texts] == [
             *("temperature 0 rejected", "temperature 0.2 kept"),
@@ -200,15 +202,18 @@ class TestFigure:
         "changes",
         [
             {},
-            {"windows": (), "marks": (), "regions": ()},
-            {"title": "$x$ \\frac", "marks": (Mark(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),)},
+            {"windows": (), "marks": (), "speech_regions": ()},
+            {
+                "title": "$x$ \\frac",
+                "marks": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
+            },
         ],
-        ids=["speech", "silence", "odd signs"],
+        ids=["speech_probabilities", "silence", "odd signs"],
     )
     def test_it_is_a_png(self, changes: dict[str, Any]) -> None:
-        from harken.plot.figure import png
+        from harken.plot.figure import render_png
 
-        data = png(picture(**changes), dots_per_inch=40)
+        data = render_png(picture(**changes), dots_per_inch=40)
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
         width, height = struct.unpack(">II", data[16:24])
         assert width > height / 3 > 0
@@ -217,7 +222,7 @@ class TestFigure:
 class TestParts:
     def test_a_png_holds_its_pixels(self) -> None:
         pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        data = png(pixels)
+        data = encode_png(pixels)
         chunks = {}
         at = 8
         while at < len(data):
@@ -238,24 +243,24 @@ class TestParts:
 
     def test_levels(self) -> None:
         values = np.array([[-2, -1, 0, 1, 2, np.nan]], np.float32)
-        assert levels(values, -1, 1).tolist() == [[1, 1, 128, 255, 255, 0]]
-        assert levels(np.ones((1, 1), np.float32), 1, 1).tolist() == [[1]]
+        assert palette_indices(values, -1, 1).tolist() == [[1, 1, 128, 255, 255, 0]]
+        assert palette_indices(np.ones((1, 1), np.float32), 1, 1).tolist() == [[1]]
 
     def test_confidence_goes_from_orange_to_blue(self) -> None:
-        assert [confidence(p) for p in (-1.0, 0.0, 0.5, 1.0, 2.0)] == [
+        assert [probability_colour(p) for p in (-1.0, 0.0, 0.5, 1.0, 2.0)] == [
             *("#f06e3c", "#f06e3c", "#dba496", "#c6dbef", "#c6dbef")
         ]
 
     @pytest.mark.parametrize("n_mels", [80, 128])
     def test_bands_of_frequencies(self, n_mels: int) -> None:
-        bands = [band_of(hertz, n_mels) for hertz in (500, 1000, 2000, 4000)]
+        bands = [mel_band(hertz, n_mels) for hertz in (500, 1000, 2000, 4000)]
         assert bands == sorted(bands)
         peaks_hz = mel_filters(n_mels).argmax(axis=1) * 40
         assert peaks_hz[bands] == pytest.approx([500, 1000, 2000, 4000], abs=60)
 
     def test_attempts_in_words(self) -> None:
-        assert explained(REJECTED) == "temperature 0 rejected: compression ratio 3.10"
-        assert explained(KEPT) == (
+        assert describe_attempt(REJECTED) == "temperature 0 rejected: compression ratio 3.10"
+        assert describe_attempt(KEPT) == (
             "temperature 0.2 kept: average log-probability -0.25, compression ratio 1.50, no-speech probability 0.12"
         )
 
@@ -265,7 +270,7 @@ class TestParts:
             index=0, start_s=1.0, end_s=2.0, text=" Good day", tokens=(), temperature=0.0, avg_logprob=-1.0,
             compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0, words=(word,),
         )  # fmt: skip
-        assert marks_of(segment) == (Mark(start_s=1.0, end_s=1.5, text="Good", probability=0.5),)
-        (left_out,) = marks_of(segment, "a known phrase")
+        assert text_spans_of(segment) == (TextSpan(start_s=1.0, end_s=1.5, text="Good", probability=0.5),)
+        (left_out,) = text_spans_of(segment, "a known phrase")
         assert (left_out.text, left_out.reason) == ("Good day", "a known phrase")
         assert left_out.probability == pytest.approx(np.exp(-1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.streaming.policy import settled
-from harken.streaming.setting import Setting
+from harken.streaming.policy import stable_prefix_length
+from harken.streaming.setting import StreamingConfig
 
 
 def count(
@@ -19,8 +19,8 @@ def count(
     agreement: int = 1,
 ) -> int:
     """How many tokens are settled; a letter is a token."""
-    setting = Setting(hold_frames=hold_frames, agreement=agreement)
-    return settled(
+    setting = StreamingConfig(commit_delay_frames=hold_frames, local_agreement=agreement)
+    return stable_prefix_length(
         [*map(ord, tokens)],
         np.array(places, np.int64),
         lengths,

@@ -35,10 +35,13 @@ DE = TOKENIZER.language_tokens["de"]
         ({}, (TOKENIZER.sot, DE, TOKENIZER.transcribe)),
         ({"task": "translate"}, (TOKENIZER.sot, DE, TOKENIZER.translate)),
         ({"timestamps": False}, (TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps)),
-        ({"previous": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
-        ({"carried": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
+        ({"previous_tokens": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
         (
-            {"carried": [8], "previous": [7], "timestamps": False},
+            {"initial_prompt_tokens": (65, 66)},
+            (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe),
+        ),
+        (
+            {"initial_prompt_tokens": [8], "previous_tokens": [7], "timestamps": False},
             (TOKENIZER.sot_prev, 8, 7, TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps),
         ),
     ],
@@ -56,26 +59,28 @@ def test_english_only_vocabularies_name_neither_language_nor_task() -> None:
 @pytest.mark.parametrize("n", [ROOM - 1, ROOM, ROOM + 1, 1000])
 def test_previous_text_loses_its_oldest_tokens(n: int) -> None:
     text = tuple(i % 256 for i in range(n))
-    assert before(previous=text) == text[-ROOM:]
+    assert before(previous_tokens=text) == text[-ROOM:]
 
 
 @pytest.mark.parametrize("n", [1, 100, ROOM - 1])
 def test_what_is_carried_stays_and_the_previous_text_has_what_is_left(n: int) -> None:
     text = tuple(i % 250 for i in range(1000))
-    assert before(carried=[255] * n, previous=text) == (255,) * n + text[n - ROOM :]
+    assert before(initial_prompt_tokens=[255] * n, previous_tokens=text) == (255,) * n + text[n - ROOM :]
 
 
 @pytest.mark.parametrize("n", [ROOM, ROOM + 1, 1000])
 def test_what_is_carried_may_leave_no_room(n: int) -> None:
     text = tuple(i % 250 for i in range(n))
-    assert before(carried=text, previous=[255] * 9) == text[-ROOM:]
+    assert before(initial_prompt_tokens=text, previous_tokens=[255] * 9) == text[-ROOM:]
 
 
 @pytest.mark.parametrize("n_carried", [0, 1, 222, 223, 224, 900])
 @pytest.mark.parametrize("n_previous", [0, 1, 222, 223, 224, 900])
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_whatever_is_given_half_the_context_is_left(n_carried: int, n_previous: int, timestamps: bool) -> None:
-    made = prompt(carried=[65] * n_carried, previous=[66] * n_previous, timestamps=timestamps)
+    made = prompt(
+        initial_prompt_tokens=[65] * n_carried, previous_tokens=[66] * n_previous, timestamps=timestamps
+    )
     start = TOKENIZER.sot_sequence("de", timestamps=timestamps)
     assert len(made) - len(start) <= N_CTX // 2
     assert made[-len(start) :] == start

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harken.backends.numpy import NumpyBackend
-from harken.backends.onnx.rotation import HEAD, Rotated, rotation
+from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights, make_rotation
 from harken.contract import Floats
 from models import DIMS, make_mel, make_weights
 
@@ -26,38 +26,38 @@ def uneven_weights() -> dict[str, Floats]:
 
 def logits(weights: dict[str, Floats]) -> Floats:
     backend = NumpyBackend(DIMS, weights)
-    session = backend.open(backend.encode(make_mel(2)), [0, 1], 12)
+    session = backend.open_session(backend.encode(make_mel(2)), [0, 1], 12)
     return session.extend([range(12), range(50, 62)], 12).values
 
 
 @pytest.mark.parametrize("size", [2, 64, 384])
 def test_a_rotation_that_keeps_the_mean(size: int) -> None:
-    turn = rotation(size)
+    turn = make_rotation(size)
     np.testing.assert_allclose(turn @ turn.T, np.eye(size), atol=1e-5)
     np.testing.assert_allclose(turn.sum(axis=0), 1, atol=1e-5)
     np.testing.assert_allclose(turn.sum(axis=1), 1, atol=1e-5)
 
 
 def test_it_is_the_same_every_time() -> None:
-    np.testing.assert_array_equal(rotation(64), rotation(64))
+    np.testing.assert_array_equal(make_rotation(64), make_rotation(64))
 
 
 def test_the_decoder_says_the_same() -> None:
     """Up to the last layer, whose projection the oracle cannot give a bias of its own."""
     weights = uneven_weights()
     expected = logits(weights)
-    rotated = Rotated(weights, DIMS)
-    same = weights | {name: rotated[name] for name in rotated if not name.startswith((HEAD, "decoder.ln"))}
+    rotated = RotatedWeights(weights, DIMS)
+    same = weights | {name: rotated[name] for name in rotated if not name.startswith((LM_HEAD, "decoder.ln"))}
     same["decoder.ln.weight"] = np.ones(DIMS.n_text_state, np.float32)
     same["decoder.ln.bias"] = np.zeros(DIMS.n_text_state, np.float32)
     embedding, bare = rotated["decoder.token_embedding.weight"], logits(same)
     states, *_ = np.linalg.lstsq(embedding.astype(np.float64), bare.T.astype(np.float64), rcond=None)
-    actual = states.T @ rotated[f"{HEAD}.weight"].T + rotated[f"{HEAD}.bias"]
+    actual = states.T @ rotated[f"{LM_HEAD}.weight"].T + rotated[f"{LM_HEAD}.bias"]
     np.testing.assert_allclose(actual, expected, atol=2e-4 * expected.std())
 
 
 def test_normalisations_are_bare() -> None:
-    rotated = Rotated(uneven_weights(), DIMS)
+    rotated = RotatedWeights(uneven_weights(), DIMS)
     for norm in (f"{BLOCK}.attn_ln", f"{BLOCK}.cross_attn_ln", f"{BLOCK}.mlp_ln", "decoder.ln"):
         assert (rotated[f"{norm}.weight"] == 1).all()
         assert not rotated[f"{norm}.bias"].any()
@@ -66,7 +66,7 @@ def test_normalisations_are_bare() -> None:
 def test_one_channel_that_is_loud_is_spread() -> None:
     weights = make_weights()
     weights[f"{BLOCK}.attn.query.weight"][:, 5] *= 100
-    rows = Rotated(weights, DIMS)[f"{BLOCK}.attn.query.weight"]
+    rows = RotatedWeights(weights, DIMS)[f"{BLOCK}.attn.query.weight"]
     for row, before in zip(rows, weights[f"{BLOCK}.attn.query.weight"], strict=True):
         assert np.abs(row).max() / row.std() < 0.75 * np.abs(before).max() / before.std()
 
@@ -75,7 +75,7 @@ def test_loud_units_come_first() -> None:
     weights = make_weights()
     weights[f"{BLOCK}.mlp.0.weight"][7] *= 50
     weights[f"{BLOCK}.mlp.0.bias"][100] = 300
-    rotated = Rotated(weights, DIMS)
+    rotated = RotatedWeights(weights, DIMS)
     assert rotated[f"{BLOCK}.mlp.0.bias"][0] == pytest.approx(300, rel=0.01)
     norms = np.linalg.norm(rotated[f"{BLOCK}.mlp.0.weight"], axis=1)
     assert norms[1] == norms.max()
@@ -89,15 +89,15 @@ def test_loud_units_come_first() -> None:
 
 def test_an_embedding_of_16_bits_stays_one() -> None:
     weights = make_weights()
-    assert Rotated(weights, DIMS)["decoder.token_embedding.weight"].dtype == np.float32
+    assert RotatedWeights(weights, DIMS)["decoder.token_embedding.weight"].dtype == np.float32
     half = weights | {
         "decoder.token_embedding.weight": weights["decoder.token_embedding.weight"].astype(np.float16)
     }
-    assert Rotated(half, DIMS)["decoder.token_embedding.weight"].dtype == np.float16
+    assert RotatedWeights(half, DIMS)["decoder.token_embedding.weight"].dtype == np.float16
 
 
 def test_names_are_known_without_computing() -> None:
-    rotated = Rotated({}, DIMS)
-    assert f"{HEAD}.bias" in rotated
+    rotated = RotatedWeights({}, DIMS)
+    assert f"{LM_HEAD}.bias" in rotated
     assert "decoder.token_embedding.bias" not in rotated
     assert len(rotated) == len(list(rotated)) > 20 * DIMS.n_text_layer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harken.backends.host import HostLogits
-from harken.decoding import Rules, make_rules
+from harken.decoding import LogitRules, make_logit_rules
 from harken.decoding.rules import matching_tokens
 from harken.errors import OptionError
 from harken.text import Tokenizer
@@ -22,7 +22,7 @@ def tokens(written: str) -> list[int]:
     return [BEGIN + round(float(word) * 50) if "." in word else ord(word) for word in written.split()]
 
 
-def allowed(rules: Rules, prefix: list[int]) -> np.ndarray:
+def allowed(rules: LogitRules, prefix: list[int]) -> np.ndarray:
     """Whether each id may follow, by the ranges alone."""
     mask = np.ones(N, bool)
     for start, stop in rules.banned(prefix):
@@ -30,7 +30,7 @@ def allowed(rules: Rules, prefix: list[int]) -> np.ndarray:
     return mask
 
 
-def grammar(rules: Rules, written: str) -> tuple[bool, bool, str]:
+def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
     """Whether text and the end may follow, and which timestamps: "0.02-30.00", or "" for none."""
     mask = allowed(rules, tokens(written))
     times = np.flatnonzero(mask[BEGIN:]) / 50
@@ -64,13 +64,13 @@ def grammar(rules: Rules, written: str) -> tuple[bool, bool, str]:
     ],
 )
 def test_grammar_of_timestamps(prefix: str, text: bool, end: bool, timestamps: str) -> None:
-    rules = make_rules(TOKENIZER, timestamps=True)
+    rules = make_logit_rules(TOKENIZER, timestamps=True)
     assert grammar(rules, prefix) == (text, end, timestamps)
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "0.00", "0.00 a 1.00"])
 def test_without_timestamps_there_is_no_grammar(prefix: str) -> None:
-    rules = make_rules(TOKENIZER, timestamps=False, suppress_blank=False)
+    rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_blank=False)
     assert rules.banned(tokens(prefix)) == []
 
 
@@ -79,21 +79,21 @@ def test_without_timestamps_there_is_no_grammar(prefix: str) -> None:
     [(None, "0.00-30.00"), (30.0, "0.00-30.00"), (1.0, "0.00-1.00"), (0.02, "0.00-0.02"), (0.0, "0.00-0.00")],
 )
 def test_latest_start_of_the_first_segment(latest_s: float | None, timestamps: str) -> None:
-    rules = make_rules(TOKENIZER, timestamps=True, max_initial_timestamp_s=latest_s)
+    rules = make_logit_rules(TOKENIZER, timestamps=True, max_initial_timestamp_s=latest_s)
     assert grammar(rules, "") == (False, False, timestamps)
     assert grammar(rules, "0.00 a") == (True, True, "0.02-30.00")
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_blank_and_end_may_not_come_first(timestamps: bool) -> None:
-    rules = make_rules(TOKENIZER, timestamps=timestamps, suppress_blank=True)
+    rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_blank=True)
     first, later = allowed(rules, []), allowed(rules, tokens("0.00" if timestamps else "a"))
     assert not first[[BLANK, EOT]].any()
     assert later[[BLANK, EOT]].all()
 
 
 def test_blank_and_end_may_come_first_if_asked() -> None:
-    assert allowed(make_rules(TOKENIZER, timestamps=False, suppress_blank=False), []).all()
+    assert allowed(make_logit_rules(TOKENIZER, timestamps=False, suppress_blank=False), []).all()
 
 
 SPECIALS = {
@@ -112,8 +112,8 @@ SPECIALS = {
     ],
 )
 def test_suppressed_tokens(asked: tuple[int, ...], never: set[int]) -> None:
-    without = make_rules(TOKENIZER, timestamps=False, suppress_tokens=asked)
-    within = make_rules(TOKENIZER, timestamps=True, suppress_tokens=asked)
+    without = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=asked)
+    within = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=asked)
     assert set(without.suppressed.tolist()) == never
     assert set(within.suppressed.tolist()) == never | {TOKENIZER.no_timestamps}
     assert EOT not in never
@@ -146,25 +146,25 @@ def flat(text: float, timestamps: float) -> np.ndarray:
 )
 def test_timestamps_that_outweigh_every_token_are_taken(prefix: str, timestamps: float, forced: bool) -> None:
     logits = HostLogits(flat(0, timestamps)[None])
-    make_rules(TOKENIZER, timestamps=True).apply(logits, [tokens(prefix)])
+    make_logit_rules(TOKENIZER, timestamps=True).apply(logits, [tokens(prefix)])
     assert bool(np.isneginf(logits.values[0, :BEGIN]).all()) is forced
 
 
 def test_suppressed_tokens_do_not_stand_against_timestamps() -> None:
     logits = HostLogits(flat(0, -7.2)[None])
     logits.values[0, [BLANK + 3, TOKENIZER.no_timestamps]] = 100
-    make_rules(TOKENIZER, timestamps=True, suppress_tokens=[BLANK + 3]).apply(logits, [tokens("0.00 a")])
+    make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[BLANK + 3]).apply(logits, [tokens("0.00 a")])
     assert np.isneginf(logits.values[0, :BEGIN]).all()
 
 
 def test_without_timestamps_none_is_preferred() -> None:
     logits = HostLogits(flat(0, 5)[None])
-    make_rules(TOKENIZER, timestamps=False).apply(logits, [tokens("a")])
+    make_logit_rules(TOKENIZER, timestamps=False).apply(logits, [tokens("a")])
     assert logits.values[0, TEXT] == 0
 
 
 def test_every_position_has_its_own_prefix() -> None:
-    rules = make_rules(TOKENIZER, timestamps=True)
+    rules = make_logit_rules(TOKENIZER, timestamps=True)
     prefixes = [tokens(written) for written in ("", "0.00", "0.00 a", "0.00 a 1.00", "0.00 a 1.00 1.00")]
     together = HostLogits(np.tile(flat(0, -8), (len(prefixes), 1)))
     rules.apply(together, prefixes)
@@ -178,7 +178,7 @@ def test_every_position_has_its_own_prefix() -> None:
 
 
 def test_a_forced_beginning_stands_behind_the_first_timestamp() -> None:
-    rules = make_rules(TOKENIZER, timestamps=True, prefix=[97, 98])
+    rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=[97, 98])
     assert grammar(rules, "") == (False, False, "0.00-1.00")
     assert np.flatnonzero(allowed(rules, tokens("0.50"))).tolist() == [97]
     assert np.flatnonzero(allowed(rules, tokens("0.50 a"))).tolist() == [98]
@@ -186,7 +186,7 @@ def test_a_forced_beginning_stands_behind_the_first_timestamp() -> None:
 
 
 def test_a_forced_beginning_without_timestamps() -> None:
-    rules = make_rules(TOKENIZER, timestamps=False, prefix=[BLANK, 98])
+    rules = make_logit_rules(TOKENIZER, timestamps=False, forced_prefix=[BLANK, 98])
     assert np.flatnonzero(allowed(rules, [])).tolist() == [BLANK]
     assert np.flatnonzero(allowed(rules, [BLANK])).tolist() == [98]
     assert allowed(rules, [BLANK, 98]).all()
@@ -194,14 +194,16 @@ def test_a_forced_beginning_without_timestamps() -> None:
 
 def test_what_is_forced_is_not_suppressed() -> None:
     star = ord("*")
-    assert star in make_rules(TOKENIZER, timestamps=False).suppressed
+    assert star in make_logit_rules(TOKENIZER, timestamps=False).suppressed
     logits = HostLogits(flat(0, 5)[None])
-    make_rules(TOKENIZER, timestamps=True, prefix=[star]).apply(logits, [tokens("0.00")])
+    make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=[star]).apply(logits, [tokens("0.00")])
     assert logits.top(1)[0].tolist() == [[star]]
 
 
 def text_suppressed(pattern: str) -> str:
-    suppressed = make_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern).suppressed
+    suppressed = make_logit_rules(
+        TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern
+    ).suppressed
     return "".join(chr(token) for token in suppressed if token < 128)
 
 
@@ -215,7 +217,7 @@ def test_tokens_that_match_are_suppressed(pattern: str, never: str) -> None:
 
 def test_a_pattern_finds_its_match_anywhere_in_a_token() -> None:
     vocabulary = Tokenizer.builtin(51864)
-    found = {vocabulary.describe(token) for token in matching_tokens(vocabulary, "[0-9]")}
+    found = {vocabulary.describe_token(token) for token in matching_tokens(vocabulary, "[0-9]")}
     assert {"7", " 7", " 1969", "th1"} & found >= {"7", " 7", " 1969"}
     assert all(any(c.isdigit() for c in text) for text in found)
     assert not any(token >= vocabulary.eot for token in matching_tokens(vocabulary, "[0-9]"))
@@ -237,4 +239,4 @@ def test_the_pass_over_a_vocabulary_is_made_once() -> None:
 )
 def test_a_pattern_that_cannot_be_used(pattern: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        make_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)
+        make_logit_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)

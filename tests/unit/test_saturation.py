@@ -13,7 +13,7 @@ import pytest
 from harken.backends.onnx import OnnxBackend, backend
 from harken.backends.onnx.linear import quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
-from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe, probe_weights, weight_bits
+from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
 from models import DIMS, make_mel, make_weights
 
 LIMIT = 2**15 - 1
@@ -39,8 +39,8 @@ class FakeGraph:
     def __init__(self, total: Any) -> None:
         self._total = total
 
-    def __call__(self, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray]) -> None:
-        into["sums"][:] = self._total(inputs["x"], probe_weights())
+    def __call__(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        outputs["sums"][:] = self._total(inputs["x"], probe_weights())
 
 
 @pytest.mark.parametrize(("total", "bits"), [(exact, 8), (in_pairs, 7), (only_with_several_rows, 7)])
@@ -62,7 +62,7 @@ def test_the_probe_has_all_signs_side_by_side() -> None:
 
 
 def test_this_machine_has_an_answer(tmp_path: Path) -> None:
-    onnx.save_model(probe(), tmp_path / "probe.onnx")
+    onnx.save_model(probe_graph(), tmp_path / "probe.onnx")
     assert weight_bits(OnnxRuntimeGraph(tmp_path / "probe.onnx", threads=1)) in (7, 8)
 
 
@@ -74,8 +74,8 @@ def test_graphs_of_either_kind_are_kept_apart(
     its = OnnxBackend(DIMS, make_weights(), "tiny", precision="int8", threads=1, cache=tmp_path)
     (kept,) = tmp_path.glob("tiny-decoder-*")
     assert f"-int{bits}-" in kept.name
-    logits = its.open(its.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
+    logits = its.open_session(its.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
     plain = OnnxBackend(DIMS, make_weights(), "tiny", precision="fp32", threads=1, cache=tmp_path)
-    expected = plain.open(plain.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
+    expected = plain.open_session(plain.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
     error = np.abs(logits.values - expected.values).max() / expected.values.std()
     assert 0 < error < 0.5

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harken.transcribe.segments import Cut, cut
+from harken.transcribe.segments import TokenSegment, split_at_timestamps
 
 BEGIN = 100
 SIZE = 1500.0
@@ -41,7 +41,7 @@ CASES = {
 
 @pytest.mark.parametrize(("tokens", "spans", "advance"), CASES.values(), ids=CASES.keys())
 def test_table(tokens: list[int], spans: list[tuple[float, float, int]], advance: float) -> None:
-    cuts, far = cut(tokens, BEGIN, SIZE)
+    cuts, far = split_at_timestamps(tokens, BEGIN, SIZE)
     assert [(piece.start, piece.end, len(piece.tokens)) for piece in cuts] == spans
     assert far == advance
 
@@ -93,9 +93,9 @@ def legal(draw: st.DrawFn) -> list[int]:
 @given(tokens=anything | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
 @example(tokens=[at(0), at(0)], size=0.5)
 def test_cuts_are_those_of_the_reference(tokens: list[int], size: float) -> None:
-    cuts, advance = cut(tokens, BEGIN, size)
+    cuts, advance = split_at_timestamps(tokens, BEGIN, size)
     expected, seek = reference(tokens, size)
-    assert cuts == [Cut(start=start, end=end, tokens=tuple(its)) for start, end, its in expected]
+    assert cuts == [TokenSegment(start=start, end=end, tokens=tuple(its)) for start, end, its in expected]
     # Where the reference would stay on the spot for ever, the window counts as done.
     assert advance == (seek or size)
     assert advance > 0
@@ -103,7 +103,7 @@ def test_cuts_are_those_of_the_reference(tokens: list[int], size: float) -> None
 
 @given(tokens=legal())
 def test_legal_cuts_follow_one_another_and_lose_nothing_but_the_unfinished(tokens: list[int]) -> None:
-    cuts, advance = cut(tokens, BEGIN, SIZE)
+    cuts, advance = split_at_timestamps(tokens, BEGIN, SIZE)
     times = [time for piece in cuts for time in (piece.start, piece.end)]
     assert times == sorted(times)
     kept = [token for piece in cuts for token in piece.tokens]

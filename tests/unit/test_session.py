@@ -13,11 +13,11 @@ import pytest
 from drafting import Clock
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.decoding import Grown
+from harken.decoding import PartialHypothesis
 from harken.errors import AudioError, HarkenError, OptionError
 from harken.streaming import (
-    Committed,
     Event,
+    FinalSegment,
     Interim,
     LiveSession,
     LoadChanged,
@@ -25,8 +25,8 @@ from harken.streaming import (
     SpeechStarted,
     stream,
 )
-from harken.streaming.running import Running
-from harken.streaming.telling import words
+from harken.streaming.running import ActiveUtterance
+from harken.streaming.telling import utterance_words
 from harken.transcribe import listener
 from harken.types import SAMPLE_RATE
 from loudness import Loudness
@@ -124,19 +124,19 @@ def test_a_flush_ends_the_utterance_and_what_follows_is_another(finals: str) -> 
 
 def test_times_of_words_do_not_run_backwards_whatever_is_listened_to() -> None:
     """A word that listens to sound before the words that stand already: they are one group with its full stop."""
-    running = Running(encoder=Ear(), n_mels=1, start_frame=100)
+    running = ActiveUtterance(encoder=Ear(), n_mels=1, start_frame=100)
     for said, places in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
         tokens = TOKENIZER.encode(said)
-        grown = Grown(
+        grown = PartialHypothesis(
             tokens=tuple(tokens),
             logprobs=(0.0,) * len(tokens),
-            places=np.array(places),
+            attended_positions=np.array(places),
             attention=np.zeros((1, len(places), 80), np.float32),
-            ended=True,
+            reached_eot=True,
             no_speech_prob=0.0,
         )
-        running.take_last(grown)
-    ba, co = words(running.committed, running, TOKENIZER)
+        running.finalize(grown)
+    ba, co = utterance_words(running.committed, running, TOKENIZER)
     assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 1.8, 2.2)
     assert (co.text, co.start_s, co.end_s) == (" co", 2.2, 2.4)
 
@@ -155,7 +155,7 @@ def test_with_streamed_finals_the_model_hears_no_utterance_as_a_whole() -> None:
 
 def test_what_was_misheard_and_committed_is_mended_by_exact_finals_only() -> None:
     speech = silence(0.5) + rambling(12) + silence(2.0)
-    changes = {"delay": "minimal", "hold": 0, "agreement": 1}
+    changes = {"delay": "minimal", "commit_delay_frames": 0, "local_agreement": 1}
     backends = {finals: Listener(fickle=True) for finals in FINALS}
     said = {
         finals: check(live(opened(its, finals=finals, **changes), speech.samples), len(speech.samples))
@@ -174,7 +174,12 @@ def test_agreement_keeps_what_changes_from_being_committed() -> None:
     speech = silence(0.5) + rambling(12) + silence(2.0)
     wrong = {}
     for agreement in (1, 4):
-        changes = {"hold": 0, "hop": 26, "window": 100, "agreement": agreement}
+        changes = {
+            "commit_delay_frames": 0,
+            "hop_frames": 26,
+            "window_frames": 100,
+            "local_agreement": agreement,
+        }
         (said,) = utterances(live(opened(Listener(fickle=True), **changes), speech.samples))
         wrong[agreement] = sum(
             word.text != right for word, (right, _, _) in zip(_words(said.interims), speech.words, strict=False)
@@ -304,8 +309,8 @@ SMEARED_S = 0.04
         {"delay": "high"},
         {"delay": "1500"},
         {"hop": 10, "hold": 0},
-        {"hop": 26, "hold": 31, "agreement": 3},
-        {"hop": 100, "window": 100, "hold": 60, "agreement": 2},
+        {"hop_frames": 26, "commit_delay_frames": 31, "local_agreement": 3},
+        {"hop_frames": 100, "window_frames": 100, "commit_delay_frames": 60, "local_agreement": 2},
         {"adaptive": False, "delay": "low"},
     ],
     ids=str,
@@ -320,7 +325,7 @@ def test_no_word_is_shown_or_committed_later_than_the_bound_says(changes: dict[s
     assert len(committed) == len(shown) == len(ends_s)
     late_s = [at_s - end_s for at_s, end_s in zip(committed, ends_s, strict=True)]
     assert max(late_s) <= bound.wait_s + SMEARED_S
-    assert max(late_s) >= session.setting.hold_frames / 100
+    assert max(late_s) >= session.config.commit_delay_frames / 100
     assert (
         max(at_s - end_s for at_s, end_s in zip(shown, ends_s, strict=True)) <= bound.interim_wait_s + SMEARED_S
     )
@@ -337,7 +342,7 @@ def told_at(events: list[Event]) -> tuple[list[float], list[float]]:
         if isinstance(event, Interim):
             committed += [at_s] * (before + _count(event.committed) - len(committed))
             now = event.committed + event.tentative
-        elif isinstance(event, Committed):
+        elif isinstance(event, FinalSegment):
             before += _count(event.segment.text)
             committed += [at_s] * (before - len(committed))
             shown += [at_s] * (before - len(shown))
@@ -371,7 +376,7 @@ def test_a_machine_that_falls_behind_does_less_and_says_so_and_recovers() -> Non
     assert top >= 1
     assert levels == [*range(1, top + 1), *range(top - 1, -1, -1)]
     assert all(event.detail and event.lag_s >= 0 for event in changes)
-    assert changes[0].lag_s > session.setting.hop_frames / 100
+    assert changes[0].lag_s > session.config.hop_frames / 100
     assert text(events) == slow.text + fast.text
     assert session.compute_s == pytest.approx(clock.now_s, abs=1.0)
     assert max(event.compute_s for event in events if isinstance(event, Interim)) == pytest.approx(0.8)
@@ -426,7 +431,7 @@ def test_what_is_no_sound_is_refused_and_the_session_goes_on(samples: Any, told:
 
 
 def test_one_that_is_refused_keeps_the_samples_of_the_other_streams_out() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").streams(2, clock=float, **SPELLED)
+    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -472,7 +477,7 @@ def test_a_session_without_samples() -> None:
 
 
 def test_streams_have_names() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").streams(2, clock=float, **SPELLED)
+    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -487,7 +492,7 @@ def test_streams_have_names() -> None:
 @pytest.mark.parametrize("finals", FINALS)
 def test_what_streams_need_at_the_same_time_is_computed_together(finals: str) -> None:
     backend = Listener()
-    sessions = Recognizer(backend, TOKENIZER, "listener").streams(3, clock=float, finals=finals, **SPELLED)
+    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(3, clock=float, finals=finals, **SPELLED)
     for name in "abc":
         sessions.open(name)
     events = sessions.feed(dict.fromkeys("abc", SENTENCE.samples))
@@ -502,4 +507,4 @@ def test_what_streams_need_at_the_same_time_is_computed_together(finals: str) ->
 @pytest.mark.parametrize("count", [0, 257])
 def test_how_many_streams_there_may_be(count: int) -> None:
     with pytest.raises(OptionError, match=f"count={count}"):
-        Recognizer(Listener(), TOKENIZER, "listener").streams(count)
+        Recognizer(Listener(), TOKENIZER, "listener").stream_many(count)

@@ -32,17 +32,17 @@ from harken.decoding import (
     DecodeStats,
     Greedy,
     Hypothesis,
-    Speculator,
+    SpeculativeDecoder,
     Step,
     Window,
     decode,
-    make_rules,
+    make_logit_rules,
 )
-from harken.decoding.greedy import Pick, follow, pick_best, pick_sample
-from harken.decoding.pace import MEASURED_STEPS, PLAIN_EVERY, Pace
-from harken.decoding.speculation import NEAR_TIE, Speculation
-from harken.transcribe import Hearing, Hooks, TranscribeOptions, fallback
-from harken.transcribe.hearing import Job
+from harken.decoding.greedy import Pick, generate, pick_best, pick_sample
+from harken.decoding.pace import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
+from harken.decoding.speculation import NEAR_TIE, DraftSession
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
+from harken.transcribe.hearing import DecodeRequest
 from models import DIMS, TOKENIZER, make_mel
 from scripted import Script
 
@@ -57,11 +57,13 @@ def speak(
     observe: Callable[[Step], None] = lambda step: None,
 ) -> tuple[list[Hypothesis], int, DecodeStats]:
     """Follow rows behind a prompt of one token; hypotheses, passes behind the prompt, what the draft has told."""
-    session = Table(script, 400).open(Windows(rows), range(rows), 400)
+    session = Table(script, 400).open_session(Windows(rows), range(rows), 400)
     logits = session.extend([[0]] * rows)
-    speculation = drafts.open(range(rows), [[0]] * rows, [[]] * rows, free_rules()) if drafts else None
-    found = follow(
-        session, logits, free_rules(), pick, limits or [300] * rows, observe, speculation=speculation
+    speculation = (
+        drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules()) if drafts else None
+    )
+    found = generate(
+        session, logits, free_rules(), pick, limits or [300] * rows, observe, draft_session=speculation
     )
     return found, len(session.read) - 1, speculation.stats if speculation else DecodeStats()
 
@@ -140,7 +142,7 @@ def test_nothing_is_guessed_beyond_the_limit() -> None:
     found, took, _ = speak(saying(texts), Drafts(lambda rows: [draft]), rows=2, limits=[9, 1])
     assert [len(its.tokens) for its in found] == [9, 1]
     assert took == 1
-    assert [[ask.limit for ask in asks] for asks in draft.asked] == [[7]]
+    assert [[ask.max_tokens for ask in asks] for asks in draft.asked] == [[7]]
 
 
 def test_an_observer_that_raises_stops_it() -> None:
@@ -155,9 +157,9 @@ def test_an_observer_that_raises_stops_it() -> None:
 
 
 def test_one_pass_in_so_many_goes_without() -> None:
-    texts = lines(3 * PLAIN_EVERY)
+    texts = lines(3 * PLAIN_STEP_INTERVAL)
     _, _, stats = speak(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=1))
-    assert stats.rested == 1
+    assert stats.skipped_steps == 1
 
 
 # --- several drafts ----------------------------------------------------------------------------------------
@@ -169,8 +171,8 @@ def test_who_comes_second_is_asked_for_the_rows_that_are_left() -> None:
     _, took, stats = speak(saying(texts), Drafts(lambda rows: [first, second]), rows=2)
     assert took == 1
     assert stats.drafted == stats.accepted == 12
-    assert [[ask.limit > 0 for ask in asks] for asks in first.asked] == [[True, True]]
-    assert [[ask.limit > 0 for ask in asks] for asks in second.asked] == [[False, True]]
+    assert [[ask.max_tokens > 0 for ask in asks] for asks in first.asked] == [[True, True]]
+    assert [[ask.max_tokens > 0 for ask in asks] for asks in second.asked] == [[False, True]]
 
 
 def test_each_draft_and_each_row_is_trusted_for_itself() -> None:
@@ -178,10 +180,10 @@ def test_each_draft_and_each_row_is_trusted_for_itself() -> None:
     draft = Knowing(texts, lambda row, index: row == 0 or index % 2 == 0)
     drafts = Drafts(lambda rows: [draft], most=3)
     speak(saying(texts), drafts, rows=2)
-    good, bad = (next(ask.trust for ask in reversed(draft.asked[8]) if ask.row == row) for row in (0, 1))
+    good, bad = (next(ask.calibration for ask in reversed(draft.asked[8]) if ask.row == row) for row in (0, 1))
     assert bad < 0.8 < good
-    assert drafts.tallies[0].trust() < good
-    assert drafts.tallies[1].trust() == 1
+    assert drafts.tallies[0].calibration() < good
+    assert drafts.tallies[1].calibration() == 1
 
 
 def test_what_one_decode_has_learned_the_next_one_knows() -> None:
@@ -191,7 +193,7 @@ def test_what_one_decode_has_learned_the_next_one_knows() -> None:
     fresh = Knowing(texts)
     drafts.make = lambda rows: [fresh]
     speak(saying(texts), drafts)
-    assert fresh.asked[0][0].trust < 0.3
+    assert fresh.asked[0][0].calibration < 0.3
 
 
 # --- near ties ---------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
     """A model that rounds otherwise when it reads more than one token at once."""
     texts = [[1] * 6 + [EOT]]
     drafts = Drafts(lambda rows: [Knowing(texts)])
-    session = Table(contested(NEAR_TIE / 4), 400).open(Windows(1), [0], 400)
+    session = Table(contested(NEAR_TIE / 4), 400).open_session(Windows(1), [0], 400)
     logits, extend = session.extend([[0]]), session.extend
 
     def rounding(tokens: Sequence[Sequence[int]], tail: int = 1) -> Any:
@@ -241,9 +243,9 @@ def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
         return its
 
     session.extend = rounding
-    speculation = drafts.open([0], [[0]], [[]], free_rules())
-    (found,) = follow(
-        session, logits, free_rules(), pick_best, [20], lambda step: None, speculation=speculation
+    speculation = drafts.open_draft_session([0], [[0]], [[]], free_rules())
+    (found,) = generate(
+        session, logits, free_rules(), pick_best, [20], lambda step: None, draft_session=speculation
     )
     assert found.tokens != (1,) * 6
     assert speculation.stats.near_ties
@@ -253,9 +255,9 @@ def test_comparing_with_the_next_best_picks_the_same() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         # Few values, so that there are ties.
-        session = Table(lambda window, seen, rng=rng: rng.integers(0, 3, VOCABULARY).astype(np.float32)).open(
-            Windows(1), [0], 48
-        )
+        session = Table(
+            lambda window, seen, rng=rng: rng.integers(0, 3, VOCABULARY).astype(np.float32)
+        ).open_session(Windows(1), [0], 48)
         logits = session.extend([[0] * 20], 20)
         places = [(0, index) for index in range(20)]
         best, compared = pick_best(logits, places, False), pick_best(logits, places, True)
@@ -335,12 +337,12 @@ def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: 
 
 def test_each_place_has_its_number_however_often_it_is_drawn() -> None:
     pick = pick_sample(1.0, [np.random.default_rng(3), np.random.default_rng(4)])
-    session = Table(babbling()).open(Windows(2), [0, 0], 48)
+    session = Table(babbling()).open_session(Windows(2), [0, 0], 48)
     logits = session.extend([[1, 2, 3], [1, 2, 3]], 3)
     places = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
     first, again = pick(logits, places, False), pick(logits, places, False)
     np.testing.assert_array_equal(first.ids, again.ids)
-    later = pick(logits.take([2, 1]), [(0, 2), (0, 1)], False)
+    later = pick(logits.select_positions([2, 1]), [(0, 2), (0, 1)], False)
     np.testing.assert_array_equal(later.ids, first.ids[[2, 1]])
     assert list(first.ids[:3]) != list(first.ids[3:])
 
@@ -351,26 +353,32 @@ def test_each_place_has_its_number_however_often_it_is_drawn() -> None:
 def test_what_drafting_took_is_told() -> None:
     texts = lines(20)
     clock = Clock(tick_s=1e-3)
-    pace = Pace(clock)
-    for _ in range(MEASURED_STEPS):
-        pace.book(rows=1, width=1, produced=1, verify_s=100.0, draft_s=0.0)
+    pace = DraftController(clock)
+    for _ in range(MIN_MEASUREMENTS):
+        pace.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=100.0, draft_s=0.0)
     drafts = Drafts(lambda rows: [Knowing(texts, clock=clock, step_s=0.5, setup_s=2.0)], pace, most=4)
     for setup_s in (0.0, 4.0):  # the first setup, when memory is touched for the first time, does not count
         _, took, stats = speak(saying(texts), drafts)
         assert took == 4
         assert stats.draft_forwards == 4 + 4 + 4 + 4
         assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
-        assert 100 * drafts.pace.setup == pytest.approx(setup_s, abs=0.01)
-    assert 100 * drafts.pace.draft.at(1) == pytest.approx(0.5, abs=0.01)
+        assert 100 * drafts.pace.setup_cost == pytest.approx(setup_s, abs=0.01)
+    assert 100 * drafts.pace.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
 
 
-def decoded(strategy: Any, speculator: Speculator) -> DecodeStats:
+def decoded(strategy: Any, speculator: SpeculativeDecoder) -> DecodeStats:
     backend = Table(babbling())
-    windows = [Window(audio=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
-    rules = make_rules(TOKENIZER, timestamps=False)
-    drafter = speculator.listen(make_mel(2), Windows(2))
+    windows = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
+    rules = make_logit_rules(TOKENIZER, timestamps=False)
+    drafter = speculator.prepare(make_mel(2), Windows(2))
     return decode(
-        backend, Windows(2), windows, tokenizer=TOKENIZER, rules=rules, strategy=strategy, drafter=drafter
+        backend,
+        Windows(2),
+        windows,
+        tokenizer=TOKENIZER,
+        logit_rules=rules,
+        strategy=strategy,
+        draft_context=drafter,
     )[1]
 
 
@@ -379,16 +387,16 @@ def test_an_assistant_does_not_listen_before_it_is_asked() -> None:
         def encode(self, mel: Floats) -> Windows:
             raise AssertionError("nobody asked")
 
-    speculator = Speculator(float, assistant=Assistant(backend=Deaf(babbling()), shares_encoder=False))
-    assert decoded(Beam(width=2), speculator).unspeculated == 2
+    speculator = SpeculativeDecoder(float, assistant=Assistant(backend=Deaf(babbling()), shares_encoder=False))
+    assert decoded(Beam(width=2), speculator).undrafted_windows == 2
     with pytest.raises(AssertionError, match="nobody asked"):
         decoded(Greedy(), speculator)
 
 
 def test_sums_of_stats() -> None:
     one = DecodeStats(drafted=4, accepted=2, near_ties=(1e-4,), draft_s=0.5, forwards=2, sampled_tokens=5)
-    both = one + DecodeStats(drafted=4, accepted=4, near_ties=(2e-4,), rested=1)
-    assert (both.drafted, both.accepted, both.rested) == (8, 6, 1)
+    both = one + DecodeStats(drafted=4, accepted=4, near_ties=(2e-4,), skipped_steps=1)
+    assert (both.drafted, both.accepted, both.skipped_steps) == (8, 6, 1)
     assert both.near_ties == (1e-4, 2e-4)
     assert both.acceptance_rate == 0.75
     assert one.tokens_per_forward == 2.5
@@ -413,27 +421,27 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[An
 
 
 def hear(
-    backend: Backend, heard: int, speculator: Speculator | None, **options: Any
+    backend: Backend, heard: int, speculator: SpeculativeDecoder | None, **options: Any
 ) -> tuple[Any, DecodeStats]:
     told: list[DecodeStats] = []
     clock = Clock(tick_s=1.0)
     made = TranscribeOptions(
         language="en", best_of=2, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
-    hearing = Hearing(backend, TOKENIZER, made, speculator, clock)
+    hearing = WindowDecoder(backend, TOKENIZER, made, speculator, clock)
     jobs = [
-        Job(
-            mel=mel[None], heard=heard, seek=0, opens=False, language=lambda probabilities: "en",
-            prompt=lambda language: TOKENIZER.sot_sequence(language), account=told.append, hooks=Hooks(),
+        DecodeRequest(
+            mel=mel[None], frames_to_encode=heard, seek=0, is_first=False, resolve_language=lambda probabilities: "en",
+            build_prompt=lambda language: TOKENIZER.sot_sequence(language), add_stats=told.append, callbacks=Callbacks(),
         )
         for mel in make_mel(2)
     ]  # fmt: skip
     return hearing.decode(jobs), sum(told, DecodeStats())
 
 
-def eager_speculator(**what: Any) -> Speculator:
-    made = Speculator(float, **what)
-    made.greedy.pace, made.sampling.pace = eager_pace(), eager_pace()
+def eager_speculator(**what: Any) -> SpeculativeDecoder:
+    made = SpeculativeDecoder(float, **what)
+    made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
     return made
 
 
@@ -450,7 +458,7 @@ def test_each_rung_drafts_from_what_was_said_on_the_one_before(
     assert len(decodes) == 3
     said: list[tuple[int, ...]] = [(), ()]
     for (windows, results, its), (_, expected) in zip(decodes, bare, strict=True):
-        assert [window.previous for window in windows] == said
+        assert [window.draft_tokens for window in windows] == said
         assert bool(its.drafted) == any(said)
         said = [result.hypothesis.tokens for result in results]
         assert said == [result.hypothesis.tokens for result in expected]
@@ -465,8 +473,8 @@ def test_what_was_heard_of_a_part_is_the_draft_of_the_whole(
     backend = open_backend("onnx-fp32")
     outcomes, stats = hear(backend, 24, eager_speculator(), temperatures=(0.0,), fidelity="fast")
     (parts, first, _), (wholes, _, its) = decodes
-    assert [window.previous for window in parts] == [(), ()]
-    assert [window.previous for window in wholes] == [result.hypothesis.tokens for result in first]
+    assert [window.draft_tokens for window in parts] == [(), ()]
+    assert [window.draft_tokens for window in wholes] == [result.hypothesis.tokens for result in first]
     assert its.drafted > 0
     assert all("part of the window" in (outcome.attempts[0].reason or "") for outcome in outcomes)
     assert stats.encode_s == 2
@@ -476,11 +484,11 @@ def test_what_was_heard_of_a_part_is_the_draft_of_the_whole(
 def test_speculation_is_of_one_decode() -> None:
     """Sources live as long as the rows; only trust and prices stay."""
     speculator = eager_speculator(ngram=True)
-    drafter = speculator.listen(make_mel(1), Windows(1))
-    one, other = (drafter.open([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
-    assert isinstance(one, Speculation)
-    assert one.pace is other.pace is speculator.greedy.pace
-    assert one.sources[0].draft is not other.sources[0].draft
+    drafter = speculator.prepare(make_mel(1), Windows(1))
+    one, other = (drafter.open_draft_session([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
+    assert isinstance(one, DraftSession)
+    assert one.controller is other.controller is speculator.greedy.controller
+    assert one.generators[0].generator is not other.generators[0].generator
     names = ("previous", "ngram")
-    for source, again, name in zip(one.sources, other.sources, names, strict=True):
-        assert source.tally is again.tally is getattr(speculator.greedy, name)
+    for source, again, name in zip(one.generators, other.generators, names, strict=True):
+        assert source.counter is again.counter is getattr(speculator.greedy, name)

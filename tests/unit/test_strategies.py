@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harken.decoding import Beam, Greedy, Hypothesis, Sample, ladder
+from harken.decoding import Beam, Greedy, Hypothesis, Sample, fallback_schedule
 from harken.errors import OptionError
 
 
@@ -42,7 +42,7 @@ def test_strategies_are_values() -> None:
 
 
 def test_ladder_starts_with_the_first_and_samples_above_zero() -> None:
-    rungs = ladder((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
+    rungs = fallback_schedule((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
     assert rungs == (
         Beam(width=3),
         Sample(temperature=0.2, best_of=4, length_penalty=0.5),
@@ -52,7 +52,7 @@ def test_ladder_starts_with_the_first_and_samples_above_zero() -> None:
 
 def test_a_ladder_needs_a_rung() -> None:
     with pytest.raises(OptionError, match="temperatures"):
-        ladder((), first=Greedy(), best_of=5, length_penalty=None)
+        fallback_schedule((), first=Greedy(), best_of=5, length_penalty=None)
 
 
 @pytest.mark.parametrize(

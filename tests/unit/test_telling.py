@@ -10,10 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harken.decoding import Grown
+from harken.decoding import PartialHypothesis
 from harken.decoding.window import compression_ratio
-from harken.streaming.running import Running, Spoken
-from harken.streaming.telling import ends_sentence, is_invented, segments, shown, words
+from harken.streaming.running import ActiveUtterance, TimedToken
+from harken.streaming.telling import (
+    display_text,
+    ends_sentence,
+    is_hallucination,
+    utterance_segments,
+    utterance_words,
+)
 from harken.text import Tokenizer
 from models import TOKENIZER
 
@@ -22,16 +28,21 @@ STEP = 10
 """Positions from the start of one token to that of the next."""
 
 
-def spelled(data: bytes, first: int = 0) -> list[Spoken]:
+def spelled(data: bytes, first: int = 0) -> list[TimedToken]:
     """Committed tokens, a byte each, that begin one after another."""
     return [
-        Spoken(token=byte, logprob=-0.1 * (i % 3), start=STEP * (first + i), end=STEP * (first + i + 1))
+        TimedToken(
+            token=byte,
+            logprob=-0.1 * (i % 3),
+            start_position=STEP * (first + i),
+            end_position=STEP * (first + i + 1),
+        )
         for i, byte in enumerate(data)
     ]
 
 
-def running(committed: bytes = b"", tentative: bytes = b"", language: str | None = "en") -> Running:
-    its = Running(
+def running(committed: bytes = b"", tentative: bytes = b"", language: str | None = "en") -> ActiveUtterance:
+    its = ActiveUtterance(
         encoder=None,
         n_mels=8,
         start_frame=START_FRAME,
@@ -39,7 +50,7 @@ def running(committed: bytes = b"", tentative: bytes = b"", language: str | None
         tentative=tuple(tentative),
         language=language,
     )
-    its.seen_frames, its.no_speech_prob = 400, 0.25
+    its.encoded_frames, its.no_speech_prob = 400, 0.25
     return its
 
 
@@ -73,7 +84,7 @@ EURO = "€".encode()
     ],
 )
 def test_what_is_shown(committed: bytes, tentative: bytes, expected: tuple[str, str]):
-    assert shown(running(committed, tentative), TOKENIZER) == expected
+    assert display_text(running(committed, tentative), TOKENIZER) == expected
 
 
 @given(text=st.text("ab €é😀.", max_size=12), cuts=st.lists(st.integers(0, 48), min_size=4, max_size=4))
@@ -82,7 +93,7 @@ def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, 
     """However a text is cut into tokens that are committed, tentative, or not known yet."""
     data = text.encode()
     steps = sorted(min(cut, len(data)) for cut in cuts)
-    told = [shown(running(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
+    told = [display_text(running(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
     for (committed, tentative), (a, b) in zip(told, pairwise(steps), strict=True):
         assert text.lstrip().startswith(committed + tentative)
         assert not committed or committed.encode() in data[:a]
@@ -117,7 +128,7 @@ def test_whether_it_is_the_end_of_a_sentence(committed: bytes, tentative: bytes,
 
 def test_words_have_the_times_of_the_stream():
     """A token each 0.2 s; the utterance begins after 10 s."""
-    one, other = words(spelled(b" To be,"), running(), TOKENIZER)
+    one, other = utterance_words(spelled(b" To be,"), running(), TOKENIZER)
     assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.6))
     assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.6), pytest.approx(11.4))
     assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
@@ -125,37 +136,40 @@ def test_words_have_the_times_of_the_stream():
 
 
 def test_a_word_from_before_a_cut_begins_with_the_utterance():
-    moved = [its.moved(7) for its in spelled(b" To")]
-    (word,) = words(moved, running(), TOKENIZER)
+    moved = [its.rebased(7) for its in spelled(b" To")]
+    (word,) = utterance_words(moved, running(), TOKENIZER)
     assert word.start_s == 10.0
     assert word.end_s == pytest.approx(10.0 + 0.02 * 23)
 
 
 def test_marks_go_with_the_word_before_them():
-    found = words(spelled(b" He said: go!) Then... so"), running(), TOKENIZER)
+    found = utterance_words(spelled(b" He said: go!) Then... so"), running(), TOKENIZER)
     assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
 
 
 def test_a_mark_without_a_word_before_it_stands_alone():
     """As where the word was told with an earlier event."""
-    assert [word.text for word in words(spelled(b". To"), running(), TOKENIZER)] == [".", " To"]
+    assert [word.text for word in utterance_words(spelled(b". To"), running(), TOKENIZER)] == [".", " To"]
 
 
 def test_words_of_a_language_without_spaces():
-    found = words(spelled("好。吗".encode()), running(language="zh"), TOKENIZER)
+    found = utterance_words(spelled("好。吗".encode()), running(language="zh"), TOKENIZER)
     assert [word.text for word in found] == ["好。", "吗"]
-    (whole,) = words(spelled("好吗".encode()), running(language="en"), TOKENIZER)
+    (whole,) = utterance_words(spelled("好吗".encode()), running(language="en"), TOKENIZER)
     assert whole.text == "好吗"
 
 
 def test_a_language_that_is_not_known_yet_is_written_with_spaces():
-    assert [its.text for its in words(spelled(b" To be"), running(language=None), TOKENIZER)] == [" To", " be"]
+    assert [its.text for its in utterance_words(spelled(b" To be"), running(language=None), TOKENIZER)] == [
+        " To",
+        " be",
+    ]
 
 
 def told(
-    data: bytes, *, with_words: bool = False, its: Running | None = None
+    data: bytes, *, with_words: bool = False, its: ActiveUtterance | None = None
 ) -> list[tuple[str, float, float]]:
-    found = segments(spelled(data), its or running(), TOKENIZER, with_words=with_words)
+    found = utterance_segments(spelled(data), its or running(), TOKENIZER, with_words=with_words)
     return [(one.text, round(one.start_s, 3), round(one.end_s, 3)) for one in found]
 
 
@@ -186,7 +200,7 @@ def test_where_a_sentence_ends(text: str, expected: list[str]):
 
 def test_what_a_segment_knows():
     spoken = spelled(b" To be. Or")
-    first, second = segments(spoken, running(), TOKENIZER, with_words=True)
+    first, second = utterance_segments(spoken, running(), TOKENIZER, with_words=True)
     assert first.tokens + second.tokens == (*b" To be. Or",)
     assert first.avg_logprob == pytest.approx(np.mean([its.logprob for its in spoken[:7]]))
     assert second.avg_logprob == pytest.approx(np.mean([its.logprob for its in spoken[7:]]))
@@ -194,12 +208,12 @@ def test_what_a_segment_knows():
     assert (first.temperature, first.no_speech_prob, first.seek_s, first.language) == (0.0, 0.25, 10.0, "en")
     assert [word.text for word in first.words] == [" To", " be."]
     assert (first.words[0].start_s, first.words[-1].end_s) == (first.start_s, first.end_s)
-    assert segments(spoken, running(), TOKENIZER, with_words=False)[0].words == ()
+    assert utterance_segments(spoken, running(), TOKENIZER, with_words=False)[0].words == ()
 
 
 @given(text=st.text("ab .?€,\"'", max_size=25))
 def test_segments_are_the_text_and_nothing_else(text: str):
-    found = segments(spelled(text.encode()), running(), TOKENIZER, with_words=True)
+    found = utterance_segments(spelled(text.encode()), running(), TOKENIZER, with_words=True)
     assert "".join(its.text for its in found) == text
     assert "".join(word.text for its in found for word in its.words) == text
     assert all(one.end_s <= other.start_s for one, other in pairwise(found))
@@ -208,7 +222,7 @@ def test_segments_are_the_text_and_nothing_else(text: str):
 
 @given(data=st.binary(max_size=20))
 def test_bytes_that_are_no_text_lose_no_token(data: bytes):
-    found = segments(spelled(data), running(), TOKENIZER, with_words=True)
+    found = utterance_segments(spelled(data), running(), TOKENIZER, with_words=True)
     assert tuple(token for its in found for token in its.tokens) == tuple(data)
 
 
@@ -216,9 +230,10 @@ def test_tokens_of_more_than_a_byte():
     english = Tokenizer.builtin(51864)
     text = " Ask not what your country can do for you."
     spoken = [
-        Spoken(token=token, logprob=0.0, start=i, end=i + 1) for i, token in enumerate(english.encode(text))
+        TimedToken(token=token, logprob=0.0, start_position=i, end_position=i + 1)
+        for i, token in enumerate(english.encode(text))
     ]
-    found = words(spoken, running(), english)
+    found = utterance_words(spoken, running(), english)
     assert "".join(word.text for word in found) == text
     assert [word.text for word in found][-1] == " you."
 
@@ -232,27 +247,31 @@ def hypothesis(
     logprob: float = -0.1,
     no_speech_prob: float | None = 0.05,
     scattered: bool = False,
-) -> Grown:
+) -> PartialHypothesis:
     n = len(text)
     attention = np.zeros((2, n + 1, 300), np.float32)
     if scattered:
         attention += 1 / 300
     else:
         attention[:, np.arange(n + 1), 5 * np.arange(n + 1)] = 1
-    return Grown(
+    return PartialHypothesis(
         tokens=tuple(text.encode()),
         logprobs=(logprob,) * n,
-        places=5 * np.arange(n + 1),
+        attended_positions=5 * np.arange(n + 1),
         attention=attention,
-        ended=True,
+        reached_eot=True,
         no_speech_prob=no_speech_prob,
     )
 
 
 def doubtful(
-    grown: Grown, speech: Sequence[float], *, its: Running | None = None, threshold: float = 0.5
+    grown: PartialHypothesis,
+    speech: Sequence[float],
+    *,
+    its: ActiveUtterance | None = None,
+    threshold: float = 0.5,
 ) -> bool:
-    return is_invented(its or running(), grown, np.array(speech, np.float32), threshold, TOKENIZER)
+    return is_hallucination(its or running(), grown, np.array(speech, np.float32), threshold, TOKENIZER)
 
 
 SPEECH, HALF, NOISE = [0.9] * 100, [0.45] * 100, [0.02] * 100
@@ -270,7 +289,7 @@ SPEECH, HALF, NOISE = [0.9] * 100, [0.45] * 100, [0.02] * 100
         (hypothesis(logprob=-1.2), SPEECH, False),
     ],
 )
-def test_text_that_probably_nobody_said(grown: Grown, speech: list[float], invented: bool):
+def test_text_that_probably_nobody_said(grown: PartialHypothesis, speech: list[float], invented: bool):
     assert doubtful(grown, speech) is invented
 
 

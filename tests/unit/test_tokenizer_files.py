@@ -10,11 +10,11 @@ import pytest
 
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
-from harken.text.alphabet import spell
+from harken.text.alphabet import bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
 TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]
-SPELLED = [spell(token) for token in TOKENS]
+SPELLED = [bytes_to_unicode(token) for token in TOKENS]
 SPECIALS = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>"]
 
 
@@ -43,7 +43,7 @@ class Source:
 @pytest.mark.parametrize("name", CONTENTS)
 def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(CONTENTS[name](), encoding="utf-8")
-    tokenizer = Tokenizer.open(Source(path=tmp_path / name), N_VOCAB)
+    tokenizer = Tokenizer.from_source(Source(path=tmp_path / name), N_VOCAB)
     assert tokenizer.eot == 259
     assert [tokenizer.decode_bytes([i]) for i in range(259)] == TOKENS
     assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
@@ -57,14 +57,14 @@ def test_windows_line_ends_are_no_part_of_the_tokens(tmp_path: Path) -> None:
 
 def test_tokens_of_a_ggml_file_may_hold_the_end_of_text() -> None:
     for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
-        tokenizer = Tokenizer.open(Source(tokens=tuple(tokens)), N_VOCAB)
+        tokenizer = Tokenizer.from_source(Source(tokens=tuple(tokens)), N_VOCAB)
         assert tokenizer.eot == 259
         assert tokenizer.encode("hello") == [257]
 
 
 def test_a_checkpoint_without_vocabulary_means_the_builtin_one() -> None:
-    assert Tokenizer.open(Source(), 51864).decode([15496]) == "Hello"
-    assert Tokenizer.open(Source(), 51866).multilingual
+    assert Tokenizer.from_source(Source(), 51864).decode([15496]) == "Hello"
+    assert Tokenizer.from_source(Source(), 51866).multilingual
 
 
 DAMAGED = {

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import TextStream, Tokenizer, TokenKind
-from harken.text.bpe import split_pieces
+from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
+from harken.text.bpe import pretokenize
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def multilingual() -> Tokenizer:
 
 def test_the_small_vocabulary_is_laid_out_like_the_real_ones() -> None:
     tokenizer = Tokenizer.bytes_only(n_languages=3)
-    names = [tokenizer.describe(token) for token in range(256, tokenizer.n_vocab)]
+    names = [tokenizer.describe_token(token) for token in range(256, tokenizer.n_vocab)]
     assert names[:13] == [
         *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|zh|>", "<|de|>", "<|translate|>"),
         *("<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
@@ -73,7 +73,7 @@ def test_only_large_v3_knows_cantonese() -> None:
 )
 def test_kind_and_name(multilingual: Tokenizer, token: int, kind: TokenKind, text: str) -> None:
     assert multilingual.kind(token) is kind
-    assert multilingual.describe(token) == text
+    assert multilingual.describe_token(token) == text
 
 
 def test_timestamps_are_the_nearest_numbers_to_their_hundredths(multilingual: Tokenizer) -> None:
@@ -155,11 +155,11 @@ def test_damaged_bytes_neither_lose_tokens_nor_cut_a_neighbour() -> None:
 
 def test_stream_holds_text_back_until_a_character_is_complete() -> None:
     tokenizer = Tokenizer.bytes_only()
-    stream = TextStream(tokenizer)
-    assert [stream.push(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
-    assert stream.push(0xE2) == ""
+    stream = IncrementalDetokenizer(tokenizer)
+    assert [stream.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
+    assert stream.feed(0xE2) == ""
     assert stream.flush() == "�"
-    assert stream.push(0x62) == "b"
+    assert stream.feed(0x62) == "b"
 
 
 @pytest.mark.parametrize("n_vocab", [1765, 1866, 51864])
@@ -181,7 +181,7 @@ def test_a_vocabulary_of_another_size_is_refused(n_vocab: int) -> None:
     ],
 )
 def test_pieces_that_merges_never_cross(pieces: list[str]) -> None:
-    assert split_pieces("".join(pieces)) == pieces
+    assert pretokenize("".join(pieces)) == pieces
 
 
 def test_a_long_run_without_spaces_is_encoded_whole(multilingual: Tokenizer) -> None:

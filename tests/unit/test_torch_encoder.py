@@ -12,7 +12,7 @@ from models import DIMS, make_mel, make_weights
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.encoder import TorchEncoder  # noqa: E402
+from harken.backends.torch.encoder import TorchEncoderState  # noqa: E402
 from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]
@@ -23,32 +23,34 @@ def make_backend(**options: object) -> TorchBackend:
     return TorchBackend(DIMS, make_weights(), device="cpu", threads=1, **options)
 
 
-def hops(backend: TorchBackend, encoder: TorchEncoder, window: int, hop: int) -> Iterator[int]:
+def hops(backend: TorchBackend, encoder: TorchEncoderState, window: int, hop: int) -> Iterator[int]:
     """Hear all of `SOUND`, as far as whole windows go, and give the number of positions after each."""
-    while 2 * encoder.kept + window < SOUND.shape[1]:
-        first = 2 * encoder.kept
-        backend.hear([encoder], SOUND[None, :, first : first + window + 1], hop)
+    while 2 * encoder.final_positions + window < SOUND.shape[1]:
+        first = 2 * encoder.final_positions
+        backend.encode_chunk([encoder], SOUND[None, :, first : first + window + 1], hop)
         yield encoder.positions
 
 
 def test_history_never_grows_beyond_what_was_asked_for() -> None:
     encoder = (backend := make_backend()).open_encoder(12)
-    sizes = [encoder._past.shape[1] for _ in hops(backend, encoder, 12, 4)]
+    sizes = [encoder._past_kv.shape[1] for _ in hops(backend, encoder, 12, 4)]
     assert sizes == [2, 4, 6, 6, 6, 6, 6, 6, 6]
 
 
 def test_without_history_nothing_is_kept() -> None:
     encoder = (backend := make_backend()).open_encoder(0)
-    assert {encoder._past.shape[1] for _ in hops(backend, encoder, 12, 4)} == {0}
+    assert {encoder._past_kv.shape[1] for _ in hops(backend, encoder, 12, 4)} == {0}
 
 
 def test_the_decoder_is_prepared_for_a_window_not_for_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = make_backend()
-    listened, listen = [], backend._model.listen
-    monkeypatch.setattr(backend._model, "listen", lambda x: (listened.append(tuple(x.shape[:2])), listen(x))[1])
+    listened, run_encoder = [], backend._model.project_cross_kv
+    monkeypatch.setattr(
+        backend._model, "project_cross_kv", lambda x: (listened.append(tuple(x.shape[:2])), run_encoder(x))[1]
+    )
     encoder = backend.open_encoder(12)
     for _ in hops(backend, encoder, 12, 4):
-        backend.gather([encoder])
+        backend.stream_features([encoder])
     assert listened == [(1, 6)] * 9
 
 
@@ -57,36 +59,38 @@ def test_windows_are_only_masked_where_they_differ() -> None:
     assert backend.encode(make_mel()).lengths is None
     one, other = backend.open_encoder(12), backend.open_encoder(12)
     for encoder in (one, other, other):
-        backend.hear([encoder], SOUND[None, :, 2 * encoder.kept :][:, :, :13], 8)
-    assert backend.gather([one]).lengths is None
-    assert backend.gather([other, other]).lengths is None
-    assert backend.gather([one, other]).lengths == (6, 10)
-    assert backend.gather([one, other]).span == 10
+        backend.encode_chunk([encoder], SOUND[None, :, 2 * encoder.final_positions :][:, :, :13], 8)
+    assert backend.stream_features([one]).lengths is None
+    assert backend.stream_features([other, other]).lengths is None
+    assert backend.stream_features([one, other]).lengths == (6, 10)
+    assert backend.stream_features([one, other]).positions == 10
 
 
 def test_pasts_are_only_masked_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = make_backend()
-    masks, hear = [], backend._model.hear
-    monkeypatch.setattr(backend._model, "hear", lambda *given: (masks.append(given[3]), hear(*given))[1])
+    masks, run_live = [], backend._model.encode_chunk
+    monkeypatch.setattr(
+        backend._model, "encode_chunk", lambda *given: (masks.append(given[3]), run_live(*given))[1]
+    )
     streams = [backend.open_encoder(8) for _ in range(2)]
     window = np.repeat(SOUND[None, :, :13], 2, axis=0)
-    backend.hear(streams, window, 4)
-    backend.hear(streams[:1], window[:1], 4)
-    backend.hear(streams, window, 4)
-    backend.hear(streams, window, 4)
+    backend.encode_chunk(streams, window, 4)
+    backend.encode_chunk(streams[:1], window[:1], 4)
+    backend.encode_chunk(streams, window, 4)
+    backend.encode_chunk(streams, window, 4)
     assert [mask is None for mask in masks] == [True, True, False, True]
     assert np.isinf(masks[2].numpy()[:, 0, 0, :]).sum(axis=1).tolist() == [0, 2]
 
 
 def test_steps_recorded_for_one_update_serve_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.backends.torch.backend.SPAN_STEP", 10)
-    taped, plain = make_backend(recorder=Tape), make_backend()
+    monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
+    taped, plain = make_backend(graph_capture=Tape), make_backend()
     ours, theirs = taped.open_encoder(12), plain.open_encoder(12)
     made, positions = [], []
     for count, _ in zip(hops(taped, ours, 12, 4), hops(plain, theirs, 12, 4), strict=True):
         before = Tape.made
         sessions = [
-            backend.open(backend.gather([encoder]), [0], DIMS.n_text_ctx, attention=True)
+            backend.open_session(backend.stream_features([encoder]), [0], DIMS.n_text_ctx, attention=True)
             for backend, encoder in ((taped, ours), (plain, theirs))
         ]
         for session in sessions:
@@ -105,12 +109,12 @@ def test_steps_recorded_for_one_update_serve_the_next(monkeypatch: pytest.Monkey
 
 def test_what_was_gathered_does_not_change_when_more_is_heard() -> None:
     encoder = (backend := make_backend()).open_encoder(12)
-    backend.hear([encoder], SOUND[None, :, :13], 4)
-    features = backend.gather([encoder])
-    before = features.cross.clone()
+    backend.encode_chunk([encoder], SOUND[None, :, :13], 4)
+    features = backend.stream_features([encoder])
+    before = features.cross_kv.clone()
     for _ in hops(backend, encoder, 12, 4):
         pass
-    torch.testing.assert_close(features.cross, before, rtol=0, atol=0)
+    torch.testing.assert_close(features.cross_kv, before, rtol=0, atol=0)
 
 
 def test_streams_are_of_the_backend_that_hears_them() -> None:
@@ -118,4 +122,4 @@ def test_streams_are_of_the_backend_that_hears_them() -> None:
 
     stranger = NumpyBackend(DIMS, make_weights()).open_encoder(12)
     with pytest.raises(AssertionError, match="this backend's own open_encoder"):
-        make_backend().gather([stranger])
+        make_backend().stream_features([stranger])

@@ -15,7 +15,7 @@ from harken.contract import Logits
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
-from harken.backends.torch.logits import TorchLogits, Vocabulary  # noqa: E402
+from harken.backends.torch.logits import LogitVocabulary, TorchLogits  # noqa: E402
 
 INF = np.inf
 
@@ -31,12 +31,12 @@ def tables(draw: st.DrawFn, most_rows: int = 3) -> np.ndarray:
 
 
 def on_device(table: np.ndarray) -> TorchLogits:
-    return TorchLogits(torch.tensor(table), Vocabulary(np.arange(table.shape[1]), torch.device("cpu")))
+    return TorchLogits(torch.tensor(table), LogitVocabulary(np.arange(table.shape[1]), torch.device("cpu")))
 
 
 def part_on_device(table: np.ndarray, tokens: np.ndarray) -> TorchLogits:
     """Logits that cover some tokens only."""
-    return TorchLogits(torch.tensor(table[:, tokens]), Vocabulary(tokens, torch.device("cpu")))
+    return TorchLogits(torch.tensor(table[:, tokens]), LogitVocabulary(tokens, torch.device("cpu")))
 
 
 def check_change(table: np.ndarray, change: Callable[[Logits], None]) -> None:
@@ -74,19 +74,19 @@ def test_probability(table: np.ndarray) -> None:
 def test_ban(table: np.ndarray, data: st.DataObject) -> None:
     edge = st.integers(0, table.shape[1]) | st.just(1 << 31)
     spans = [data.draw(st.lists(st.tuples(edge, edge), max_size=3)) for _ in table]
-    check_change(table, lambda logits: logits.ban(spans))
+    check_change(table, lambda logits: logits.suppress_ranges(spans))
 
 
 def test_ban_wants_ranges_for_every_position() -> None:
     with pytest.raises(ValueError, match="1 lists of ranges for 2 positions"):
-        on_device(np.zeros((2, 3), np.float32)).ban([[]])
+        on_device(np.zeros((2, 3), np.float32)).suppress_ranges([[]])
 
 
 @pytest.mark.parametrize("tokens", [[], [0], [1, 3]])
 def test_suppress(tokens: list[int]) -> None:
     frozen = np.array(tokens, np.int64)
     frozen.flags.writeable = False
-    check_change(np.zeros((2, 4), np.float32), lambda logits: logits.suppress(frozen))
+    check_change(np.zeros((2, 4), np.float32), lambda logits: logits.suppress_tokens(frozen))
 
 
 @pytest.mark.parametrize("bonuses", [[{}, {}], [{1: 2.0}, {}], [{0: -INF, 3: 0.5}, {0: 1.0, 2: -4.0}]])
@@ -138,8 +138,8 @@ def test_sample_never_draws_what_is_banned(temperature: float, uniform: float) -
 
 def test_take_copies_in_order() -> None:
     logits = on_device(np.arange(12, dtype=np.float32).reshape(4, 3))
-    taken = logits.take([2, 0, 2])
-    taken.suppress(np.array([0]))
+    taken = logits.select_positions([2, 0, 2])
+    taken.suppress_tokens(np.array([0]))
     assert len(taken) == 3
     np.testing.assert_array_equal(taken.values[:, 1:], [[7, 8], [1, 2], [7, 8]])
     np.testing.assert_array_equal(logits.values[:, 0], [0, 3, 6, 9])
@@ -147,11 +147,11 @@ def test_take_copies_in_order() -> None:
 
 def test_no_positions() -> None:
     logits = on_device(np.empty((0, 9), np.float32))
-    logits.ban([])
+    logits.suppress_ranges([])
     logits.bias([])
-    logits.suppress(np.array([1]))
+    logits.suppress_tokens(np.array([1]))
     logits.prefer_timestamps(5)
-    assert len(logits.take([])) == 0
+    assert len(logits.select_positions([])) == 0
     assert logits.top(2)[0].shape == (0, 2)
     assert logits.probability(3).shape == (0,)
 
@@ -168,8 +168,8 @@ def parts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 CHANGES: dict[str, Callable[[Logits], None]] = {
-    "ban": lambda logits: logits.ban([[(0, 1), (3, 40)]] * len(logits)),
-    "suppress": lambda logits: logits.suppress(np.array([0, 1, 4])),
+    "ban": lambda logits: logits.suppress_ranges([[(0, 1), (3, 40)]] * len(logits)),
+    "suppress": lambda logits: logits.suppress_tokens(np.array([0, 1, 4])),
     "bias": lambda logits: logits.bias([{0: 2.0, 5: 7.0, 298: -1.0}] * len(logits)),
     "bias of nothing it covers": lambda logits: logits.bias([{}] * len(logits)),
     "prefer_timestamps": lambda logits: logits.prefer_timestamps(200),
@@ -183,7 +183,7 @@ def test_a_part_of_the_vocabulary_is_all_of_it_with_the_rest_suppressed(
 ) -> None:
     table, tokens = parts
     part, whole = part_on_device(table, tokens), on_device(table)
-    whole.suppress(np.setdiff1d(np.arange(300), tokens))
+    whole.suppress_tokens(np.setdiff1d(np.arange(300), tokens))
     CHANGES[change](part)
     CHANGES[change](whole)
     np.testing.assert_array_equal(part.values, whole.values[:, tokens])
@@ -203,4 +203,4 @@ def test_a_token_that_is_not_covered_has_no_probability() -> None:
     table = np.zeros((2, 6), np.float32)
     part = part_on_device(table, np.array([1, 4]))
     assert [part.probability(token).tolist() for token in (0, 1, 2, 5)] == [[0, 0], [0.5, 0.5], [0, 0], [0, 0]]
-    np.testing.assert_array_equal(part.take([1]).top(2)[0], [[1, 4]])
+    np.testing.assert_array_equal(part.select_positions([1]).top(2)[0], [[1, 4]])

@@ -13,7 +13,7 @@ from models import DIMS, make_mel, make_weights
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.graphs import MOST_RECORDINGS, STEPS, Replays  # noqa: E402
+from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
 from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 from tape import Tape  # noqa: E402
@@ -39,13 +39,13 @@ def log_probabilities(logits: TorchLogits) -> np.ndarray:
 def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions: int = 24) -> None:
     """Open a session, read the given tokens in every row, and forget it."""
     features = backend.encode(make_mel()[:, :, : 2 * positions])
-    session = backend.open(features, rows, DIMS.n_text_ctx)
+    session = backend.open_session(features, rows, DIMS.n_text_ctx)
     for new in tokens:
         session.extend([new] * len(rows))
 
 
 def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
-    backend = make_backend(recorder=Tape)
+    backend = make_backend(graph_capture=Tape)
     assert recordings(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
     assert recordings(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
     assert recordings(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
@@ -54,17 +54,17 @@ def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
 
 
 def test_a_shorter_window_is_another_step() -> None:
-    backend = make_backend(recorder=Tape)
+    backend = make_backend(graph_capture=Tape)
     assert recordings(lambda: decode(backend, [0], [4])) == 1
     assert recordings(lambda: decode(backend, [0], [4], positions=10)) == 1
     assert recordings(lambda: decode(backend, [0], [4])) == 0
 
 
 def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.backends.torch.arena.FIRST_KEYS", 8)
+    monkeypatch.setattr("harken.backends.torch.arena.MIN_PAST_POSITIONS", 8)
     recorded, plain = (
-        backend.open(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
-        for backend in (make_backend(recorder=Tape), make_backend())
+        backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
+        for backend in (make_backend(graph_capture=Tape), make_backend())
     )
 
     def follow() -> None:
@@ -77,8 +77,8 @@ def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_prompts_are_not_recorded() -> None:
-    backend = make_backend(recorder=Tape)
-    assert recordings(lambda: decode(backend, [0], [7] * (STEPS[-1] + 1))) == 0
+    backend = make_backend(graph_capture=Tape)
+    assert recordings(lambda: decode(backend, [0], [7] * (CAPTURED_STEP_TOKENS[-1] + 1))) == 0
 
 
 def test_nothing_is_recorded_on_the_cpu() -> None:
@@ -86,19 +86,19 @@ def test_nothing_is_recorded_on_the_cpu() -> None:
 
 
 def test_what_lies_in_memory_from_an_earlier_session_is_not_seen() -> None:
-    backend = make_backend(recorder=Tape)
-    session = backend.open(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
+    backend = make_backend(graph_capture=Tape)
+    session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     expected = log_probabilities(session.extend([PROMPT]))
-    session._arena.memory.tracks.fill_(torch.nan)
+    session._cache.kv_cache.kv.fill_(torch.nan)
     del session
     gc.collect()
-    again = backend.open(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
+    again = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     np.testing.assert_allclose(log_probabilities(again.extend([PROMPT])), expected, atol=1e-4)
 
 
 def test_logits_outlive_the_step_that_follows() -> None:
-    backend = make_backend(recorder=Tape)
-    session = backend.open(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
+    backend = make_backend(graph_capture=Tape)
+    session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
     logits = session.extend([[4]])
     before = logits.values.clone()
@@ -107,37 +107,39 @@ def test_logits_outlive_the_step_that_follows() -> None:
 
 
 def test_memory_stays_where_it_is_while_a_session_steps_and_rewinds() -> None:
-    session = (backend := make_backend()).open(backend.encode(make_mel()), [0, 1], DIMS.n_text_ctx)
-    address = session._arena.memory.tracks.data_ptr()
+    session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 1], DIMS.n_text_ctx)
+    address = session._cache.kv_cache.kv.data_ptr()
     session.extend([PROMPT] * 2)
     for token in range(20):
         session.extend([[token]] * 2)
     session.rewind([2, 5])
-    session.select([1, 0])
+    session.reorder([1, 0])
     session.extend([[9]] * 2)
-    assert session._arena.memory.tracks.data_ptr() == address
+    assert session._cache.kv_cache.kv.data_ptr() == address
 
 
 @pytest.mark.parametrize(
     ("parents", "copies"), [([0, 1, 2], 0), ([2, 0, 1], 0), ([2, 2, 0], 1), ([1, 1, 1], 2)]
 )
 def test_select_copies_only_what_two_rows_go_on_from(parents: list[int], copies: int) -> None:
-    session = (backend := make_backend()).open(backend.encode(make_mel()), [0, 0, 0], DIMS.n_text_ctx)
+    session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 0, 0], DIMS.n_text_ctx)
     session.extend([PROMPT] * 3)
-    seats = [row.seat for row in session._rows]
-    session.select(parents)
-    after = [row.seat for row in session._rows]
+    seats = [row.cache_row for row in session._rows]
+    session.reorder(parents)
+    after = [row.cache_row for row in session._rows]
     assert len(set(after)) == 3
     assert sum(seat != seats[parent] for seat, parent in zip(after, parents, strict=True)) == copies
 
 
 def test_memory_follows_the_number_of_rows() -> None:
-    session = (backend := make_backend()).open(backend.encode(make_mel()), [0, 1, 2, 3], DIMS.n_text_ctx)
+    session = (backend := make_backend()).open_session(
+        backend.encode(make_mel()), [0, 1, 2, 3], DIMS.n_text_ctx
+    )
     session.extend([PROMPT] * 4)
     shapes = []
     for rows in ([0, 1, 3], [0, 1], [1], [0] * 5, [0, 2], [1], []):
-        session.select(rows)
-        shapes.append((session._arena.shape.lanes, session._arena.shape.width))
+        session.reorder(rows)
+        shapes.append((session._cache.shape.windows, session._cache.shape.rows_per_window))
     assert shapes == [(4, 1), (2, 1), (1, 1), (1, 5), (1, 2), (1, 1), (1, 1)]
     assert len(session.extend([])) == 0
 
@@ -147,7 +149,7 @@ def test_few_arenas_wait_for_sessions() -> None:
     for rows in ([0], [0, 1], [0, 0], [0, 1, 2], [0] * 4):
         decode(backend, rows, [1])
     gc.collect()
-    assert [arena.seats for arena in backend._pool._idle] == [3, 4]
+    assert [arena.cache_rows for arena in backend._cache_pool._idle] == [3, 4]
 
 
 def test_recordings_that_are_used_least_go_first() -> None:
@@ -158,21 +160,21 @@ def test_recordings_that_are_used_least_go_first() -> None:
         output = torch.zeros(1)
         return lambda: output.copy_(step(given)), output
 
-    replays = Replays(record)
+    replays = CudaGraphCache(record)
 
     def ask(key: int) -> None:
         result = replays(key, lambda given: given + 0.5, torch.tensor([float(key)]))
         assert result.item() == key + 0.5
 
-    for key in range(MOST_RECORDINGS):
+    for key in range(MAX_CUDA_GRAPHS):
         ask(key)
     ask(0)
-    ask(MOST_RECORDINGS)
+    ask(MAX_CUDA_GRAPHS)
     ask(0)
-    assert len(made) == MOST_RECORDINGS + 1
+    assert len(made) == MAX_CUDA_GRAPHS + 1
     ask(1)
     assert made[-1] == 1
-    assert len(made) == MOST_RECORDINGS + 2
+    assert len(made) == MAX_CUDA_GRAPHS + 2
 
 
 def test_a_tape_refuses_what_a_graph_cannot_record() -> None:
@@ -204,4 +206,4 @@ def test_weights_of_half_precision_are_taken() -> None:
     for value in weights.values():
         value.flags.writeable = False
     backend = TorchBackend(DIMS, weights, device="cpu", precision="fp16")
-    assert backend.encode(make_mel(1)).cross.dtype == torch.float16
+    assert backend.encode(make_mel(1)).cross_kv.dtype == torch.float16

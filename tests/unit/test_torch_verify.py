@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harken.backends.torch import TorchBackend, linear  # noqa: E402
-from harken.backends.torch.graphs import STEPS  # noqa: E402
+from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS  # noqa: E402
 from tape import WAITS, Tape  # noqa: E402
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
@@ -26,7 +26,7 @@ def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
     """Let a row of each window read 1 to 9 tokens a round and forget some of them, as the oracle does."""
     rng, mel = np.random.default_rng(seed), make_mel()
     oracle = NumpyBackend(DIMS, make_weights())
-    sessions = [its.open(its.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for its in (oracle, backend)]
+    sessions = [its.open_session(its.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for its in (oracle, backend)]
     for session in sessions:
         session.extend([PROMPT] * AUDIOS)
     for _ in range(rounds):
@@ -47,10 +47,10 @@ def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ragged_drafts_with_recorded_steps(seed: int) -> None:
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, recorder=Tape)
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
     before = Tape.made
     verify(backend, seed)
-    assert Tape.made - before <= 1 + len([step for step in STEPS if step <= MOST_DRAFTED + 1])
+    assert Tape.made - before <= 1 + len([step for step in CAPTURED_STEP_TOKENS if step <= MOST_DRAFTED + 1])
     recorded = Tape.made
     for its in range(3, 6):
         verify(backend, its)
@@ -58,14 +58,14 @@ def test_ragged_drafts_with_recorded_steps(seed: int) -> None:
 
 
 def test_any_length_of_draft_is_one_of_few_recordings() -> None:
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, recorder=Tape)
-    session = backend.open(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
+    session = backend.open_session(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
     before = Tape.made
     for width in [*range(1, 18), *range(17, 0, -1)]:
-        assert len(session.extend([[65] * width], tail=width)) == width
+        assert len(session.extend([[65] * width], last_n=width)) == width
         session.rewind([len(PROMPT)])
-    assert Tape.made - before <= len(STEPS) == 6
+    assert Tape.made - before <= len(CAPTURED_STEP_TOKENS) == 6
 
 
 class _Waits(TorchDispatchMode):
@@ -82,15 +82,15 @@ class _Waits(TorchDispatchMode):
 
 def test_nothing_is_waited_for_until_tokens_are_chosen() -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1)
-    session = backend.open(backend.encode(make_mel()), range(AUDIOS), DIMS.n_text_ctx)
+    session = backend.open_session(backend.encode(make_mel()), range(AUDIOS), DIMS.n_text_ctx)
     with _Waits() as waits:
         session.extend([PROMPT] * AUDIOS)
-        logits = session.extend([[65, 66]] * AUDIOS, tail=2)
-        logits.suppress(np.array([3, 4]))
-        logits.ban([[(5, 9)], []] * AUDIOS)
+        logits = session.extend([[65, 66]] * AUDIOS, last_n=2)
+        logits.suppress_tokens(np.array([3, 4]))
+        logits.suppress_ranges([[(5, 9)], []] * AUDIOS)
         logits.bias([{70: 1.0}, {}] * AUDIOS)
         logits.prefer_timestamps(TOKENIZER.timestamp_begin)
-        logits.take([1, 0]).top(1)
+        logits.select_positions([1, 0]).top(1)
         session.rewind([len(PROMPT)] * AUDIOS)
     assert waits.seen == []
 
@@ -104,6 +104,6 @@ def test_packed_matrices_multiply_like_others(dtype: torch.dtype, rows: int) -> 
     )
     weight /= 96**0.5
     expected = x.double() @ weight.double().T + bias.double()
-    actual = linear.linear(x, linear.pack(weight), bias)
+    actual = linear.linear(x, linear.prepack(weight), bias)
     assert actual.dtype == dtype
     np.testing.assert_allclose(actual.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)

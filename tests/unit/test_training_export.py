@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from harken.backends.onnx import OnnxBackend  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.training.export import BESIDE, export  # noqa: E402
-from harken.training.network import listen, read  # noqa: E402
-from harken.training.student import EMBEDDING, copied, student_dims  # noqa: E402
+from harken.training.export import COPIED_FILES, export  # noqa: E402
+from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.student import TOKEN_EMBEDDING, copy_decoder_layers, student_dims  # noqa: E402
 from lessons import write_model  # noqa: E402
 from models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402
 
@@ -23,10 +23,10 @@ TOKENS = [1, 5, 9, 200, 4]
 
 def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Tensor]:
     folder.mkdir()
-    weights = copied(make_weights(), (1,))
+    weights = copy_decoder_layers(make_weights(), (1,))
     arrays = {name: values.half().numpy() for name, values in weights.items()}
-    entry = {"encoder_sha256": digest, "frequent": [1, 3, 300]}
-    export(folder, student_dims(DIMS, 1), arrays, TOKENIZER, entry=entry)
+    entry = {"encoder_sha256": digest, "draft_vocabulary": [1, 3, 300]}
+    export(folder, student_dims(DIMS, 1), arrays, TOKENIZER, harken_config=entry)
     return {name: torch.tensor(values).float() for name, values in arrays.items()}
 
 
@@ -36,8 +36,8 @@ def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) 
     checkpoint = open_checkpoint(tmp_path / "assistant", assistant=True)
     assert checkpoint.dims == student_dims(DIMS, 1)
     assert checkpoint.encoder_sha256 == encoder_digest(model)
-    assert checkpoint.frequent is not None
-    assert checkpoint.frequent.tolist() == [1, 3, 300]
+    assert checkpoint.draft_vocabulary is not None
+    assert checkpoint.draft_vocabulary.tolist() == [1, 3, 300]
 
     def engine(its) -> OnnxBackend:
         return OnnxBackend(
@@ -46,13 +46,13 @@ def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) 
 
     mel = make_mel(1)
     main, assistant = engine(model), engine(checkpoint)
-    session = assistant.open(assistant.adopt(main.encode(mel)), [0], len(TOKENS))
+    session = assistant.open_session(assistant.reuse_encoder_output(main.encode(mel)), [0], len(TOKENS))
     ids, logprobs = session.extend([TOKENS], len(TOKENS)).top(5)
     encoder = {name: torch.tensor(model.weights[name]).float() for name in model.weights}
     with torch.inference_mode():
-        heard = listen(encoder, DIMS, torch.tensor(mel[0]))
-        states = read(weights, checkpoint.dims, torch.tensor([TOKENS]), heard)[0]
-        wanted = torch.log_softmax(states @ weights[EMBEDDING].T, -1).numpy()
+        heard = run_encoder(encoder, DIMS, torch.tensor(mel[0]))
+        states = run_decoder(weights, checkpoint.dims, torch.tensor([TOKENS]), heard)[0]
+        wanted = torch.log_softmax(states @ weights[TOKEN_EMBEDDING].T, -1).numpy()
     np.testing.assert_allclose(logprobs, np.take_along_axis(wanted, ids, 1), atol=2e-4)
     assert (ids[:, 0] == wanted.argmax(1)).all()
 
@@ -70,7 +70,8 @@ def test_transformers_loads_an_assistant(tmp_path: Path) -> None:
     with torch.inference_mode():
         got = model.float().eval()(input_ids=torch.tensor([TOKENS]), encoder_outputs=(heard,)).logits[0]
         wanted = (
-            read(weights, student_dims(DIMS, 1), torch.tensor([TOKENS]), heard[0])[0] @ weights[EMBEDDING].T
+            run_decoder(weights, student_dims(DIMS, 1), torch.tensor([TOKENS]), heard[0])[0]
+            @ weights[TOKEN_EMBEDDING].T
         )
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
@@ -86,8 +87,8 @@ def test_a_whole_model_keeps_every_weight(tmp_path: Path) -> None:
 def test_files_of_the_tokenizer_go_with_it(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
     (tmp_path / "copy").mkdir()
-    export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, beside=tmp_path / "model")
-    assert {"vocab.json"} == {path.name for path in (tmp_path / "copy").iterdir()} & {*BESIDE}
+    export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, source_folder=tmp_path / "model")
+    assert {"vocab.json"} == {path.name for path in (tmp_path / "copy").iterdir()} & {*COPIED_FILES}
     config = json.loads((tmp_path / "copy" / "config.json").read_text())
     assert config["eos_token_id"] == TOKENIZER.eot
     assert "harken" not in config

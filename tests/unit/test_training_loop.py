@@ -16,29 +16,38 @@ torch = pytest.importorskip("torch")
 from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import OptionError, OutputError  # noqa: E402
 from harken.training import graft  # noqa: E402
-from harken.training.acceptance import Acceptance, count, forwards  # noqa: E402
-from harken.training.journal import Journal, snapshot  # noqa: E402
-from harken.training.library import Library  # noqa: E402
-from harken.training.loop import Watch, rate_at, steps_of, train  # noqa: E402
-from harken.training.network import listen, read  # noqa: E402
-from harken.training.objective import Batch, Distillation, FineTuning, masked  # noqa: E402
+from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
+from harken.training.journal import RunDirectory, snapshot  # noqa: E402
+from harken.training.library import ExampleStore  # noqa: E402
+from harken.training.loop import LoopCallbacks, count_steps, learning_rate_at, train  # noqa: E402
+from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402
 from harken.training.options import DistillOptions  # noqa: E402
-from harken.training.student import EMBEDDING, copied, learning, looked_at, spaced, student_dims  # noqa: E402
+from harken.training.student import (  # noqa: E402
+    TOKEN_EMBEDDING,
+    copy_decoder_layers,
+    evenly_spaced_layers,
+    scored_token_ids,
+    student_dims,
+    trainable_weights,
+)
 from harken.types import Dims  # noqa: E402
 from lessons import make_example, make_examples  # noqa: E402
 from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
 
-OPTIONS = DistillOptions(epochs=6, batch=3, rate=5e-3, measure=4, dropout=0.1, masked=0.2)
+OPTIONS = DistillOptions(
+    epochs=6, batch_size=3, learning_rate=5e-3, eval_steps=4, dropout=0.1, mask_time_fraction=0.2
+)
 
 
 def distillation(options: DistillOptions = OPTIONS, looks_at: int = DIMS.n_vocab) -> Distillation:
-    weights = copied(make_weights(), (1,))
+    weights = copy_decoder_layers(make_weights(), (1,))
     return Distillation(
         dims=student_dims(DIMS, 1),
         weights=weights,
-        learning=learning(weights),
-        frequent=np.arange(looks_at),
-        embedding=weights[EMBEDDING],
+        trainable=trainable_weights(weights),
+        scored_ids=np.arange(looks_at),
+        teacher_embedding=weights[TOKEN_EMBEDDING],
         dtype=torch.float32,
         options=options,
     )
@@ -57,9 +66,9 @@ class Training:
     """A small training in a folder; may be stopped behind any step."""
 
     def __init__(self, folder: Path, options: DistillOptions = OPTIONS) -> None:
-        self.journal, self.options = Journal(folder / "training"), options
-        self.library = Library(self.journal.pieces)
-        self.journal.begin({"task": "test"})
+        self.journal, self.options = RunDirectory(folder / "training"), options
+        self.library = ExampleStore(self.journal.examples_folder)
+        self.journal.create_or_resume({"task": "test"})
         self.pieces = make_examples(self.library, 7)
         self.held_out = make_examples(self.library, 2, held_out=True)
         self.best: list[int] = []
@@ -70,24 +79,26 @@ class Training:
         def step(number: int, of: int, loss: float) -> None:
             done[0] = number
 
-        watch = Watch(
-            step=step, best=lambda point: self.best.append(point.step), stopping=lambda: done[0] == stop_after
+        watch = LoopCallbacks(
+            on_step=step,
+            on_best=lambda point: self.best.append(point.step),
+            should_stop=lambda: done[0] == stop_after,
         )
         ended = train(objective, self.pieces, self.held_out, self.library, self.journal, self.options, 5, watch)
-        return ended, snapshot(objective.learning)
+        return ended, snapshot(objective.trainable)
 
 
 def test_it_learns(tmp_path: Path) -> None:
     training = Training(tmp_path)
     ended, _ = training.run()
-    points = training.journal.curve()
+    points = training.journal.load_learning_curve()
     assert ended
     assert [point.step for point in points] == [0, 4, 8, 12, 16, 18]
     losses = [point.loss for point in points if point.loss is not None]
     assert losses[-1] < 0.5 * losses[0]
     assert points[-1].held_out.mean_loss < 0.3 * points[0].held_out.mean_loss
-    assert points[-1].held_out.rate > 0.9
-    merits = [point.held_out.merit for point in points]
+    assert points[-1].held_out.acceptance_rate > 0.9
+    merits = [point.held_out.ranking_key for point in points]
     assert training.best == [p.step for i, p in enumerate(points) if merits[i] == max(merits[: i + 1])]
 
 
@@ -101,7 +112,7 @@ def test_going_on_gives_bit_equal_weights(tmp_path: Path, stops: tuple[int, ...]
     ended, got = parts.run()
     assert ended
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
-    assert parts.journal.curve() == whole.journal.curve()
+    assert parts.journal.load_learning_curve() == whole.journal.load_learning_curve()
 
 
 def test_an_end_without_warning_loses_only_what_was_not_saved(tmp_path: Path) -> None:
@@ -125,36 +136,38 @@ def test_an_end_without_warning_loses_only_what_was_not_saved(tmp_path: Path) ->
             parts.journal,
             OPTIONS,
             5,
-            Watch(step=killed),
+            LoopCallbacks(on_step=killed),
         )
-    assert parts.journal.load()["step"] == 8
+    assert parts.journal.load_state()["step"] == 8
     _, got = parts.run()
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
-    assert parts.journal.curve() == whole.journal.curve()
+    assert parts.journal.load_learning_curve() == whole.journal.load_learning_curve()
 
 
 def test_a_finished_training_has_nothing_to_do(tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.run()
-    before = training.journal.curve()
+    before = training.journal.load_learning_curve()
     assert training.run()[0]
-    assert training.journal.curve() == before
+    assert training.journal.load_learning_curve() == before
 
 
 def test_the_embedding_does_not_change(tmp_path: Path) -> None:
-    weights = copied(make_weights(), (0,))
-    assert EMBEDDING not in learning(weights)
-    assert not weights[EMBEDDING].requires_grad
+    weights = copy_decoder_layers(make_weights(), (0,))
+    assert TOKEN_EMBEDDING not in trainable_weights(weights)
+    assert not weights[TOKEN_EMBEDDING].requires_grad
 
 
 def test_the_whole_network_reads_as_the_oracle_does(tmp_path: Path) -> None:
     weights = {name: torch.tensor(values) for name, values in make_weights().items()}
     mel, tokens = make_mel(1), [1, 5, 9, 200, 4]
     with torch.inference_mode():
-        heard = listen(weights, DIMS, torch.tensor(mel[0]))
-        logits = (read(weights, DIMS, torch.tensor([tokens]), heard)[0] @ weights[EMBEDDING].T).numpy()
+        heard = run_encoder(weights, DIMS, torch.tensor(mel[0]))
+        logits = (
+            run_decoder(weights, DIMS, torch.tensor([tokens]), heard)[0] @ weights[TOKEN_EMBEDDING].T
+        ).numpy()
     oracle = make_backend("numpy", tmp_path)
-    session = oracle.open(oracle.encode(mel), [0], len(tokens))
+    session = oracle.open_session(oracle.encode(mel), [0], len(tokens))
     ids, logprobs = session.extend([tokens], len(tokens)).top(3)
     got = torch.log_softmax(torch.tensor(logits), -1).numpy()
     np.testing.assert_allclose(np.take_along_axis(got, ids, 1), logprobs, atol=1e-4)
@@ -164,43 +177,43 @@ def test_padding_changes_nothing() -> None:
     weights = {name: torch.tensor(values) for name, values in make_weights().items()}
     heard = torch.randn(DIMS.n_audio_ctx, DIMS.n_audio_state)
     with torch.inference_mode():
-        alone = read(weights, DIMS, torch.tensor([[3, 4, 5]]), heard)
-        padded = read(weights, DIMS, torch.tensor([[3, 4, 5, 0, 0], [9, 8, 7, 6, 5]]), heard)
+        alone = run_decoder(weights, DIMS, torch.tensor([[3, 4, 5]]), heard)
+        padded = run_decoder(weights, DIMS, torch.tensor([[3, 4, 5, 0, 0], [9, 8, 7, 6, 5]]), heard)
     torch.testing.assert_close(padded[:1, :3], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_picks_what_is_to_be_foretold() -> None:
-    example = make_example(np.random.default_rng(0), rows=2)
-    batch = Batch.of(example.rows)
+    example = make_example(np.random.default_rng(0), sequences=2)
+    batch = SequenceBatch.from_sequences(example.sequences)
     assert batch.tokens.shape == (2, 7)
     assert batch.labels.tolist() == [7, 9, 7, 9, 3] * 2
-    before = batch.tokens.flatten()[batch.at].tolist()
+    before = batch.tokens.flatten()[batch.target_positions].tolist()
     assert before == [1, 7, 9, 7, 9] * 2
 
 
 def test_a_student_of_all_layers_is_its_teacher() -> None:
-    layers = spaced(2, DIMS.n_text_layer)
-    weights = copied(make_weights(), layers)
+    layers = evenly_spaced_layers(2, DIMS.n_text_layer)
+    weights = copy_decoder_layers(make_weights(), layers)
     rng = np.random.default_rng(3)
     example = make_example(rng)
-    heard = torch.tensor(example.heard).float()
-    row = example.rows[0]
+    heard = torch.tensor(example.audio_features).float()
+    row = example.sequences[0]
     with torch.inference_mode():
-        states = read(weights, DIMS, torch.tensor(row.tokens[None, :-1]), heard)[0, row.first - 1 :]
-    example = replace(example, rows=(replace(row, states=states.half().numpy()),))
+        states = run_decoder(weights, DIMS, torch.tensor(row.tokens[None, :-1]), heard)[0, row.text_start - 1 :]
+    example = replace(example, sequences=(replace(row, teacher_states=states.half().numpy()),))
     objective = Distillation(
         dims=student_dims(DIMS, 2),
         weights=weights,
-        learning=learning(weights),
-        frequent=np.arange(DIMS.n_vocab),
-        embedding=weights[EMBEDDING],
+        trainable=trainable_weights(weights),
+        scored_ids=np.arange(DIMS.n_vocab),
+        teacher_embedding=weights[TOKEN_EMBEDDING],
         dtype=torch.float32,
-        options=DistillOptions(dropout=0.0, masked=0.0),
+        options=DistillOptions(dropout=0.0, mask_time_fraction=0.0),
     )
     loss, positions = objective.loss(example)
-    cross_entropy = objective.measure(example).loss
+    cross_entropy = objective.evaluate(example).total_loss
     assert float(loss.detach()) == pytest.approx(cross_entropy, rel=1e-3)
-    assert positions == len(row.tokens) - row.first
+    assert positions == len(row.tokens) - row.text_start
 
 
 def test_fine_tuning_reaches_the_encoder_unless_it_is_frozen() -> None:
@@ -214,20 +227,20 @@ def test_fine_tuning_reaches_the_encoder_unless_it_is_frozen() -> None:
             if name.startswith("decoder.") or not frozen
         }
         objective = FineTuning(
-            dims=DIMS, weights=weights, learning=chosen, dtype=torch.float32, options=OPTIONS
+            dims=DIMS, weights=weights, trainable=chosen, dtype=torch.float32, options=OPTIONS
         )
-        loss, _ = objective.loss(example if frozen else replace(example, heard=mel))
+        loss, _ = objective.loss(example if frozen else replace(example, audio_features=mel))
         loss.backward()
         assert (weights["encoder.conv1.weight"].grad is None) is frozen
-        assert weights[EMBEDDING].grad is not None
+        assert weights[TOKEN_EMBEDDING].grad is not None
 
 
 def test_masks_hide_no_more_than_their_share() -> None:
     torch.manual_seed(0)
     heard = torch.ones(1500, 4)
-    hidden = [(masked(heard, 0.1) == 0).all(1).float().mean().item() for _ in range(50)]
+    hidden = [(mask_time(heard, 0.1) == 0).all(1).float().mean().item() for _ in range(50)]
     assert 0.05 < sum(hidden) / len(hidden) < 0.12
-    assert torch.equal(masked(heard, 0.0), heard)
+    assert torch.equal(mask_time(heard, 0.0), heard)
 
 
 @pytest.mark.parametrize(
@@ -235,13 +248,13 @@ def test_masks_hide_no_more_than_their_share() -> None:
     [(1, 12, (11,)), (2, 12, (0, 11)), (3, 12, (0, 6, 11)), (4, 12, (0, 4, 7, 11)), (4, 4, (0, 1, 2, 3))],
 )
 def test_layers_are_evenly_spaced(layers: int, of: int, chosen: tuple[int, ...]) -> None:
-    assert spaced(layers, of) == chosen
+    assert evenly_spaced_layers(layers, of) == chosen
 
 
 @pytest.mark.parametrize(("layers", "of"), [(0, 12), (5, 12), (3, 2)])
 def test_layers_that_are_not_there(layers: int, of: int) -> None:
     with pytest.raises(OptionError, match=f"layers={layers}: allowed is 1 to {min(4, of)}"):
-        spaced(layers, of)
+        evenly_spaced_layers(layers, of)
 
 
 NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
@@ -254,17 +267,17 @@ def test_a_graft_on_a_turned_encoder_reads_as_it_did() -> None:
     heard = [rng.standard_normal((24, 64)).astype(np.float32) for _ in range(9)]
     theirs = [its @ turn + offset for its in heard]
     pairs = ((a.astype(np.float16), b.astype(np.float16)) for a, b in zip(heard, theirs, strict=True))
-    map = graft.fit(pairs, 65, 32)
+    map = graft.fit_stitching_map(pairs, 65, 32)
     np.testing.assert_allclose(map, np.vstack([turn, offset]), atol=0.05)
-    dims = graft.grafted_dims(NARROW, DIMS)
+    dims = graft.stitched_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
-    exact = graft.grafted(weights, np.vstack([turn, offset]).astype(np.float64))
+    exact = graft.stitch_decoder(weights, np.vstack([turn, offset]).astype(np.float64))
     tokens = torch.tensor([[1, 5, 9, 200, 4]])
     with torch.inference_mode():
-        wanted = read(
+        wanted = run_decoder(
             {name: torch.tensor(weights[name]) for name in weights}, NARROW, tokens, torch.tensor(theirs[0])
         )
-        got = read(exact, dims, tokens, torch.tensor(heard[0]))
+        got = run_decoder(exact, dims, tokens, torch.tensor(heard[0]))
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
 
 
@@ -277,15 +290,15 @@ def test_a_decoder_that_cannot_be_grafted(change: dict[str, int], reason: str) -
         return SimpleNamespace(dims=dims, path="other")
 
     with pytest.raises(OptionError, match=f"start='other': allowed is .*{reason}"):
-        graft.check(model(replace(DIMS, **change)), model(DIMS))
+        graft.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
 
 
 def test_what_is_grafted_learns_fastest(tmp_path: Path) -> None:
     slow, whole = Training(tmp_path / "slow"), Training(tmp_path / "whole")
     rates = []
     for training, share in ((slow, lambda name: 0.0), (whole, lambda name: 1.0)):
-        objective = replace(distillation(), share=share)
-        before = snapshot(objective.learning)
+        objective = replace(distillation(), learning_rate_scale=share)
+        before = snapshot(objective.trainable)
         train(
             objective,
             training.pieces,
@@ -294,14 +307,14 @@ def test_what_is_grafted_learns_fastest(tmp_path: Path) -> None:
             training.journal,
             replace(OPTIONS, epochs=1),
             5,
-            Watch(),
+            LoopCallbacks(),
         )
-        rates.append(any(not torch.equal(before[name], objective.learning[name]) for name in before))
+        rates.append(any(not torch.equal(before[name], objective.trainable[name]) for name in before))
     assert rates == [False, True]
 
 
 def test_a_loss_looks_at_what_was_said_and_all_that_is_not_text() -> None:
-    ids = looked_at(TOKENIZER, [[3, 200], [TOKENIZER.eot]])
+    ids = scored_token_ids(TOKENIZER, [[3, 200], [TOKENIZER.eot]])
     assert (np.diff(ids) > 0).all()
     assert {3, 200, *range(TOKENIZER.eot, TOKENIZER.n_vocab)} <= set(ids.tolist())
 
@@ -311,12 +324,15 @@ def test_what_no_loss_looked_at_may_be_foretold_all_the_same() -> None:
     objective = distillation(looks_at=20)
     weights = objective.weights
     with torch.inference_mode():
-        row = example.rows[0]
-        states = read(
-            weights, objective.dims, torch.tensor(row.tokens[None, :-1]), torch.tensor(example.heard).float()
+        row = example.sequences[0]
+        states = run_decoder(
+            weights,
+            objective.dims,
+            torch.tensor(row.tokens[None, :-1]),
+            torch.tensor(example.audio_features).float(),
         )
-        best = (states[0, row.first - 1 :] @ weights[EMBEDDING].T).argmax(-1)
-    assert objective.measure(example).right == int((best.numpy() == row.tokens[row.first :]).sum())
+        best = (states[0, row.text_start - 1 :] @ weights[TOKEN_EMBEDDING].T).argmax(-1)
+    assert objective.evaluate(example).correct == int((best.numpy() == row.tokens[row.text_start :]).sum())
 
 
 @pytest.mark.parametrize(
@@ -325,16 +341,16 @@ def test_what_no_loss_looked_at_may_be_foretold_all_the_same() -> None:
 )
 def test_forwards_are_those_of_a_draft_of_four(right: str, passes: int) -> None:
     flags = np.array([char == "1" for char in right], bool)
-    assert forwards(flags) == passes
-    assert count(flags, 1.0) + Acceptance(1, 1, 1, 1.0) == Acceptance(
+    assert count_forward_passes(flags) == passes
+    assert count_acceptance(flags, 1.0) + Acceptance(1, 1, 1, 1.0) == Acceptance(
         len(right) + 1, int(flags.sum()) + 1, passes + 1, 2.0
     )
 
 
 def test_the_rate_rises_and_falls() -> None:
-    options = DistillOptions(epochs=10, batch=5, rate=1.0, warmup=0.1)
-    steps = steps_of(options, 48)
-    rates = [rate_at(step, steps, options) for step in range(steps)]
+    options = DistillOptions(epochs=10, batch_size=5, learning_rate=1.0, warmup_ratio=0.1)
+    steps = count_steps(options, 48)
+    rates = [learning_rate_at(step, steps, options) for step in range(steps)]
     assert steps == 100
     assert max(rates) == pytest.approx(1.0)
     assert rates[:10] == sorted(rates[:10])
@@ -345,21 +361,23 @@ def test_the_rate_rises_and_falls() -> None:
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(OutputError, match="is there, and is no training"):
-        Journal(tmp_path / "training").begin({"task": "distill"})
+        RunDirectory(tmp_path / "training").create_or_resume({"task": "distill"})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_another_training_is_refused_by_what_differs(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "out" / "training")
-    journal.begin({"task": "distill", "rate": 0.1})
-    journal.begin({"task": "distill", "rate": 0.1})
+    journal = RunDirectory(tmp_path / "out" / "training")
+    journal.create_or_resume({"task": "distill", "rate": 0.1})
+    journal.create_or_resume({"task": "distill", "rate": 0.1})
     with pytest.raises(OutputError, match=r"holds a training with rate=0\.1, not 0\.2"):
-        journal.begin({"task": "distill", "rate": 0.2})
+        journal.create_or_resume({"task": "distill", "rate": 0.2})
 
 
 def test_lines_of_the_curve_tell_what_follows_from_them(tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.run(stop_after=4)
     line = json.loads((tmp_path / "training" / "acceptance.jsonl").read_text().splitlines()[-1])
-    assert line["acceptance"] == round(line["held_out"]["right"] / line["held_out"]["positions"], 4)
-    assert line["tokens_per_forward"] == round(line["held_out"]["positions"] / line["held_out"]["forwards"], 3)
+    assert line["acceptance"] == round(line["held_out"]["correct"] / line["held_out"]["positions"], 4)
+    assert line["tokens_per_forward"] == round(
+        line["held_out"]["positions"] / line["held_out"]["forward_passes"], 3
+    )

@@ -14,20 +14,28 @@ from harken.errors import ManifestError, OptionError
 from harken.evaluation import Entry
 from harken.results import Word
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.pieces import PAUSE_S, Part, Piece, make_pieces
-from harken.training.recordings import LONGEST_S, Recording, Speech, choose_held_out, read_entries
+from harken.training.pieces import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
+from harken.training.recordings import (
+    MAX_SPEECH_S,
+    SpeechSegment,
+    TrainingRecording,
+    choose_held_out,
+    read_entries,
+)
 from lessons import write_wave
 
-OPTIONS = DataOptions(draws=1, alone=0.0)
+OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)
 
 
-def recording(name: str, *spans: tuple[float, float], group: str = "g", held_out: bool = False) -> Recording:
-    return Recording(
+def recording(
+    name: str, *spans: tuple[float, float], group: str = "g", held_out: bool = False
+) -> TrainingRecording:
+    return TrainingRecording(
         path=Path(name),
         group=group,
         language="en",
         held_out=held_out,
-        speech=tuple(Speech(start_s=a, end_s=b) for a, b in spans),
+        segments=tuple(SpeechSegment(start_s=a, end_s=b) for a, b in spans),
         duration_s=spans[-1][1] if spans else 40.0,
     )
 
@@ -36,79 +44,81 @@ SHORT = [recording(f"{i}.wav", (0.0, 4.0 + i % 3)) for i in range(30)]
 
 
 def test_short_recordings_fill_windows_and_none_is_lost() -> None:
-    pieces = [*make_pieces(SHORT, OPTIONS)]
-    assert Counter(part.path for piece in pieces for part in piece.parts) == Counter(str(r.path) for r in SHORT)
-    assert all(piece.duration_s <= LONGEST_S for piece in pieces)
-    longest_add_s = 6.0 + PAUSE_S
-    assert all(piece.duration_s > LONGEST_S - longest_add_s for piece in pieces[:-1])
+    pieces = [*make_windows(SHORT, OPTIONS)]
+    assert Counter(part.path for piece in pieces for part in piece.spans) == Counter(str(r.path) for r in SHORT)
+    assert all(piece.duration_s <= MAX_SPEECH_S for piece in pieces)
+    longest_add_s = 6.0 + MAX_PAUSE_S
+    assert all(piece.duration_s > MAX_SPEECH_S - longest_add_s for piece in pieces[:-1])
 
 
 def test_stretches_of_one_recording_keep_their_order_and_get_no_pause() -> None:
-    pieces = [*make_pieces([recording("a.wav", (0, 20), (21, 40), (41, 45), (45, 50))], OPTIONS)]
-    spans = [(part.start_s, part.end_s, part.pause_s) for piece in pieces for part in piece.parts]
+    pieces = [*make_windows([recording("a.wav", (0, 20), (21, 40), (41, 45), (45, 50))], OPTIONS)]
+    spans = [(part.start_s, part.end_s, part.pause_s) for piece in pieces for part in piece.spans]
     assert spans == [(0, 20, 0), (21, 40, 0), (41, 45, 0), (45, 50, 0)]
-    assert [len(piece.parts) for piece in pieces] == [1, 3]
+    assert [len(piece.spans) for piece in pieces] == [1, 3]
 
 
 def test_groups_and_what_is_held_out_are_not_mixed() -> None:
     others = [replace(r, group="h", path=Path(f"h{r.path}")) for r in SHORT[:9]]
     measured = [replace(r, held_out=True, path=Path(f"m{r.path}")) for r in SHORT[:9]]
-    for piece in make_pieces([*SHORT, *others, *measured], OPTIONS):
-        assert {part.path[0] in "hm" and part.path[0] for part in piece.parts} == {
+    for piece in make_windows([*SHORT, *others, *measured], OPTIONS):
+        assert {part.path[0] in "hm" and part.path[0] for part in piece.spans} == {
             "m" if piece.held_out else piece.group == "h" and "h"
         }
 
 
 def test_each_draw_joins_anew_and_equal_options_draw_alike() -> None:
     measured = [replace(r, held_out=True) for r in SHORT[:5]]
-    options = DataOptions(draws=3, alone=0.3)
-    pieces = [*make_pieces([*SHORT, *measured], options)]
-    assert [piece.key for piece in pieces] == [piece.key for piece in make_pieces([*SHORT, *measured], options)]
+    options = DataOptions(shuffles=3, unpacked_fraction=0.3)
+    pieces = [*make_windows([*SHORT, *measured], options)]
+    assert [piece.key for piece in pieces] == [
+        piece.key for piece in make_windows([*SHORT, *measured], options)
+    ]
     assert len({piece.key for piece in pieces}) == len(pieces)
-    heard = Counter(part.path for piece in pieces for part in piece.parts if not piece.held_out)
+    heard = Counter(part.path for piece in pieces for part in piece.spans if not piece.held_out)
     assert set(heard.values()) == {3}
-    kept = Counter(part.path for piece in pieces for part in piece.parts if piece.held_out)
+    kept = Counter(part.path for piece in pieces for part in piece.spans if piece.held_out)
     assert set(kept.values()) == {1}
     assert all(piece.speed == 1 for piece in pieces if piece.held_out)
     assert any(piece.speed != 1 for piece in pieces)
-    assert all(piece.duration_s <= LONGEST_S + 0.02 for piece in pieces)
+    assert all(piece.duration_s <= MAX_SPEECH_S + 0.02 for piece in pieces)
 
 
 def test_a_share_stays_alone() -> None:
-    pieces = [*make_pieces(SHORT, DataOptions(draws=1, alone=1.0))]
-    assert [len(piece.parts) for piece in pieces] == [1] * len(SHORT)
+    pieces = [*make_windows(SHORT, DataOptions(shuffles=1, unpacked_fraction=1.0))]
+    assert [len(piece.spans) for piece in pieces] == [1] * len(SHORT)
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0.0, 0, 0), (0.2, 25, 55), (1.0, 200, 200)])
 def test_silence_is_sub_sampled(share: float, least: int, most: int) -> None:
     silent = [recording(f"{i}.wav") for i in range(200)]
-    pieces = [*make_pieces(silent, DataOptions(draws=1, silence=share))]
+    pieces = [*make_windows(silent, DataOptions(shuffles=1, no_speech_fraction=share))]
     assert least <= len(pieces) <= most
-    assert all(piece.silent and piece.duration_s == LONGEST_S for piece in pieces)
+    assert all(piece.no_speech and piece.duration_s == MAX_SPEECH_S for piece in pieces)
 
 
 def test_samples_and_spans_agree(tmp_path: Path) -> None:
     write_wave(tmp_path / "a.wav", np.full(16_000, 1000))
     write_wave(tmp_path / "b.wav", np.full(16_000, 2000))
     parts = (
-        Part(path=str(tmp_path / "a.wav"), start_s=0.25, end_s=0.75, text="one"),
-        Part(path=str(tmp_path / "b.wav"), start_s=0.0, end_s=1.0, pause_s=0.5, text="two"),
+        SpeechSpan(path=str(tmp_path / "a.wav"), start_s=0.25, end_s=0.75, text="one"),
+        SpeechSpan(path=str(tmp_path / "b.wav"), start_s=0.0, end_s=1.0, pause_s=0.5, text="two"),
     )
-    piece = Piece(parts=parts, group="g", language="en", held_out=False)
+    piece = TrainingWindow(spans=parts, group="g", language="en", held_out_fraction=False)
     samples = piece.samples()
     assert len(samples) == 32_000
-    assert [*piece.spans_s()] == [(0.0, 0.5, "one"), (1.0, 2.0, "two")]
-    for (start_s, end_s, _), level in zip(piece.spans_s(), (1000, 2000), strict=True):
+    assert [*piece.span_times_s()] == [(0.0, 0.5, "one"), (1.0, 2.0, "two")]
+    for (start_s, end_s, _), level in zip(piece.span_times_s(), (1000, 2000), strict=True):
         np.testing.assert_allclose(samples[int(start_s * 16_000) : int(end_s * 16_000)], level / 32768)
     assert not samples[8_000:16_000].any()
     faster = replace(piece, speed=1.25)
     assert len(faster.samples()) == pytest.approx(16_000 * faster.duration_s, abs=1)
-    assert [*faster.spans_s()][1][:2] == (0.8, 1.6)
+    assert [*faster.span_times_s()][1][:2] == (0.8, 1.6)
 
 
 def test_a_piece_survives_its_line() -> None:
-    piece = next(make_pieces(SHORT, OPTIONS))
-    assert Piece.of(piece.line) == piece
+    piece = next(make_windows(SHORT, OPTIONS))
+    assert TrainingWindow.from_json(piece.json_line) == piece
 
 
 def entries(speakers: dict[str, int], group: str = "g") -> list[Entry]:
@@ -146,21 +156,21 @@ def test_a_folder_without_sound_is_an_error(tmp_path: Path) -> None:
 
 def test_long_texts_are_cut_at_pauses() -> None:
     pytest.importorskip("torch", reason="fine-tuning takes PyTorch")
-    from harken.training.finetune import PADDING_S, cut
+    from harken.training.finetune import SPEECH_PAD_S, split_at_pauses
 
     starts = np.cumsum([1.0 if i % 7 else 2.5 for i in range(60)])
     words = [Word(start_s=s, end_s=s + 0.8, text=f" w{i}", probability=1.0) for i, s in enumerate(starts)]
-    pieces = [*cut(words, 200.0)]
+    pieces = [*split_at_pauses(words, 200.0)]
     assert " ".join(piece.text or "" for piece in pieces) == " ".join(f"w{i}" for i in range(60))
-    assert all(piece.end_s - piece.start_s <= LONGEST_S for piece in pieces)
-    assert all(b.start_s - a.end_s == pytest.approx(1.7 - 2 * PADDING_S) for a, b in pairwise(pieces))
+    assert all(piece.end_s - piece.start_s <= MAX_SPEECH_S for piece in pieces)
+    assert all(b.start_s - a.end_s == pytest.approx(1.7 - 2 * SPEECH_PAD_S) for a, b in pairwise(pieces))
 
 
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
     [
-        *((DataOptions, "held_out", 1.5), (DataOptions, "draws", 0), (DataOptions, "seed", -1)),
-        *((TrainOptions, "rate", 0.0), (TrainOptions, "epochs", 0), (TrainOptions, "dropout", 1.0)),
+        *((DataOptions, "held_out_fraction", 1.5), (DataOptions, "shuffles", 0), (DataOptions, "seed", -1)),
+        *((TrainOptions, "learning_rate", 0.0), (TrainOptions, "epochs", 0), (TrainOptions, "dropout", 1.0)),
     ],
 )
 def test_options_say_what_is_allowed(kind: type, field: str, value: float) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.audio.vad import CHUNK_SAMPLES, Regions, SpeechDetector, VadOptions
+from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector, VadOptions
 from harken.errors import HarkenError, OptionError
 
 # Chunks of 3.2 frames, ten of them 32 frames; thresholds 0.5 and 0.35.
-PLAIN = VadOptions(min_speech_s=0.1, min_silence_s=0.32, padding_s=0.0)
+PLAIN = VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.0)
 SPEECH, QUIET, BETWEEN = 0.9, 0.1, 0.4
 
 
 def regions(options, *runs):
     """Regions of runs of (chunks, probability), each recording ending with its last run."""
     probabilities = [probability for chunks, probability in runs for _ in range(chunks)]
-    found = Regions(options)
+    found = RegionTracker(options)
     return found.feed(probabilities) + found.flush(len(probabilities) * CHUNK_SAMPLES // 160)
 
 
@@ -44,25 +44,25 @@ def test_two_thresholds(runs, expected):
 
 
 def test_padding_stays_inside_the_recording():
-    options = VadOptions(min_silence_s=1.0, padding_s=0.4)
+    options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4)
     assert regions(options, (10, QUIET), (50, SPEECH), (10, QUIET)) == [(0, 224)]
     assert regions(options, (50, QUIET), (50, SPEECH), (50, QUIET)) == [(120, 360)]
 
 
 def test_speech_that_is_too_long_is_cut_in_its_longest_silence():
-    options = VadOptions(min_silence_s=0.5, padding_s=0.1, max_region_s=10.0)
+    options = VadOptions(min_silence_s=0.5, speech_pad_s=0.1, max_speech_s=10.0)
     runs = [(100, SPEECH), (5, QUIET), (100, SPEECH), (9, QUIET), (60, SPEECH), (3, QUIET), (90, SPEECH)]
     assert regions(options, *runs) == [(0, 666), (674, 1174)]  # 10 frames behind 656 and before 684
 
 
 def test_parts_meet_in_the_middle_of_a_short_silence():
-    options = VadOptions(min_silence_s=0.5, padding_s=0.2, max_region_s=10.0)
+    options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
     first, second = regions(options, (200, SPEECH), (2, QUIET), (200, SPEECH))
     assert first[1] == second[0] == 643  # silence from 640 to 646
 
 
 def test_speech_without_any_silence_is_cut_as_late_as_may_be():
-    options = VadOptions(min_silence_s=0.5, padding_s=0.2, max_region_s=10.0)
+    options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
     found = regions(options, (700, SPEECH))
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
     assert all(900 < end - start <= 1000 for start, end in found[:-1])
@@ -70,7 +70,7 @@ def test_speech_without_any_silence_is_cut_as_late_as_may_be():
 
 
 def test_short_silence_at_the_ends_does_not_make_a_region_too_long():
-    options = VadOptions(min_silence_s=1.0, padding_s=0.4, max_region_s=10.0)
+    options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4, max_speech_s=10.0)
     assert regions(options, (30, QUIET), (250, SPEECH), (30, QUIET)) == [(0, 992)]
     assert regions(options, (30, QUIET), (260, SPEECH), (30, QUIET)) == [(0, 968)]  # not 1024
     cut = regions(options, (30, QUIET), (290, SPEECH), (30, QUIET))
@@ -78,37 +78,37 @@ def test_short_silence_at_the_ends_does_not_make_a_region_too_long():
 
 
 def test_what_is_left_of_long_speech_is_never_too_short():
-    options = VadOptions(min_speech_s=1.0, min_silence_s=0.5, padding_s=0.0, max_region_s=10.0)
+    options = VadOptions(min_speech_s=1.0, min_silence_s=0.5, speech_pad_s=0.0, max_speech_s=10.0)
     *_, last = regions(options, (295, SPEECH), (5, QUIET), (15, SPEECH), (50, QUIET))
     assert last == (960, 1008)
 
 
 def test_a_stream_knows_when_speech_starts_and_ends():
-    heard = Regions(VadOptions(min_speech_s=0.1, min_silence_s=0.32, padding_s=0.1))
+    heard = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
     assert heard.feed([QUIET] * 10) == []
-    assert (heard.speaking_since, heard.settled_frames) == (None, 22)
+    assert (heard.speaking_since, heard.stable_until_frames) == (None, 22)
     heard.feed([SPEECH] * 3)
     assert heard.speaking_since is None  # might be a click
     heard.feed([SPEECH])
-    assert (heard.speaking_since, heard.settled_frames) == (22, 22)
+    assert (heard.speaking_since, heard.stable_until_frames) == (22, 22)
     assert heard.feed([QUIET] * 9) == []
     assert heard.feed([QUIET]) == [(22, 54)]
-    assert (heard.speaking_since, heard.settled_frames) == (None, 66)
+    assert (heard.speaking_since, heard.stable_until_frames) == (None, 66)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("onset", 0.0),
-        ("onset", 1.0),
-        ("offset", 0.6),
-        ("offset", 0.0),
+        ("threshold", 0.0),
+        ("threshold", 1.0),
+        ("neg_threshold", 0.6),
+        ("neg_threshold", 0.0),
         ("min_speech_s", -1.0),
         ("min_silence_s", float("nan")),
-        ("padding_s", 0.6),
-        ("padding_s", -0.1),
-        ("max_region_s", 31.0),
-        ("max_region_s", 1.5),
+        ("speech_pad_s", 0.6),
+        ("speech_pad_s", -0.1),
+        ("max_speech_s", 31.0),
+        ("max_speech_s", 1.5),
     ],
 )
 def test_options_are_checked(option, value):
@@ -117,9 +117,9 @@ def test_options_are_checked(option, value):
 
 
 def test_the_offset_follows_the_onset():
-    assert VadOptions(onset=0.5).silence_below == pytest.approx(0.35)
-    assert VadOptions(onset=0.1).silence_below == 0.01
-    assert VadOptions(onset=0.5, offset=0.2).silence_below == 0.2
+    assert VadOptions(threshold=0.5).effective_neg_threshold == pytest.approx(0.35)
+    assert VadOptions(threshold=0.1).effective_neg_threshold == 0.01
+    assert VadOptions(threshold=0.5, neg_threshold=0.2).effective_neg_threshold == 0.2
 
 
 def test_an_unfinished_chunk_comes_with_the_flush():

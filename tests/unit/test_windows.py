@@ -90,7 +90,7 @@ def test_a_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int |
 
 @pytest.mark.parametrize("end", [None, 280])
 def test_padding_of_silence_is_what_silence_would_have_been(end: int | None) -> None:
-    made = MelWindows(iter([RECORDING]), n_mels=8, window_frames=120, silence=True)
+    made = MelWindows(iter([RECORDING]), n_mels=8, window_frames=120, pad_with_silence=True)
     mel, frames = made.window(250, end)
     # A recording that goes on in silence: but for the frames in which its last samples still sound.
     followed = log_mel(RECORDING, 8, padding_samples=WINDOW_SAMPLES)

@@ -7,16 +7,16 @@ import pytest
 
 from harken.text import Tokenizer
 from harken.transcribe.alignment import Alignment
-from harken.transcribe.segments import Cut
-from harken.transcribe.words import TimedWord, window_words
+from harken.transcribe.segments import TokenSegment
+from harken.transcribe.words import WordTiming, words_by_segment
 from models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
 
 
-def cut_of(text: str, *, begin: int | None = None) -> Cut:
+def cut_of(text: str, *, begin: int | None = None) -> TokenSegment:
     stamps = () if begin is None else (TOKENIZER.timestamp_begin + begin,)
-    return Cut(start=begin or 0, end=100, tokens=(*stamps, *TOKENIZER.encode(text), *stamps))
+    return TokenSegment(start=begin or 0, end=100, tokens=(*stamps, *TOKENIZER.encode(text), *stamps))
 
 
 def words_of(
@@ -30,7 +30,7 @@ def words_of(
         probabilities=np.full(size, 0.5, np.float32),
     )
     cuts = [cut_of(text, begin=3) for text in texts]
-    words, _ = window_words(cuts, alignment, TOKENIZER, language=language, **marks)
+    words, _ = words_by_segment(cuts, alignment, TOKENIZER, language=language, **marks)
     assert all(word.probability == pytest.approx(0.5) for its in words for word in its)
     return [[(word.text, word.start, word.end) for word in its] for its in words]
 
@@ -51,9 +51,9 @@ def test_one_list_a_segment() -> None:
 
 def test_a_segment_without_text_has_no_words() -> None:
     alignment = Alignment(tokens=(), bounds=np.zeros(1, np.int64), probabilities=np.zeros(0, np.float32))
-    empty = Cut(start=0, end=4, tokens=(TOKENIZER.timestamp_begin, TOKENIZER.timestamp_begin + 4))
-    assert window_words([empty], alignment, TOKENIZER, language="en") == ([[]], 0.0)
-    assert window_words([], alignment, TOKENIZER, language="en") == ([], 0.0)
+    empty = TokenSegment(start=0, end=4, tokens=(TOKENIZER.timestamp_begin, TOKENIZER.timestamp_begin + 4))
+    assert words_by_segment([empty], alignment, TOKENIZER, language="en") == ([[]], 0.0)
+    assert words_by_segment([], alignment, TOKENIZER, language="en") == ([], 0.0)
 
 
 def test_probability_is_the_mean_of_the_tokens() -> None:
@@ -62,7 +62,7 @@ def test_probability_is_the_mean_of_the_tokens() -> None:
         bounds=np.arange(6),
         probabilities=np.array([0.2, 0.4, 0.9, 0.6, 0.3], np.float32),
     )
-    ((first, second),), _ = window_words([cut_of(" a bc")], alignment, TOKENIZER, language="en")
+    ((first, second),), _ = words_by_segment([cut_of(" a bc")], alignment, TOKENIZER, language="en")
     assert first.probability == pytest.approx(0.3)
     assert second.probability == pytest.approx(0.6)
 
@@ -87,13 +87,15 @@ def test_punctuation_goes_with_its_word(text: str, words: list[str]) -> None:
     alignment = Alignment(
         tokens=tokens, bounds=np.arange(len(tokens) + 1), probabilities=np.ones(len(tokens), np.float32)
     )
-    (found,), _ = window_words([Cut(start=0, end=9, tokens=tokens)], alignment, ENGLISH, language="en")
+    (found,), _ = words_by_segment(
+        [TokenSegment(start=0, end=9, tokens=tokens)], alignment, ENGLISH, language="en"
+    )
     assert [word.text for word in found] == words
 
 
 def test_which_marks_are_merged_can_be_chosen() -> None:
-    assert texts_of(" a, b", appended="") == [" a", ",", " b"]
-    assert texts_of(" - b", prepended="") == [" -", " b"]
+    assert texts_of(" a, b", append_punctuations="") == [" a", ",", " b"]
+    assert texts_of(" - b", prepend_punctuations="") == [" -", " b"]
 
 
 def test_a_mark_adds_no_time_to_its_word() -> None:
@@ -113,12 +115,12 @@ def test_languages_without_spaces_are_cut_between_characters(language: str) -> N
 def test_a_long_mark_at_the_end_of_a_sentence_is_shortened() -> None:
     # Usual are 2 steps; the full stop lasts over a pause of 50.
     bounds = [0, 1, 2, 3, 4, 5, 6, 56, 57, 58]
-    assert words_of(" a b c. d", bounds=bounds, appended="")[0][3:] == [(".", 6, 10), (" d", 56, 58)]
+    assert words_of(" a b c. d", bounds=bounds, append_punctuations="")[0][3:] == [(".", 6, 10), (" d", 56, 58)]
 
 
 def test_a_long_word_behind_a_sentence_is_shortened() -> None:
     bounds = [0, 1, 2, 3, 4, 5, 6, 7, 57, 58]
-    assert words_of(" a b c. d", bounds=bounds, appended="")[0][3:] == [(".", 6, 7), (" d", 54, 58)]
+    assert words_of(" a b c. d", bounds=bounds, append_punctuations="")[0][3:] == [(".", 6, 7), (" d", 54, 58)]
 
 
 def test_the_usual_duration() -> None:
@@ -129,7 +131,7 @@ def test_the_usual_duration() -> None:
             bounds=np.array(bounds),
             probabilities=np.ones(6, np.float32),
         )
-        return window_words([cut_of(text)], alignment, TOKENIZER, language="en")[1]
+        return words_by_segment([cut_of(text)], alignment, TOKENIZER, language="en")[1]
 
     assert usual([0, 1, 4, 5, 6, 10, 20]) == 4  # of 4, 2 and 14
     assert usual([0, 0, 0, 1, 4, 5, 6]) == 3  # what has no duration does not count
@@ -138,4 +140,4 @@ def test_the_usual_duration() -> None:
 
 
 def test_a_word_knows_its_duration() -> None:
-    assert TimedWord(text=" a", start=2, end=4.5, probability=1).duration == 2.5
+    assert WordTiming(text=" a", start=2, end=4.5, probability=1).duration == 2.5

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from harken.results import Segment, Word
-from harken.transcribe.settle import SHORTEST_S, Region, settle
+from harken.transcribe.settle import MIN_WORD_S, SpeechInterval, refine_word_boundaries
 
 USUAL_S = 0.3
 
@@ -33,9 +33,11 @@ def times(segments: list[Segment]) -> list[tuple[float, float]]:
 
 
 def settled(
-    *segments: Segment, last_s: float = 0.0, speech: list[Region] | None = None
+    *segments: Segment, last_s: float = 0.0, speech: list[SpeechInterval] | None = None
 ) -> list[tuple[float, float]]:
-    found, last = settle(segments, usual_s=USUAL_S, last_speech_s=last_s, speech=speech)
+    found, last = refine_word_boundaries(
+        segments, median_duration_s=USUAL_S, last_speech_s=last_s, speech=speech
+    )
     assert last == times(found)[-1][1]
     assert [len(its.words) for its in found] == [len(its.words) for its in segments]
     return times(found)
@@ -46,16 +48,16 @@ def test_words_that_fit_stay_as_they_are() -> None:
 
 
 def test_a_segment_begins_and_ends_with_its_words() -> None:
-    (found,), last_s = settle(
-        [segment(0.8, 2.3, (1, 1.4), (1.4, 2))], usual_s=USUAL_S, last_speech_s=0.9, speech=None
+    (found,), last_s = refine_word_boundaries(
+        [segment(0.8, 2.3, (1, 1.4), (1.4, 2))], median_duration_s=USUAL_S, last_speech_s=0.9, speech=None
     )
     assert (found.start_s, found.end_s, last_s) == (1, 2, 2)
 
 
 def test_a_segment_without_words_stays() -> None:
     empty = segment(3, 4)
-    assert settle([empty], usual_s=USUAL_S, last_speech_s=2) == ([empty], 4)
-    assert settle([], usual_s=USUAL_S, last_speech_s=2) == ([], 2)
+    assert refine_word_boundaries([empty], median_duration_s=USUAL_S, last_speech_s=2) == ([empty], 4)
+    assert refine_word_boundaries([], median_duration_s=USUAL_S, last_speech_s=2) == ([], 2)
 
 
 def test_the_first_word_after_a_pause_is_shortened() -> None:
@@ -77,7 +79,9 @@ def test_the_segment_is_believed_where_its_first_word_is_much_longer() -> None:
 
 
 def test_the_segment_is_believed_where_its_last_word_is_much_longer() -> None:
-    (found,), last_s = settle([segment(1, 2.5, (1, 2), (2, 4))], usual_s=USUAL_S, last_speech_s=1)
+    (found,), last_s = refine_word_boundaries(
+        [segment(1, 2.5, (1, 2), (2, 4))], median_duration_s=USUAL_S, last_speech_s=1
+    )
     assert times([found]) == [(1, 2), (2, 2.5)]
     assert (found.end_s, last_s) == (2.5, 2.5)
 
@@ -105,14 +109,14 @@ def test_no_word_begins_before_the_last_window_has_ended() -> None:
         ((1.2, 1.2), (1.2, 1.22)),  # no duration
     ],
 )
-def test_silence_is_cut_out(word: tuple[float, float], region: Region) -> None:
+def test_silence_is_cut_out(word: tuple[float, float], region: SpeechInterval) -> None:
     (found,) = settled(segment(1, 4, word), last_s=1, speech=[(1, 2), (3, 4)])
     assert found == region
 
 
 def test_segments_follow_their_words() -> None:
-    (found,), last_s = settle(
-        [segment(1, 4, (1, 1.5), (1.5, 2.4))], usual_s=0.7, last_speech_s=1, speech=[(1.2, 2)]
+    (found,), last_s = refine_word_boundaries(
+        [segment(1, 4, (1, 1.5), (1.5, 2.4))], median_duration_s=0.7, last_speech_s=1, speech=[(1.2, 2)]
     )
     assert times([found]) == [(1.2, 1.5), (1.5, 2)]
     assert (found.start_s, found.end_s, last_s) == (1.2, 2, 2)
@@ -145,4 +149,4 @@ def test_words_in_order_whatever_the_speech() -> None:
         speech=[(0.2, 0.9), (1.4, 1.5), (2.9, 4)],
     )
     assert all(one[1] <= other[0] for one, other in pairwise(found))
-    assert all(end - start >= SHORTEST_S - 1e-9 for start, end in found)
+    assert all(end - start >= MIN_WORD_S - 1e-9 for start, end in found)

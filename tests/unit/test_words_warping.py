@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.contract import Floats
-from harken.decoding.listening import listening
+from harken.decoding.listening import alignment_matrix
 from harken.transcribe.warping import token_starts
 
 
@@ -53,17 +53,17 @@ def test_what_is_listened_to(steps: int) -> None:
         padded = np.pad(distinct, ((0, 0), (0, 0), (3, 3)), mode="reflect")
         distinct = np.median(np.lib.stride_tricks.sliding_window_view(padded, 7, axis=-1), axis=-1)
     expected = distinct.mean(axis=0) if steps > 1 else np.zeros((5, 1))
-    np.testing.assert_allclose(listening(weights, steps), expected, atol=2e-5)
+    np.testing.assert_allclose(alignment_matrix(weights, steps), expected, atol=2e-5)
 
 
 def test_weights_that_are_nothing_or_the_same_say_nothing() -> None:
     weights = np.zeros((2, 3, 20), np.float32)
     weights[1] = 1 / 20
-    np.testing.assert_array_equal(listening(weights, 20), np.zeros((3, 20)))
+    np.testing.assert_array_equal(alignment_matrix(weights, 20), np.zeros((3, 20)))
 
 
 def test_one_token_has_nothing_to_differ_from() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
-    matrix = listening(weights, 20)
+    matrix = alignment_matrix(weights, 20)
     np.testing.assert_array_equal(matrix, np.zeros((1, 20)))
     assert token_starts(matrix).tolist() == [0]

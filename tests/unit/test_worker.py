@@ -11,12 +11,12 @@ import pytest
 
 from drafting import Clock, Table, TableSession
 from harken.contract import Backend, Floats
-from harken.decoding import Grown, make_prompt
-from harken.streaming.finals import Utterance
-from harken.streaming.running import Sound
-from harken.streaming.work import Done, Steps, Update, Work, Worker
+from harken.decoding import PartialHypothesis, make_prompt
+from harken.streaming.finals import FinalRequest
+from harken.streaming.running import EncoderChunk
+from harken.streaming.work import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
 from harken.text import Tokenizer
-from harken.transcribe import Hearing, TranscribeOptions
+from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER, make_mel
 from recital import WINDOW_S
@@ -45,7 +45,7 @@ class Seats:
     numbers: list[int]
 
     @property
-    def audios(self) -> int:
+    def n_windows(self) -> int:
         return len(self.numbers)
 
 
@@ -75,24 +75,24 @@ class Hall(Table):
         self.together: list[list[int]] = []
         self.opened: list[list[int]] = []
 
-    def hear(self, encoders: Sequence[Seat], mel: Floats, keep: int) -> None:
-        assert len(encoders) == len(mel)
-        self.together.append([seat.number for seat in encoders])
-        for seat, window in zip(encoders, mel, strict=True):
+    def encode_chunk(self, states: Sequence[Seat], mel: Floats, final_frames: int) -> None:
+        assert len(states) == len(mel)
+        self.together.append([seat.number for seat in states])
+        for seat, window in zip(states, mel, strict=True):
             assert (window == seat.number).all(), "a stream hears its own sound"
-            seat.heard.append((window.shape, keep))
+            seat.heard.append((window.shape, final_frames))
 
-    def gather(self, encoders: Sequence[Seat]) -> Seats:
-        return Seats([seat.number for seat in encoders])
+    def stream_features(self, states: Sequence[Seat]) -> Seats:
+        return Seats([seat.number for seat in states])
 
-    def open(
-        self, features: Any, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TableSession:
-        numbers = features.numbers if isinstance(features, Seats) else [-1] * features.audios
-        its = [numbers[row] for row in rows]
+        numbers = features.numbers if isinstance(features, Seats) else [-1] * features.n_windows
+        its = [numbers[row] for row in row_windows]
         if capacity > 1:
             self.opened.append(its)
-        return super().open(features, its, capacity, attention=attention)
+        return super().open_session(features, its, capacity, attention=attention)
 
     def _say(self, number: int, seen: tuple[int, ...]) -> Floats:
         logits = np.zeros(DIMS.n_vocab, np.float32)
@@ -113,10 +113,10 @@ class Hall(Table):
 class Asking:
     """A stream that asks for some pieces of work, and notes what comes of each."""
 
-    def __init__(self, *works: Work) -> None:
-        self.works, self.done = works, list[Done]()
+    def __init__(self, *works: ModelRequest) -> None:
+        self.works, self.done = works, list[ModelResponse]()
 
-    def steps(self) -> Steps:
+    def steps(self) -> RequestGenerator:
         for work in self.works:
             self.done.append((yield work))
 
@@ -124,8 +124,8 @@ class Asking:
     def said(self) -> list[str]:
         """Text of each update, or of the segments of each utterance."""
         return [
-            TOKENIZER.decode(its.updated.grown.tokens)
-            if its.updated
+            TOKENIZER.decode(its.partial.hypothesis.tokens)
+            if its.partial
             else "".join(segment.text for segment in its.segments)
             for its in self.done
         ]
@@ -139,28 +139,28 @@ def update(
     history_frames: int = 8,
     language: str | None = "en",
     **what: tuple[int, ...],
-) -> Update:
+) -> PartialRequest:
     mel = np.full((DIMS.n_mels, frames), seat.number, np.float32)
-    texts: dict[str, tuple[int, ...]] = {"committed": (), "previous": (), "before": ()}
-    return Update(
+    texts: dict[str, tuple[int, ...]] = {"committed": (), "draft_tokens": (), "context_tokens": ()}
+    return PartialRequest(
         encoder=seat,
         history_frames=history_frames,
-        sound=Sound(mel=mel, keep=keep, positions=100, margin=0),
+        chunk=EncoderChunk(mel=mel, final_frames=keep, positions=100, frame_threshold=0),
         language=language,
         **texts | what,
     )
 
 
-def utterance(start_s: float) -> Utterance:
-    return Utterance(samples=loud(WINDOW_S), start_s=start_s)
+def utterance(start_s: float) -> FinalRequest:
+    return FinalRequest(samples=loud(WINDOW_S), start_s=start_s)
 
 
-def worker(hall: Backend, clock: Clock | None = None, **options: object) -> Worker:
-    return Worker(Hearing(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
+def worker(hall: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
+    return ModelWorker(WindowDecoder(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
 
 
-def drive(its: Worker, *streams: Asking) -> None:
-    its.drive([stream.steps() for stream in streams])
+def drive(its: ModelWorker, *streams: Asking) -> None:
+    its.run([stream.steps() for stream in streams])
 
 
 # --- who gets what -----------------------------------------------------------------------------------------
@@ -191,22 +191,22 @@ def test_updates_and_utterances_in_one_round():
     ]
     assert starts == [[50.0], [100.0]]
     assert [its.start_s for its in third.done[0].segments] == [7.0]
-    assert all((its.updated is None) == bool(its.segments) for its in (*first.done, *second.done, *third.done))
+    assert all((its.partial is None) == bool(its.segments) for its in (*first.done, *second.done, *third.done))
 
 
 def test_a_stream_goes_on_by_what_it_was_told():
     """What it asks for next follows from what came of the last."""
     hall, its = Hall("to be or not"), Seat(0)
-    found: list[Grown] = []
+    found: list[PartialHypothesis] = []
 
-    def growing() -> Steps:
+    def growing() -> RequestGenerator:
         committed: tuple[int, ...] = ()
         while len(committed) < 9:
-            done = yield update(its, committed=committed, previous=found[-1].tokens[3:] if found else ())
-            found.append(done.updated.grown)
-            committed += done.updated.grown.tokens[:3]
+            done = yield update(its, committed=committed, draft_tokens=found[-1].tokens[3:] if found else ())
+            found.append(done.partial.hypothesis)
+            committed += done.partial.hypothesis.tokens[:3]
 
-    worker(hall).drive([growing()])
+    worker(hall).run([growing()])
     assert [TOKENIZER.decode(grown.tokens) for grown in found] == ["to be or not", "be or not", "or not"]
     # The prompt and a token a pass; then all in one.
     assert [len(session.read) for session in hall.sessions] == [13, 1, 1]
@@ -217,7 +217,7 @@ def test_a_stream_goes_on_by_what_it_was_told():
 def test_no_streams_and_streams_that_ask_for_nothing():
     hall = Hall("one")
     its = worker(hall)
-    its.drive([])
+    its.run([])
     drive(its, Asking(), Asking())
     assert hall.together == []
     assert its.stats.windows == 0
@@ -234,7 +234,7 @@ def test_no_streams_and_streams_that_ask_for_nothing():
         ({"frames": 31}, [[0, 2], [1]]),
         ({"keep": 6}, [[0, 2], [1]]),
         ({"history_frames": 12}, [[0, 2], [1]]),
-        ({"committed": (*b"tw",), "before": (*b"Ah.",)}, [[0, 1, 2]]),
+        ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
     ],
 )
 def test_windows_of_one_size_are_encoded_together_and_all_are_decoded_together(
@@ -257,7 +257,7 @@ def test_windows_of_one_size_are_encoded_together_and_all_are_decoded_together(
 
 def test_utterances_are_decoded_together_as_many_as_may_be():
     hall = Hall("the whole")
-    its = Worker(Hearing(hall, TOKENIZER, OPTIONS), batch_size=2)
+    its = ModelWorker(WindowDecoder(hall, TOKENIZER, OPTIONS), batch_size=2)
     drive(its, *(Asking(utterance(start)) for start in (0.0, 10.0, 20.0)))
     assert sorted(map(len, hall.opened)) == [1, 2]
 
@@ -277,15 +277,15 @@ def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[
         language=language,
         task="transcribe",
         timestamps=False,
-        previous=previous,
-        carried=carried,
+        previous_tokens=previous,
+        initial_prompt_tokens=carried,
     )
 
 
 def languages(streams: Sequence[Asking]) -> Iterator[str]:
     for stream in streams:
         (done,) = stream.done
-        yield done.updated.language
+        yield done.partial.language
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,10 @@ def test_languages_are_looked_for_where_somebody_does_not_know(
 
 def test_the_text_before_an_utterance_stands_in_its_prompt():
     hall = Hall("one", "two")
-    streams = [Asking(update(Seat(0), before=(*b"Well.",))), Asking(update(Seat(1), previous=(*b"tw",)))]
+    streams = [
+        Asking(update(Seat(0), context_tokens=(*b"Well.",))),
+        Asking(update(Seat(1), draft_tokens=(*b"tw",))),
+    ]
     drive(worker(hall), *streams)
     assert prompts(hall) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
 
@@ -323,7 +326,7 @@ def test_the_initial_prompt_stands_before_every_utterance(carried: bool):
     hall = Hall("one")
     drive(
         worker(hall, initial_prompt="Ann", carry_initial_prompt=carried),
-        Asking(update(Seat(0), before=(*b" So.",))),
+        Asking(update(Seat(0), context_tokens=(*b" So.",))),
     )
     assert prompts(hall) == [prompt("en", b" So.", b" Ann")]
 
@@ -337,13 +340,13 @@ def test_a_translation_is_asked_for():
 def test_english_models_have_no_language_to_look_for():
     english = Tokenizer.bytes_only(multilingual=False)
     hall = Hall("one")
-    its = Worker(Hearing(hall, english, replace(OPTIONS, language=None)))
+    its = ModelWorker(WindowDecoder(hall, english, replace(OPTIONS, language=None)))
     hall.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
         EOT if len(seen) > 5 else ord("a")
     ]
     stream = Asking(update(Seat(0), language=None))
     drive(its, stream)
-    assert stream.done[0].updated.language == "en"
+    assert stream.done[0].partial.language == "en"
     assert prompts(hall) == [english.sot_sequence("en", timestamps=False)]
 
 
@@ -382,7 +385,7 @@ def test_the_account_of_all_updates():
     known = (*b"one",)
     drive(
         its,
-        Asking(update(Seat(0)), update(Seat(0), previous=known)),
+        Asking(update(Seat(0)), update(Seat(0), draft_tokens=known)),
         Asking(update(Seat(1), committed=(*b"t",))),
     )
     assert its.stats.windows == 3
@@ -394,32 +397,39 @@ def test_the_account_of_all_updates():
 # --- a real model ------------------------------------------------------------------------------------------
 
 
-def heard(backend: Backend, streams: Sequence[int]) -> dict[int, list[Done]]:
+def heard(backend: Backend, streams: Sequence[int]) -> dict[int, list[ModelResponse]]:
     """Hear some streams to their ends, of two, three and one windows; the last is longer or shorter."""
     mel, options = make_mel(3, seed=4), replace(OPTIONS, language=None, suppress_tokens=tuple(range(128, 256)))
-    done: dict[int, list[Done]] = {number: [] for number in streams}
+    done: dict[int, list[ModelResponse]] = {number: [] for number in streams}
 
-    def steps(number: int) -> Steps:
+    def steps(number: int) -> RequestGenerator:
         encoder = backend.open_encoder(8)
         language, previous = None, ()
         for _ in range((1, 2, 0)[number]):
-            first = 2 * encoder.kept
-            sound = Sound(mel=mel[number, :, first : first + 13], keep=8, positions=first // 2 + 6, margin=2)
+            first = 2 * encoder.final_positions
+            sound = EncoderChunk(
+                mel=mel[number, :, first : first + 13],
+                final_frames=8,
+                positions=first // 2 + 6,
+                frame_threshold=2,
+            )
             its = yield asked(encoder, sound, language, previous)
             done[number].append(its)
-            language, previous = its.updated.language, its.updated.grown.tokens
-        first = 2 * encoder.kept
+            language, previous = its.partial.language, its.partial.hypothesis.tokens
+        first = 2 * encoder.final_positions
         rest = mel[number, :, first : first + 20 + 2 * number]
-        sound = Sound(mel=rest, keep=rest.shape[1], positions=first // 2 + 8, margin=0)
+        sound = EncoderChunk(mel=rest, final_frames=rest.shape[1], positions=first // 2 + 8, frame_threshold=0)
         done[number].append((yield asked(encoder, sound, language, previous)))
 
-    def asked(encoder: Any, sound: Sound, language: str | None, previous: tuple[int, ...]) -> Update:
-        return Update(
-            encoder=encoder, history_frames=8, sound=sound, committed=(), previous=previous, before=(),
+    def asked(
+        encoder: Any, sound: EncoderChunk, language: str | None, previous: tuple[int, ...]
+    ) -> PartialRequest:
+        return PartialRequest(
+            encoder=encoder, history_frames=8, chunk=sound, committed=(), draft_tokens=previous, context_tokens=(),
             language=language,
         )  # fmt: skip
 
-    Worker(Hearing(backend, TOKENIZER, options)).drive([steps(number) for number in streams])
+    ModelWorker(WindowDecoder(backend, TOKENIZER, options)).run([steps(number) for number in streams])
     return done
 
 
@@ -428,10 +438,10 @@ def test_streams_together_as_each_alone(oracle: Backend):
     assert [len(its) for its in together.values()] == [2, 3, 1]
     for number, found in together.items():
         for one, other in zip(found, heard(oracle, [number])[number], strict=True):
-            assert one.updated.language == other.updated.language
-            ours, plain = one.updated.grown, other.updated.grown
-            assert (ours.tokens, ours.ended) == (plain.tokens, plain.ended)
+            assert one.partial.language == other.partial.language
+            ours, plain = one.partial.hypothesis, other.partial.hypothesis
+            assert (ours.tokens, ours.reached_eot) == (plain.tokens, plain.reached_eot)
             assert ours.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
             assert ours.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)
-            np.testing.assert_array_equal(ours.places, plain.places)
-    assert any(its.updated.grown.tokens for found in together.values() for its in found)
+            np.testing.assert_array_equal(ours.attended_positions, plain.attended_positions)
+    assert any(its.partial.hypothesis.tokens for found in together.values() for its in found)

@@ -20,36 +20,39 @@ if TYPE_CHECKING:
     from av import AudioFrame, AudioStream, Packet
     from av.container import InputContainer
 
-ALLOWED = "allowed is an audio or video file with sound"
+ALLOWED_SOURCES = "allowed is an audio or video file with sound"
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 
-_RATES_HZ = range(1_000, 768_001)
-_COUNTING_FORMATS = ("mov", "flac")  # their headers count the samples; others guess a duration or have none
-_NOTHING_ELSE = {"protocol_whitelist": "none"}  # a playlist in disguise opens no other file or address
-_MISSING_S = 1.0  # codec delay and padding stay far below it
+_ALLOWED_RATES_HZ = range(1_000, 768_001)
+_EXACT_DURATION_FORMATS = (
+    "mov",
+    "flac",
+)  # their headers count the samples; others guess a duration or have none
+_NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a playlist in disguise opens no other file or address
+_MAX_MISSING_S = 1.0  # codec delay and padding stay far below it
 
 
-class Recording:
+class AudioDecoder:
     """A container whose first audio stream is decoded to mono 16 kHz 16-bit PCM.
 
     Why 16 bits: the reference (openai-whisper, `audio.py`, `load_audio`) decodes to s16le. 16 kHz mono 16-bit
     input comes out bit for bit, everything else through the same resampler, rounding and clipping.
     """
 
-    def __init__(self, name: str, data: Bytes, container: InputContainer) -> None:
+    def __init__(self, name: str, file: FFmpegInput, container: InputContainer) -> None:
         streams = container.streams.audio
         if not streams:
             kinds = ", ".join(sorted({str(stream.type) for stream in container.streams})) or "nothing"
-            raise AudioError(f"{name}: has no sound, only {kinds}; {ALLOWED}")
+            raise AudioError(f"{name}: has no sound, only {kinds}; {ALLOWED_SOURCES}")
         self._name = name
-        self._data = data
+        self._file = file
         self._container = container
         self._stream: AudioStream = streams[0]
         self._position_s = 0.0
-        self._broken: str | None = None
-        self._undecodable: str | None = None
+        self._stream_error: str | None = None
+        self._decode_error: str | None = None
         if self._stream.codec_context is None:
-            raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED}")
+            raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED_SOURCES}")
         for other in container.streams:
             if other is not self._stream and hasattr(other, "discard"):  # newer PyAV: pictures stay unread
                 other.discard = type(other.discard).all
@@ -61,25 +64,25 @@ class Recording:
             return float(self._stream.duration * self._stream.time_base)
         return None if self._container.duration is None else self._container.duration / 1e6
 
-    def pcm(self, piece_s: float = 1.0) -> Iterator[NDArray[np.int16]]:
+    def decode_pcm(self, chunk_s: float = 1.0) -> Iterator[NDArray[np.int16]]:
         """Pieces of about that length; what broke the recording, if anything did, is raised behind the last."""
-        decoded = 0
+        n_decoded = 0
         try:
-            for _, run in groupby(self._frames(), key=_kind):
-                for piece in _mono(run, piece_s):
-                    decoded += len(piece)
-                    yield piece
+            for _, frames in groupby(self._frames(), key=_frame_format):
+                for chunk in _resample_to_mono(frames, chunk_s):
+                    n_decoded += len(chunk)
+                    yield chunk
         except AudioError:
             raise
         except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
-            raise AudioError(f"{self._at()}: cannot be made mono 16 kHz: {_reason(error)}") from error
-        if not decoded:
-            raise AudioError(f"{self._name}: {self._why_nothing()}")
-        if self._broken:
-            raise AudioError(f"{self._at()}: {self._broken}")
-        if self._counted_s() - self._position_s > _MISSING_S:
+            raise AudioError(f"{self._location()}: cannot be made mono 16 kHz: {_reason(error)}") from error
+        if not n_decoded:
+            raise AudioError(f"{self._name}: {self._no_audio_reason()}")
+        if self._stream_error:
+            raise AudioError(f"{self._location()}: {self._stream_error}")
+        if self._exact_duration_s() - self._position_s > _MAX_MISSING_S:
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s of the {self._counted_s():.2f} s in its header "
+                f"{self._name}: only {self._position_s:.2f} s of the {self._exact_duration_s():.2f} s in its header "
                 "could be decoded; the file is cut short or damaged"
             )
 
@@ -87,13 +90,15 @@ class Recording:
         """Decoded frames up to the first sample that is not finite."""
         verbatim_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
         for frame in chain.from_iterable(map(self._decode, self._packets())):
-            if frame.sample_rate not in _RATES_HZ:
-                allowed = f"{_RATES_HZ[0]} to {_RATES_HZ[-1]} Hz"
-                raise AudioError(f"{self._at()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}")
-            good = _finite_samples(frame) if verbatim_floats else frame.samples
-            self._position_s += good / frame.sample_rate
-            if good < frame.samples:
-                self._broken = NOT_FINITE
+            if frame.sample_rate not in _ALLOWED_RATES_HZ:
+                allowed = f"{_ALLOWED_RATES_HZ[0]} to {_ALLOWED_RATES_HZ[-1]} Hz"
+                raise AudioError(
+                    f"{self._location()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}"
+                )
+            n_finite = _count_finite_samples(frame) if verbatim_floats else frame.samples
+            self._position_s += n_finite / frame.sample_rate
+            if n_finite < frame.samples:
+                self._stream_error = NOT_FINITE
                 return
             frame.pts = None  # time stamps that jump are no reason to stop
             yield frame
@@ -102,10 +107,10 @@ class Recording:
         packets = self._container.demux(self._stream)
         while True:
             try:
-                with self._data.watched():
+                with self._file.reraise_read_errors():
                     packet = next(packets, None)
             except Exception as error:
-                self._broken = f"the file is cut short or damaged ({_reason(error)})"
+                self._stream_error = f"the file is cut short or damaged ({_reason(error)})"
                 return
             if packet is None:
                 return
@@ -116,36 +121,36 @@ class Recording:
         try:
             frames: list[AudioFrame] = packet.decode()
         except Exception as error:
-            self._undecodable = f"nothing in it can be decoded ({_reason(error)})"
+            self._decode_error = f"nothing in it can be decoded ({_reason(error)})"
             return []
         return frames
 
-    def _why_nothing(self) -> str:
-        unreachable = self._data.suspicion() if self._broken and not self._data.seekable() else None
-        return unreachable or self._broken or self._undecodable or "holds no audio samples"
+    def _no_audio_reason(self) -> str:
+        unreachable = self._file.diagnose_head() if self._stream_error and not self._file.seekable() else None
+        return unreachable or self._stream_error or self._decode_error or "holds no audio samples"
 
-    def _at(self) -> str:
+    def _location(self) -> str:
         return f"{self._name}: at {self._position_s:.2f} s"
 
-    def _counted_s(self) -> float:
-        counts = self._container.format.name.startswith(_COUNTING_FORMATS)
+    def _exact_duration_s(self) -> float:
+        counts = self._container.format.name.startswith(_EXACT_DURATION_FORMATS)
         return (self.duration_s or 0.0) if counts else 0.0
 
 
-class Bytes:
+class FFmpegInput:
     """What FFmpeg reads from: a file object whose exceptions wait until FFmpeg's C code has returned."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self.name = name  # FFmpeg's guess of the format looks at the ending
         self._file = file
         self._head = b""
-        self._failure: BaseException | None = None
+        self._error: BaseException | None = None
 
     def read(self, size: int) -> bytes:
         try:
             data = bytes(self._file.read(size))
         except BaseException as error:  # KeyboardInterrupt too: it would be lost inside the callback
-            self._failure = error
+            self._error = error
             return b""
         self._head = self._head or data[:8]
         return data
@@ -163,15 +168,15 @@ class Bytes:
         return self._file.tell()
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def reraise_read_errors(self) -> Iterator[None]:
         """Raise what went wrong in `read` in place of what FFmpeg made of it."""
         try:
             yield
         finally:
-            if self._failure:
-                raise self._failure
+            if self._error:
+                raise self._error
 
-    def suspicion(self) -> str | None:
+    def diagnose_head(self) -> str | None:
         """Why nothing can be read, where the first bytes tell."""
         if not self._head:
             return "is empty (0 bytes)"
@@ -183,7 +188,7 @@ class Bytes:
 
 
 @contextmanager
-def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Recording]:
+def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecoder]:
     """Open a path, ``-`` for standard input, or a binary file object; what was opened here is closed again.
 
     Raises
@@ -196,32 +201,37 @@ def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Recording]:
     import av
 
     with ExitStack() as stack:
-        name, file = _file(source, stack)
-        data = Bytes(name, file)
+        name, file = _open_source(source, stack)
+        ffmpeg_input = FFmpegInput(name, file)
         try:
-            with data.watched():
+            with ffmpeg_input.reraise_read_errors():
                 container = stack.enter_context(
-                    av.open(data, "r", container_options=_NOTHING_ELSE, **_lenient(av.__version__))
+                    av.open(
+                        ffmpeg_input,
+                        "r",
+                        container_options=_NO_OTHER_PROTOCOLS,
+                        **_metadata_options(av.__version__),
+                    )
                 )
         except Exception as error:
-            unknown = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED}"
-            raise AudioError(f"{name}: {data.suspicion() or unknown}") from error
-        yield Recording(name, data, container)
+            unreadable = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED_SOURCES}"
+            raise AudioError(f"{name}: {ffmpeg_input.diagnose_head() or unreadable}") from error
+        yield AudioDecoder(name, ffmpeg_input, container)
 
 
-def _lenient(version: str) -> dict[str, Any]:
+def _metadata_options(version: str) -> dict[str, Any]:
     """How to say that titles in no known encoding are no reason to stop; from PyAV 19 on they are none anyway."""
     return {"metadata_errors": "ignore"} if int(version.split(".")[0]) < 19 else {}
 
 
-def _file(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
+def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
     if source == "-":
         if sys.stdin is None:
             raise AudioError("<stdin>: there is no standard input")
         return "<stdin>", sys.stdin.buffer
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
-        return _shown(path), stack.enter_context(_open_path(path))
+        return _printable_path(path), stack.enter_context(_open_path(path))
     name = getattr(source, "name", None)
     name = name if isinstance(name, str) else f"<{type(source).__name__}>"
     if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
@@ -234,49 +244,49 @@ def _file(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
 def _open_path(path: str) -> BinaryIO:
     try:
         if os.path.isdir(path):
-            raise AudioError(f"{_shown(path)}: is a directory; {ALLOWED}")
+            raise AudioError(f"{_printable_path(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
-        raise AudioNotFound(f"{_shown(path)}: no such file") from None
+        raise AudioNotFound(f"{_printable_path(path)}: no such file") from None
     except AudioError:
         raise
     except (OSError, ValueError) as error:
-        raise AudioError(f"{_shown(path)}: cannot be read: {_reason(error)}") from error
+        raise AudioError(f"{_printable_path(path)}: cannot be read: {_reason(error)}") from error
 
 
-def _shown(path: str) -> str:
+def _printable_path(path: str) -> str:
     """A path on one line, whatever characters it has."""
     return path if path.isprintable() else repr(path)
 
 
-def _kind(frame: AudioFrame) -> tuple[str, str, int]:
+def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:
     return frame.format.name, frame.layout.name, frame.sample_rate
 
 
-def _mono(frames: Iterator[AudioFrame], piece_s: float) -> Iterator[NDArray[np.int16]]:
+def _resample_to_mono(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[NDArray[np.int16]]:
     """Resample a run of frames of one kind, the resampler's tail included."""
     import av
 
     resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
-    for joined in chain(_joined(frames, piece_s), [None]):
-        for piece in resampler.resample(joined):
-            yield piece.to_ndarray()[0]
+    for joined in chain(_join_frames(frames, chunk_s), [None]):
+        for chunk in resampler.resample(joined):
+            yield chunk.to_ndarray()[0]
 
 
-def _joined(frames: Iterator[AudioFrame], piece_s: float) -> Iterator[AudioFrame]:
+def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[AudioFrame]:
     """Join frames of some 20 ms, as codecs make them: each call into the resampler has its price."""
     import av
 
     fifo = av.AudioFifo()
     for frame in frames:
         fifo.write(frame)
-        if fifo.samples >= piece_s * frame.sample_rate:
+        if fifo.samples >= chunk_s * frame.sample_rate:
             yield fifo.read()
     if fifo.samples:
         yield fifo.read()
 
 
-def _finite_samples(frame: AudioFrame) -> int:
+def _count_finite_samples(frame: AudioFrame) -> int:
     """How many samples come before the first that is not finite."""
     finite = np.isfinite(frame.to_ndarray())
     if finite.all():

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.container import NOT_FINITE, opened
+from harken.audio.container import NOT_FINITE, open_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
@@ -18,7 +18,7 @@ AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
 shape (samples,), float32 or float64 in [-1, 1], or int16."""
 
 
-def stream(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
+def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
     """Decode a recording piece by piece; memory does not grow with its length.
 
     Any container and codec of FFmpeg is read, the first audio stream of a video too; channels are mixed to one
@@ -49,12 +49,12 @@ def stream(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Itera
     if isinstance(source, np.ndarray):
         yield from _array_blocks(source, block_samples)
         return
-    with opened(source) as recording:
-        for pcm in _joined(recording.pcm(min(1.0, block_samples / SAMPLE_RATE)), block_samples):
+    with open_audio(source) as recording:
+        for pcm in _join_chunks(recording.decode_pcm(min(1.0, block_samples / SAMPLE_RATE)), block_samples):
             yield _to_float(pcm)
 
 
-def load(source: AudioSource) -> NDArray[np.float32]:
+def load_audio(source: AudioSource) -> NDArray[np.float32]:
     """Decode a whole recording into one array.
 
     Parameters
@@ -71,10 +71,10 @@ def load(source: AudioSource) -> NDArray[np.float32]:
     AudioNotFound, AudioError
         As in `stream`; of a recording that breaks off nothing is returned.
     """
-    return np.concatenate(list(stream(source)))
+    return np.concatenate(list(stream_audio(source)))
 
 
-def duration(source: AudioSource) -> float | None:
+def audio_duration(source: AudioSource) -> float | None:
     """Seconds of a recording by its header, for a progress bar; no sound is decoded.
 
     Parameters
@@ -96,7 +96,7 @@ def duration(source: AudioSource) -> float | None:
         return len(source) / SAMPLE_RATE
     if source == "-" or not isinstance(source, str | os.PathLike):
         return None
-    with opened(source) as recording:
+    with open_audio(source) as recording:
         return recording.duration_s
 
 
@@ -117,20 +117,20 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
         yield block
 
 
-def _joined(pieces: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:
+def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:
     """Pieces put together to at least `block_samples`; what was collected comes out before an error does."""
     failure: AudioError | None = None
-    waiting: list[NDArray[np.int16]] = []
+    pending: list[NDArray[np.int16]] = []
     try:
-        for piece in pieces:
-            waiting.append(piece)
-            if sum(map(len, waiting)) >= block_samples:
-                yield np.concatenate(waiting)
-                waiting = []
+        for chunk in chunks:
+            pending.append(chunk)
+            if sum(map(len, pending)) >= block_samples:
+                yield np.concatenate(pending)
+                pending = []
     except AudioError as error:
         failure = error
-    if waiting:
-        yield np.concatenate(waiting)
+    if pending:
+        yield np.concatenate(pending)
     if failure:
         raise failure
 

@@ -26,7 +26,7 @@ from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400
 N_BINS = FFT_SAMPLES // 2 + 1
-SILENCE = -10.0
+LOG_MEL_FLOOR = -10.0
 """Raw log10 mel value of digital silence: where the reference clamps."""
 
 _TINY = np.finfo(np.float32).tiny  # has a logarithm; clamping at SILENCE comes after it, to be exact
@@ -67,14 +67,14 @@ class LogMel:
 
     def __init__(self, n_mels: int = 80) -> None:
         self.n_mels = n_mels
-        self.ceiling = SILENCE
-        self._bank = _banded(n_mels)
+        self.ceiling = LOG_MEL_FLOOR
+        self._filterbank = _banded_filterbank(n_mels)
         self._windowed = np.empty((_CHUNK_FRAMES, FFT_SAMPLES), np.float32)
         self._power = np.zeros((_CHUNK_FRAMES, N_BINS), np.float32)
         self._bands = np.empty((n_mels, _CHUNK_FRAMES), np.float32)
         self._pending = np.empty(0, np.float32)
         self._fed_samples = 0
-        self._frames = 0
+        self._n_frames = 0
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
@@ -99,22 +99,22 @@ class LogMel:
         -------
         ndarray of shape (n_mels, frames), float32, log10 mel
         """
-        content = self._fed_samples // HOP_SAMPLES - self._frames
-        tail = self._advance(np.zeros(FFT_SAMPLES, np.float32))
+        n_content_frames = self._fed_samples // HOP_SAMPLES - self._n_frames
+        last_frames = self._advance(np.zeros(FFT_SAMPLES, np.float32))
         self._flushed = True
-        return tail[:, :content]
+        return last_frames[:, :n_content_frames]
 
     def _advance(self, samples: Float32) -> Float32:
         if self._flushed:
             raise HarkenError("LogMel was flushed: a new recording needs a new LogMel")
-        waiting = np.concatenate([self._pending, samples])
-        if len(waiting) < (FFT_SAMPLES if self._frames else _EDGE_SAMPLES + 1):
-            self._pending = waiting
+        waveform = np.concatenate([self._pending, samples])
+        if len(waveform) < (FFT_SAMPLES if self._n_frames else _EDGE_SAMPLES + 1):
+            self._pending = waveform
             return np.empty((self.n_mels, 0), np.float32)
-        if not self._frames:
-            waiting = np.concatenate([waiting[_EDGE_SAMPLES:0:-1], waiting])
-        frames = self._transform(waiting)
-        self._pending = waiting[frames.shape[1] * HOP_SAMPLES :].copy()
+        if not self._n_frames:
+            waveform = np.concatenate([waveform[_EDGE_SAMPLES:0:-1], waveform])
+        frames = self._transform(waveform)
+        self._pending = waveform[frames.shape[1] * HOP_SAMPLES :].copy()
         return frames
 
     def _transform(self, waveform: Float32) -> Float32:
@@ -123,12 +123,12 @@ class LogMel:
         out = np.empty((self.n_mels, len(framed)), np.float32)
         done = 0
         while done < len(framed):
-            row = self._frames % _CHUNK_FRAMES
-            part = framed[done : done + _CHUNK_FRAMES - row]
-            out[:, done : done + len(part)] = self._transform_rows(part, row)
-            done += len(part)
-            self._frames += len(part)
-        self.ceiling = max(self.ceiling, float(np.max(out, initial=SILENCE)))
+            row = self._n_frames % _CHUNK_FRAMES
+            chunk = framed[done : done + _CHUNK_FRAMES - row]
+            out[:, done : done + len(chunk)] = self._transform_rows(chunk, row)
+            done += len(chunk)
+            self._n_frames += len(chunk)
+        self.ceiling = max(self.ceiling, float(np.max(out, initial=LOG_MEL_FLOOR)))
         return out
 
     def _transform_rows(self, framed: Float32, row: int) -> Float32:
@@ -136,11 +136,11 @@ class LogMel:
         rows = slice(row, row + len(framed))
         spectrum = np.fft.rfft(np.multiply(framed, _hann(), out=self._windowed[rows]))
         np.add(spectrum.real**2, spectrum.imag**2, out=self._power[rows])
-        for group, bins, weights in self._bank:
+        for group, bins, weights in self._filterbank:
             np.matmul(weights, self._power[:, bins].T, out=self._bands[group])
         bands = self._bands[:, rows]
         np.log10(np.maximum(bands, _TINY, out=bands), out=bands)
-        return np.maximum(bands, np.float32(SILENCE), out=bands)
+        return np.maximum(bands, np.float32(LOG_MEL_FLOOR), out=bands)
 
 
 def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Float32:
@@ -162,7 +162,7 @@ def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Flo
     mel = LogMel(n_mels)
     padded = np.pad(samples, (0, padding_samples))
     frames = mel._transform(np.pad(padded, _EDGE_SAMPLES, mode="reflect"))[:, :-1]
-    return normalize(frames, float(np.max(frames, initial=SILENCE)))
+    return normalize(frames, float(np.max(frames, initial=LOG_MEL_FLOOR)))
 
 
 def normalize(log_mel: Float32, ceiling: float) -> Float32:
@@ -243,7 +243,7 @@ def mel_filters(n_mels: int) -> Float32:
 
 
 @cache
-def _banded(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
+def _banded_filterbank(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
     """The filterbank in groups of bands, each with the bins it touches: a quarter of the dense product."""
     filters = mel_filters(n_mels)
     groups = []

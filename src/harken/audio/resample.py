@@ -28,7 +28,7 @@ class Resampler:
         self._rate_hz = rate_hz
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
 
-    def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Resample the next samples.
 
         Parameters
@@ -49,11 +49,11 @@ class Resampler:
         frame.sample_rate = self._rate_hz
         return self._resample(frame)
 
-    def finish(self) -> NDArray[np.float32]:
+    def flush(self) -> NDArray[np.float32]:
         """What the filter still held; nothing may be pushed behind it."""
         return self._resample(None)
 
     def _resample(self, frame: AudioFrame | None) -> NDArray[np.float32]:
-        pieces = [piece.to_ndarray()[0] for piece in self._resampler.resample(frame)]
-        pcm = np.concatenate(pieces) if pieces else np.zeros(0, np.int16)
+        chunks = [chunk.to_ndarray()[0] for chunk in self._resampler.resample(frame)]
+        pcm = np.concatenate(chunks) if chunks else np.zeros(0, np.int16)
         return pcm.astype(np.float32) / np.float32(32768)

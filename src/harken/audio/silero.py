@@ -22,10 +22,10 @@ CHUNK_SAMPLES = 512
 """New samples for one probability: 32 ms."""
 
 _CONTEXT_SAMPLES = 64
-_HEARD_SAMPLES = _CONTEXT_SAMPLES + CHUNK_SAMPLES
+_INPUT_SAMPLES = _CONTEXT_SAMPLES + CHUNK_SAMPLES
 _FFT_SAMPLES = 256
 _STRIDE_SAMPLES = 128
-_STATE = 128
+_STATE_SIZE = 128
 _BATCH_CHUNKS = (
     12  # products of this many rows, and matrices cut into tiles of this many columns, are fast, and too
 )
@@ -46,12 +46,12 @@ class SpeechDetector:
     """
 
     def __init__(self) -> None:
-        self._network = _network()
-        self._heard = np.zeros((_BATCH_CHUNKS, _HEARD_SAMPLES), np.float32)
-        self._outputs = np.zeros((_BATCH_CHUNKS, _STATE), np.float32)
-        self._cell = np.zeros(_STATE, np.float32)
+        self._network = _load_network()
+        self._inputs = np.zeros((_BATCH_CHUNKS, _INPUT_SAMPLES), np.float32)
+        self._hidden_states = np.zeros((_BATCH_CHUNKS, _STATE_SIZE), np.float32)
+        self._cell_state = np.zeros(_STATE_SIZE, np.float32)
         self._pending = np.zeros(_CONTEXT_SAMPLES, np.float32)
-        self._row = 0
+        self._batch_row = 0
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
@@ -68,13 +68,13 @@ class SpeechDetector:
         """
         if self._flushed:
             raise HarkenError("SpeechDetector was flushed: a new recording needs a new SpeechDetector")
-        waiting = np.concatenate([self._pending, samples])
-        chunks = (len(waiting) - _CONTEXT_SAMPLES) // CHUNK_SAMPLES
-        self._pending = waiting[chunks * CHUNK_SAMPLES :].copy()
-        if not chunks:
+        pending = np.concatenate([self._pending, samples])
+        n_chunks = (len(pending) - _CONTEXT_SAMPLES) // CHUNK_SAMPLES
+        self._pending = pending[n_chunks * CHUNK_SAMPLES :].copy()
+        if not n_chunks:
             return np.empty(0, np.float32)
-        heard = np.lib.stride_tricks.sliding_window_view(waiting, _HEARD_SAMPLES)[::CHUNK_SAMPLES]
-        return np.concatenate([self._listen(part) for part in self._batches(heard)])
+        inputs = np.lib.stride_tricks.sliding_window_view(pending, _INPUT_SAMPLES)[::CHUNK_SAMPLES]
+        return np.concatenate([self._infer_batch(batch) for batch in self._split_batches(inputs)])
 
     def flush(self) -> Float32:
         """End the recording and return the probability of its last, unfinished chunk, with zeros behind it.
@@ -83,26 +83,28 @@ class SpeechDetector:
         -------
         ndarray of shape (0 or 1,), float32
         """
-        unfinished = len(self._pending) - _CONTEXT_SAMPLES
-        last = self.feed(np.zeros(CHUNK_SAMPLES - unfinished, np.float32) if unfinished else self._pending[:0])
+        n_unfinished = len(self._pending) - _CONTEXT_SAMPLES
+        last = self.feed(
+            np.zeros(CHUNK_SAMPLES - n_unfinished, np.float32) if n_unfinished else self._pending[:0]
+        )
         self._flushed = True
         return last
 
-    def _batches(self, heard: Float32) -> list[Float32]:
+    def _split_batches(self, inputs: Float32) -> list[Float32]:
         """Cut where a batch is full, the one that earlier chunks began first."""
-        return np.split(heard, range(_BATCH_CHUNKS - self._row, len(heard), _BATCH_CHUNKS))
+        return np.split(inputs, range(_BATCH_CHUNKS - self._batch_row, len(inputs), _BATCH_CHUNKS))
 
-    def _listen(self, heard: Float32) -> Float32:
+    def _infer_batch(self, inputs: Float32) -> Float32:
         """Probabilities of some chunks that stand in one batch."""
-        rows = slice(self._row, self._row + len(heard))
-        self._heard[rows] = heard
-        gates = self._network.encode(self._heard)
-        state = self._outputs[rows.start - 1]
+        rows = slice(self._batch_row, self._batch_row + len(inputs))
+        self._inputs[rows] = inputs
+        gates = self._network.lstm_inputs(self._inputs)
+        hidden = self._hidden_states[rows.start - 1]
         for row in range(rows.start, rows.stop):
-            self._network.remember(gates[row], state, self._cell, out=self._outputs[row])
-            state = self._outputs[row]
-        self._row = rows.stop % _BATCH_CHUNKS
-        return self._network.decide(self._outputs)[rows]
+            self._network.lstm_step(gates[row], hidden, self._cell_state, out=self._hidden_states[row])
+            hidden = self._hidden_states[row]
+        self._batch_row = rows.stop % _BATCH_CHUNKS
+        return self._network.probabilities_of(self._hidden_states)[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,67 +126,67 @@ class _Network:
     recurrent: Float32
     output: tuple[Float32, Float32]
 
-    def encode(self, heard: Float32) -> Float32:
+    def lstm_inputs(self, inputs: Float32) -> Float32:
         """What chunks of shape (chunks, 576) bring to the gates of the LSTM, shape (chunks, 4 * state)."""
-        spectra = np.fft.rfft(heard[:, _framing()] * _hann())
-        values: Float32 = np.sqrt(spectra.real**2 + spectra.imag**2).reshape(len(heard), -1)
-        for last, (weights, bias) in enumerate(self.layers, start=1 - len(self.layers)):
-            values = np.matmul(values, weights).transpose(1, 0, 2).reshape(len(heard), -1)
+        spectra = np.fft.rfft(inputs[:, _frame_indices()] * _hann())
+        values: Float32 = np.sqrt(spectra.real**2 + spectra.imag**2).reshape(len(inputs), -1)
+        for layers_left, (weights, bias) in enumerate(self.layers, start=1 - len(self.layers)):
+            values = np.matmul(values, weights).transpose(1, 0, 2).reshape(len(inputs), -1)
             values += bias
-            if last:
+            if layers_left:
                 np.maximum(values, 0, out=values)
         return values
 
-    def remember(self, gates: Float32, state: Float32, cell: Float32, out: Float32) -> None:
+    def lstm_step(self, gates: Float32, hidden: Float32, cell: Float32, out: Float32) -> None:
         """One step of the LSTM: `gates` and `cell` are changed, the new state is written to `out`."""
-        gates += self.recurrent @ state
+        gates += self.recurrent @ hidden
         np.tanh(gates, out=gates)
-        gates[: 3 * _STATE] += 1
-        enter, leave, keep, fresh = gates.reshape(4, _STATE)
-        cell *= keep
-        enter *= fresh
-        cell += enter
+        gates[: 3 * _STATE_SIZE] += 1
+        input_gate, output_gate, forget_gate, candidate = gates.reshape(4, _STATE_SIZE)
+        cell *= forget_gate
+        input_gate *= candidate
+        cell += input_gate
         cell *= 0.5
-        np.multiply(leave, np.tanh(cell), out=out)
+        np.multiply(output_gate, np.tanh(cell), out=out)
         out *= 0.5
 
-    def decide(self, outputs: Float32) -> Float32:
+    def probabilities_of(self, hidden_states: Float32) -> Float32:
         """Probabilities, shape (chunks,), from states of shape (chunks, state)."""
         weights, bias = self.output
-        odds = np.maximum(outputs, 0) @ weights
-        probabilities: Float32 = 1 / (1 + np.exp(-odds - bias))
+        logits = np.maximum(hidden_states, 0) @ weights
+        probabilities: Float32 = 1 / (1 + np.exp(-logits - bias))
         return probabilities
 
 
 @cache
-def _network() -> _Network:
+def _load_network() -> _Network:
     """The weights that come with harken (data/NOTICE)."""
-    with np.load(Path(__file__).parent / "data" / "silero_vad_6.2.npz") as packed:
-        weights = dict(packed)
-    halves = np.repeat(np.array([0.5, 0.5, 0.5, 1], np.float32), _STATE)
-    bias = halves * weights["lstm.bias"].reshape(2, -1).sum(axis=0)
+    with np.load(Path(__file__).parent / "data" / "silero_vad_6.2.npz") as archive:
+        weights = dict(archive)
+    gate_scale = np.repeat(np.array([0.5, 0.5, 0.5, 1], np.float32), _STATE_SIZE)
+    bias = gate_scale * weights["lstm.bias"].reshape(2, -1).sum(axis=0)
     shapes = ((4, 1, 4), (4, 2, 2), (2, 2, 1), (1, 1, 1))
     convolutions = (
         (
-            _tiled(_unrolled(weights[f"encoder.{i}.weight"], inputs, stride, outputs)),
+            _tile(_convolution_matrix(weights[f"encoder.{i}.weight"], inputs, stride, outputs)),
             np.tile(weights[f"encoder.{i}.bias"], outputs),
         )
         for i, (inputs, stride, outputs) in enumerate(shapes)
     )
     return _Network(
-        layers=(*convolutions, (_tiled((weights["lstm.input"] * halves[:, None]).T), bias)),
-        recurrent=weights["lstm.recurrent"] * halves[:, None],
+        layers=(*convolutions, (_tile((weights["lstm.input"] * gate_scale[:, None]).T), bias)),
+        recurrent=weights["lstm.recurrent"] * gate_scale[:, None],
         output=(weights["output.weight"], weights["output.bias"]),
     )
 
 
-def _tiled(matrix: Float32) -> Float32:
+def _tile(matrix: Float32) -> Float32:
     """Cut a matrix of shape (in, out) into tiles of shape (out / 32, in, 32)."""
     tiles = matrix.reshape(len(matrix), -1, _TILE_COLUMNS).transpose(1, 0, 2)
     return np.ascontiguousarray(tiles)
 
 
-def _unrolled(kernel: Float32, inputs: int, stride: int, outputs: int) -> Float32:
+def _convolution_matrix(kernel: Float32, inputs: int, stride: int, outputs: int) -> Float32:
     """Matrix of a convolution with 3 taps and 1 position of padding on both sides, over this few positions.
 
     Parameters
@@ -206,9 +208,9 @@ def _unrolled(kernel: Float32, inputs: int, stride: int, outputs: int) -> Float3
 
 
 @cache
-def _framing() -> NDArray[np.int64]:
+def _frame_indices() -> NDArray[np.int64]:
     """Samples of each of the four spectra, the end of the chunk reflected, shape (4, 256)."""
-    reflected = np.pad(np.arange(_HEARD_SAMPLES), (0, _CONTEXT_SAMPLES), mode="reflect")
+    reflected = np.pad(np.arange(_INPUT_SAMPLES), (0, _CONTEXT_SAMPLES), mode="reflect")
     return np.lib.stride_tricks.sliding_window_view(reflected, _FFT_SAMPLES)[::_STRIDE_SAMPLES].copy()
 
 

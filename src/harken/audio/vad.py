@@ -1,6 +1,6 @@
 """Where somebody speaks: regions of a recording out of speech probabilities, with two thresholds.
 
-Speech begins where a probability reaches `onset`, and ends where it falls below `offset` and stays below `onset` for a
+Speech begins where a probability reaches `threshold`, and ends where it falls below `neg_threshold` and stays below `threshold` for a
 while. Nothing here waits or knows the time: probabilities go in as they come, regions come out as soon as they are
 certain, and how the probabilities were cut changes nothing::
 
@@ -22,9 +22,9 @@ from harken.audio.silero import CHUNK_SAMPLES, SpeechDetector
 from harken.errors import OptionError
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
-__all__ = ["CHUNK_SAMPLES", "Region", "Regions", "SpeechDetector", "VadOptions"]
+__all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
 
-Region = tuple[int, int]
+SpeechRegion = tuple[int, int]
 """First mel frame, and the one behind the last."""
 
 _HYSTERESIS = 0.15
@@ -46,38 +46,42 @@ class VadOptions:
         If a value is outside what is allowed.
     """
 
-    onset: float = _option(0.5, "Speech begins where it is at least this probable.")
-    offset: float | None = _option(
-        None, "Speech ends where it is less probable than this; none is 0.15 below the onset."
+    threshold: float = _option(0.5, "Speech begins where it is at least this probable.")
+    neg_threshold: float | None = _option(
+        None, "Speech ends where it is less probable than this; none is 0.15 below the threshold."
     )
     min_speech_s: float = _option(0.1, "Shorter speech is passed over, in seconds.")
     min_silence_s: float = _option(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    padding_s: float = _option(0.4, "Sound kept before and behind speech, in seconds.")
-    max_region_s: float = _option(29.0, "Longer speech is cut, at its longest silence, in seconds.")
+    speech_pad_s: float = _option(0.4, "Sound kept before and behind speech, in seconds.")
+    max_speech_s: float = _option(29.0, "Longer speech is cut, at its longest silence, in seconds.")
 
     def __post_init__(self) -> None:
-        if not 0 < self.onset < 1:
-            raise OptionError("onset", self.onset, "a probability above 0 and below 1")
-        if self.offset is not None and not 0 < self.offset <= self.onset:
-            raise OptionError("offset", self.offset, f"a probability above 0 and at most onset={self.onset}")
+        if not 0 < self.threshold < 1:
+            raise OptionError("threshold", self.threshold, "a probability above 0 and below 1")
+        if self.neg_threshold is not None and not 0 < self.neg_threshold <= self.threshold:
+            raise OptionError(
+                "neg_threshold",
+                self.neg_threshold,
+                f"a probability above 0 and at most threshold={self.threshold}",
+            )
         if not 0 <= self.min_speech_s <= WINDOW_S:
             raise OptionError("min_speech_s", self.min_speech_s, f"0 to {WINDOW_S} seconds")
         if not 0 <= self.min_silence_s <= 3600:
             raise OptionError("min_silence_s", self.min_silence_s, "0 to 3600 seconds")
-        if not 0 <= self.padding_s <= self.min_silence_s / 2:
+        if not 0 <= self.speech_pad_s <= self.min_silence_s / 2:
             allowed = f"0 seconds to half of min_silence_s={self.min_silence_s}"
-            raise OptionError("padding_s", self.padding_s, allowed)
-        if not 1 + 2 * self.padding_s <= self.max_region_s <= WINDOW_S:
-            allowed = f"{1 + 2 * self.padding_s:g} to {WINDOW_S} seconds, the padding included"
-            raise OptionError("max_region_s", self.max_region_s, allowed)
+            raise OptionError("speech_pad_s", self.speech_pad_s, allowed)
+        if not 1 + 2 * self.speech_pad_s <= self.max_speech_s <= WINDOW_S:
+            allowed = f"{1 + 2 * self.speech_pad_s:g} to {WINDOW_S} seconds, the padding included"
+            raise OptionError("max_speech_s", self.max_speech_s, allowed)
 
     @property
-    def silence_below(self) -> float:
+    def effective_neg_threshold(self) -> float:
         """Probability below which speech ends (Silero's `neg_threshold`)."""
-        return max(self.onset - _HYSTERESIS, 0.01) if self.offset is None else self.offset
+        return max(self.threshold - _HYSTERESIS, 0.01) if self.neg_threshold is None else self.neg_threshold
 
 
-class Regions:
+class RegionTracker:
     """Regions of speech in one recording.
 
     Parameters
@@ -86,25 +90,25 @@ class Regions:
 
     Notes
     -----
-    Regions come in order of time, do not overlap, and are at most `max_region_s` long, their padding included. Speech
+    Regions come in order of time, do not overlap, and are at most `max_speech_s` long, their padding included. Speech
     that goes on for longer is cut in its longest silence; where it has none, it is cut as late as may be.
     """
 
     def __init__(self, options: VadOptions) -> None:
         self._options = options
-        self._padding_frames = round(options.padding_s * FRAMES_PER_SECOND)
+        self._speech_pad_frames = round(options.speech_pad_s * FRAMES_PER_SECOND)
         self._min_speech_chunks = options.min_speech_s * _CHUNKS_PER_SECOND
         self._min_silence_chunks = max(2.0, options.min_silence_s * _CHUNKS_PER_SECOND)
-        self._max_frames = round(options.max_region_s * FRAMES_PER_SECOND)
-        self._heard_chunks = 0
-        self._edge_frames = 0
-        self._speech: _Speech | None = None
+        self._max_frames = round(options.max_speech_s * FRAMES_PER_SECOND)
+        self._n_chunks = 0
+        self._last_end_frames = 0
+        self._open_region: _OpenRegion | None = None
 
-    def feed(self, probabilities: Iterable[float]) -> list[Region]:
+    def feed(self, speech_probs: Iterable[float]) -> list[SpeechRegion]:
         """Take the next probabilities, one for every `CHUNK_SAMPLES`, and return the regions that are now certain."""
-        return [region for probability in probabilities for region in self._hear(float(probability))]
+        return [region for speech_prob in speech_probs for region in self._step(float(speech_prob))]
 
-    def flush(self, frames: int) -> list[Region]:
+    def flush(self, frames: int) -> list[SpeechRegion]:
         """End the recording, which has `frames` frames, and return the last region if there is one.
 
         What is fed after it is taken for more of the recording, in which speech begins anew.
@@ -115,80 +119,90 @@ class Regions:
             for start, end in self.end_speech()
             if start < frames
         ]
-        self._edge_frames = max([self._edge_frames, *(end for _, end in regions)])
+        self._last_end_frames = max([self._last_end_frames, *(end for _, end in regions)])
         return regions
 
-    def end_speech(self) -> list[Region]:
+    def end_speech(self) -> list[SpeechRegion]:
         """End the speech that is going on where it fell quiet, and return its region unless it is too short."""
-        speech, self._speech = self._speech, None
-        if speech is None or speech.chunks(self._heard_chunks) < self._min_speech_chunks:
+        region, self._open_region = self._open_region, None
+        if region is None or region.length_chunks(self._n_chunks) < self._min_speech_chunks:
             return []
-        padded = _frame(speech.end(self._heard_chunks)) + self._padding_frames
-        self._edge_frames = min(padded, _frame(self._heard_chunks))
-        return [(speech.start_frames, self._edge_frames)]
+        padded_end_frames = _chunk_to_frame(region.end_chunk(self._n_chunks)) + self._speech_pad_frames
+        self._last_end_frames = min(padded_end_frames, _chunk_to_frame(self._n_chunks))
+        return [(region.start_frames, self._last_end_frames)]
 
     @property
     def speaking_since(self) -> int | None:
         """Frame where a region begins that has not ended, its padding included; None while nobody speaks."""
-        if self._speech and self._speech.chunks(self._heard_chunks) >= self._min_speech_chunks:
-            return self._speech.start_frames
+        if self._open_region and self._open_region.length_chunks(self._n_chunks) >= self._min_speech_chunks:
+            return self._open_region.start_frames
         return None
 
     @property
-    def silence_s(self) -> float:
+    def trailing_silence_s(self) -> float:
         """For how long the speech that has not ended has been quiet; 0 where there is none."""
-        quiet = self._speech.quiet if self._speech else None
-        return 0.0 if quiet is None else (self._heard_chunks - quiet) / _CHUNKS_PER_SECOND
+        silence_start = self._open_region.silence_start if self._open_region else None
+        return 0.0 if silence_start is None else (self._n_chunks - silence_start) / _CHUNKS_PER_SECOND
 
     @property
-    def settled_frames(self) -> int:
+    def stable_until_frames(self) -> int:
         """Every region that is still to come begins at this frame or behind it."""
-        return self._speech.start_frames if self._speech else self._start(self._heard_chunks)
+        return (
+            self._open_region.start_frames if self._open_region else self._region_start_frames(self._n_chunks)
+        )
 
-    def _hear(self, probability: float) -> list[Region]:
-        chunk, speech = self._heard_chunks, self._speech
-        self._heard_chunks += 1
-        if speech is None:
-            if probability >= self._options.onset:
-                self._speech = _Speech(start_frames=self._start(chunk), begin=chunk)
+    def _step(self, speech_prob: float) -> list[SpeechRegion]:
+        chunk, region = self._n_chunks, self._open_region
+        self._n_chunks += 1
+        if region is None:
+            if speech_prob >= self._options.threshold:
+                self._open_region = _OpenRegion(
+                    start_frames=self._region_start_frames(chunk), first_chunk=chunk
+                )
             return []
-        if probability >= self._options.onset:
-            speech.resume(chunk)
-        elif probability < self._options.silence_below:
-            speech.pause(chunk)
-        if speech.quiet is not None:
-            return self.end_speech() if self._heard_chunks - speech.quiet >= self._min_silence_chunks else []
-        end = _frame(self._heard_chunks) + self._padding_frames
-        return [self._cut(speech, chunk)] if end - speech.start_frames > self._max_frames else []
+        if speech_prob >= self._options.threshold:
+            region.end_silence(chunk)
+        elif speech_prob < self._options.effective_neg_threshold:
+            region.start_silence(chunk)
+        if region.silence_start is not None:
+            return (
+                self.end_speech() if self._n_chunks - region.silence_start >= self._min_silence_chunks else []
+            )
+        end = _chunk_to_frame(self._n_chunks) + self._speech_pad_frames
+        return [self._split(region, chunk)] if end - region.start_frames > self._max_frames else []
 
-    def _cut(self, speech: _Speech, chunk: int) -> Region:
+    def _split(self, region: _OpenRegion, chunk: int) -> SpeechRegion:
         """End the speech in its longest silence, the last of several; it goes on behind that.
 
         A silence in its second half, if there is one: what is left of a sentence by an early cut is short, and is heard
         badly (docs/decisions/vad.md).
         """
-        half = speech.start_frames + self._max_frames / 2
-        late = [silence for silence in speech.silences if _frame(silence[0]) >= half] or speech.silences
-        longest = max(late, key=lambda silence: (silence[1] - silence[0], silence), default=None)
-        fell, rose = longest or (chunk, chunk)
-        middle = _frame((fell + rose) / 2)
-        self._edge_frames = min(_frame(fell) + self._padding_frames, middle)
-        self._speech = _Speech(
-            start_frames=max(_frame(rose) - self._padding_frames, middle),
-            begin=rose,
-            silences=[silence for silence in speech.silences if silence[0] > rose],
-            carried_chunks=speech.carried_chunks + fell - speech.begin,
+        middle_frames = region.start_frames + self._max_frames / 2
+        candidates = [
+            silence for silence in region.silences if _chunk_to_frame(silence[0]) >= middle_frames
+        ] or region.silences
+        longest = max(candidates, key=lambda silence: (silence[1] - silence[0], silence), default=None)
+        silence_start, silence_end = longest or (chunk, chunk)
+        silence_middle_frames = _chunk_to_frame((silence_start + silence_end) / 2)
+        self._last_end_frames = min(
+            _chunk_to_frame(silence_start) + self._speech_pad_frames, silence_middle_frames
         )
-        return speech.start_frames, self._edge_frames
+        self._open_region = _OpenRegion(
+            start_frames=max(_chunk_to_frame(silence_end) - self._speech_pad_frames, silence_middle_frames),
+            first_chunk=silence_end,
+            silences=[silence for silence in region.silences if silence[0] > silence_end],
+            split_off_chunks=region.split_off_chunks + silence_start - region.first_chunk,
+        )
+        return region.start_frames, self._last_end_frames
 
-    def _start(self, chunk: int) -> int:
-        if not self._edge_frames and chunk < self._min_silence_chunks:
+    def _region_start_frames(self, chunk: int) -> int:
+        if not self._last_end_frames and chunk < self._min_silence_chunks:
             return 0
-        return max(_frame(chunk) - self._padding_frames, self._edge_frames)
+        return max(_chunk_to_frame(chunk) - self._speech_pad_frames, self._last_end_frames)
 
 
 @dataclass(slots=True)
-class _Speech:
+class _OpenRegion:
     """Speech that has not ended; positions in chunks.
 
     Attributes
@@ -206,27 +220,27 @@ class _Speech:
     """
 
     start_frames: int
-    begin: int
-    quiet: int | None = None
+    first_chunk: int
+    silence_start: int | None = None
     silences: list[tuple[int, int]] = field(default_factory=list)
-    carried_chunks: int = 0
+    split_off_chunks: int = 0
 
-    def pause(self, chunk: int) -> None:
-        self.quiet = chunk if self.quiet is None else self.quiet
+    def start_silence(self, chunk: int) -> None:
+        self.silence_start = chunk if self.silence_start is None else self.silence_start
 
-    def resume(self, chunk: int) -> None:
-        if self.quiet is not None:
-            self.silences.append((self.quiet, chunk))
-        self.quiet = None
+    def end_silence(self, chunk: int) -> None:
+        if self.silence_start is not None:
+            self.silences.append((self.silence_start, chunk))
+        self.silence_start = None
 
-    def end(self, heard_chunks: int) -> int:
-        return heard_chunks if self.quiet is None else self.quiet
+    def end_chunk(self, n_chunks: int) -> int:
+        return n_chunks if self.silence_start is None else self.silence_start
 
-    def chunks(self, heard_chunks: int) -> int:
+    def length_chunks(self, n_chunks: int) -> int:
         """How long it is, with what was cut off."""
-        return self.carried_chunks + self.end(heard_chunks) - self.begin
+        return self.split_off_chunks + self.end_chunk(n_chunks) - self.first_chunk
 
 
-def _frame(chunk: float) -> int:
+def _chunk_to_frame(chunk: float) -> int:
     """Mel frame in which a chunk begins."""
     return int(chunk * CHUNK_SAMPLES / HOP_SAMPLES)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harken.contract import Floats, Ints, Span
+from harken.contract import Floats, Ints, TokenRange
 
-BLOCK = 256
+TOPK_BLOCK = 256
 
 
 class HostLogits:
@@ -22,39 +22,39 @@ class HostLogits:
         that is not has a logit of -inf: it can be named in every call, and is never chosen.
     """
 
-    def __init__(self, values: Floats, ids: Ints | None = None) -> None:
-        self.values, self._ids = values, ids
+    def __init__(self, values: Floats, token_ids: Ints | None = None) -> None:
+        self.values, self._token_ids = values, token_ids
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, positions: Sequence[int]) -> HostLogits:
-        return HostLogits(self.values[list(positions)], self._ids)
+    def select_positions(self, positions: Sequence[int]) -> HostLogits:
+        return HostLogits(self.values[list(positions)], self._token_ids)
 
     def probability(self, token: int) -> Floats:
-        its = self.values[:, self._columns(token, token + 1)]
-        probability: Floats = np.exp(its - self._log_sum()[:, None]).sum(axis=1)
+        logits = self.values[:, self._columns(token, token + 1)]
+        probability: Floats = np.exp(logits - self._log_normalizer()[:, None]).sum(axis=1)
         return probability
 
-    def ban(self, spans: Sequence[Sequence[Span]]) -> None:
-        for row, ranges in zip(self.values, spans, strict=True):
+    def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
+        for row, ranges in zip(self.values, token_ranges, strict=True):
             for start, stop in ranges:
                 row[self._columns(start, stop)] = -np.inf
 
-    def suppress(self, tokens: Ints) -> None:
+    def suppress_tokens(self, tokens: Ints) -> None:
         columns = tokens
-        if self._ids is not None:
-            columns = self._ids.searchsorted(tokens)
-            columns = columns[self._ids.take(columns, mode="clip") == tokens]
+        if self._token_ids is not None:
+            columns = self._token_ids.searchsorted(tokens)
+            columns = columns[self._token_ids.take(columns, mode="clip") == tokens]
         self.values[:, columns] = -np.inf
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
-        for row, its in zip(self.values, bonuses, strict=True):
-            for token, bonus in its.items():
+        for row, row_bonuses in zip(self.values, bonuses, strict=True):
+            for token, bonus in row_bonuses.items():
                 row[self._columns(token, token + 1)] += np.float32(bonus)
 
-    def prefer_timestamps(self, begin: int) -> None:
-        first = self._columns(begin, begin).start
+    def prefer_timestamps(self, timestamp_begin: int) -> None:
+        first = self._columns(timestamp_begin, timestamp_begin).start
         text, timestamps = self.values[:, :first], self.values[:, first:]
         if not text.size:
             return
@@ -63,15 +63,15 @@ class HostLogits:
     def top(self, k: int) -> tuple[Ints, Floats]:
         columns = self.values.argmax(axis=1)[:, None] if k == 1 else _top_columns(self.values, k)
         best = np.take_along_axis(self.values, columns, axis=1)
-        return self._tokens(columns), best - self._log_sum()[:, None]
+        return self._to_token_ids(columns), best - self._log_normalizer()[:, None]
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
-        drawn = [_draw(row, temperature, u) for row, u in zip(self.values, uniforms, strict=True)]
+        drawn = [_sample_column(row, temperature, u) for row, u in zip(self.values, uniforms, strict=True)]
         columns = np.array(drawn, np.int64)
         picked = np.take_along_axis(self.values, columns[:, None], axis=1)[:, 0]
-        return self._tokens(columns), picked - self._log_sum()
+        return self._to_token_ids(columns), picked - self._log_normalizer()
 
-    def _log_sum(self) -> Floats:
+    def _log_normalizer(self) -> Floats:
         """By what log-probabilities are smaller than logits; 0 where all tokens are banned, so that they are -inf."""
         total = _log_sum_exp(self.values)
         return np.where(np.isneginf(total), np.float32(0), total)
@@ -79,18 +79,20 @@ class HostLogits:
     def _columns(self, start: int, stop: int) -> slice:
         """Columns of the tokens from `start` to before `stop`."""
         return (
-            slice(start, stop) if self._ids is None else slice(*self._ids.searchsorted((start, stop)).tolist())
+            slice(start, stop)
+            if self._token_ids is None
+            else slice(*self._token_ids.searchsorted((start, stop)).tolist())
         )
 
-    def _tokens(self, columns: Ints) -> Ints:
-        return columns if self._ids is None else self._ids[columns]
+    def _to_token_ids(self, columns: Ints) -> Ints:
+        return columns if self._token_ids is None else self._token_ids[columns]
 
 
-def _draw(row: Floats, temperature: float, uniform: float) -> int:
+def _sample_column(row: Floats, temperature: float, uniform: float) -> int:
     """Column where the distribution at a temperature first exceeds a number in [0, 1)."""
-    mass = ((row - row.max()) / temperature).astype(np.float64)
-    np.cumsum(np.exp(mass, out=mass), out=mass)
-    return int(mass.searchsorted(uniform * mass[-1], side="right"))
+    cumulative = ((row - row.max()) / temperature).astype(np.float64)
+    np.cumsum(np.exp(cumulative, out=cumulative), out=cumulative)
+    return int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
 
 
 def _log_sum_exp(values: Floats) -> Floats:
@@ -98,8 +100,8 @@ def _log_sum_exp(values: Floats) -> Floats:
     peak = values.max(axis=1, initial=-np.inf)
     finite = np.where(np.isfinite(peak), peak, np.float32(0))
     total, shifted = np.empty_like(finite), np.empty(values.shape[1], np.float32)
-    for row, its in enumerate(values):  # so that what is in between stays in the processor's cache
-        total[row] = np.exp(np.subtract(its, finite[row], out=shifted), out=shifted).sum()
+    for row, row_values in enumerate(values):  # so that what is in between stays in the processor's cache
+        total[row] = np.exp(np.subtract(row_values, finite[row], out=shifted), out=shifted).sum()
     with np.errstate(divide="ignore"):
         return finite + np.log(total)
 
@@ -111,12 +113,12 @@ def _top_columns(values: Floats, k: int) -> Ints:
     """
     rows, width = values.shape
     k = min(k, width)
-    starts = np.arange(0, width, BLOCK)
+    starts = np.arange(0, width, TOPK_BLOCK)
     maxima = np.maximum.reduceat(values, starts, axis=1)
     best = np.empty((rows, k), np.int64)
     for row in range(rows):
         blocks = np.sort(np.argsort(-maxima[row], kind="stable")[:k])
-        columns = (starts[blocks, None] + np.arange(BLOCK)).ravel()
+        columns = (starts[blocks, None] + np.arange(TOPK_BLOCK)).ravel()
         columns = columns[columns < width]
         best[row] = columns[np.argsort(-values[row, columns], kind="stable")[:k]]
     return best

@@ -8,8 +8,8 @@ from pathlib import Path
 from harken.checkpoints import ctranslate2, ggml, huggingface, openai
 from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
 from harken.checkpoints.encoder import encoder_digest, shares_encoder
-from harken.checkpoints.hub import SHORT_NAMES, resolve
-from harken.checkpoints.storage import unreadable
+from harken.checkpoints.hub import SHORT_NAMES, resolve_model
+from harken.checkpoints.storage import read_error
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -21,7 +21,7 @@ __all__ = [
     "Weights",
     "encoder_digest",
     "open_checkpoint",
-    "resolve",
+    "resolve_model",
     "shares_encoder",
 ]
 
@@ -31,7 +31,7 @@ _READERS = {
     "openai": openai.read,
     "ggml": ggml.read,
 }
-_ALLOWED = (
+_ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
     "model.safetensors or pytorch_model.bin), an OpenAI .pt file and a ggml .bin file"
 )
@@ -70,7 +70,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
         It is damaged, truncated, hostile or not a Whisper model, or has no encoder.
     """
     file = _weight_file(Path(path))
-    checkpoint = _READERS[_format(file)](file)
+    checkpoint = _READERS[_detect_format(file)](file)
     if not (checkpoint.has_encoder or assistant):
         raise CheckpointError(
             f"{file}: has no encoder: give it as assistant of the model that it was made from"
@@ -88,17 +88,17 @@ def _weight_file(path: Path) -> Path:
             return path / name
     others = [*path.glob("*.pt"), *path.glob("*.bin")]
     if len(others) != 1:
-        raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED}")
+        raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")
     return others[0]
 
 
-def _format(path: Path) -> Format:
+def _detect_format(path: Path) -> Format:
     """Tell the format of a file by its first bytes."""
     try:
         with open(path, "rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if head[:4] == ggml.MAGIC.to_bytes(4, "little"):
         return "ggml"
     if head[1:4] == b"\0\0\0" and b"Spec\0" in head:
@@ -109,4 +109,4 @@ def _format(path: Path) -> Format:
     if head[8:9] == b"{" or head[:1] == b"{":
         return "huggingface"
     reason = _UNSUPPORTED.get(head[:4], "not a model in a known format" if head else "empty")
-    raise CheckpointError(f"{path}: {reason}; {_ALLOWED}")
+    raise CheckpointError(f"{path}: {reason}; {_ALLOWED_FORMATS}")

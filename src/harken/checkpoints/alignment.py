@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from harken.types import Dims
 
-Heads = tuple[tuple[int, int], ...]
+AlignmentHeads = tuple[tuple[int, int], ...]
 
 
 # whisper/__init__.py, `_ALIGNMENT_HEADS`: (n_vocab, n_text_state, n_audio_layer, n_text_layer) -> layer:heads.
-_HEADS = {
+_PUBLISHED_HEADS = {
     (51864, 384, 4, 4): "1:0 2:0,5 3:0,1,2,3,4",  # tiny.en
     (51865, 384, 4, 4): "2:2 3:0,2,3,4,5",  # tiny
     (51864, 512, 6, 6): "3:3 4:7 5:1,5,7",  # base.en
@@ -22,7 +22,7 @@ _HEADS = {
 }
 
 
-def known_heads(dims: Dims) -> Heads | None:
+def published_heads(dims: Dims) -> AlignmentHeads | None:
     """Look up the heads of a published model by its dimensions.
 
     Returns
@@ -30,12 +30,12 @@ def known_heads(dims: Dims) -> Heads | None:
     tuple of (layer, head), or None
         None where the dimensions name no single published model: large-v1 and large-v2 share theirs.
     """
-    text = _HEADS.get((dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer), "")
+    text = _PUBLISHED_HEADS.get((dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer), "")
     layers = (layer.split(":") for layer in text.split())
     return tuple((int(layer), int(head)) for layer, heads in layers for head in heads.split(",")) or None
 
 
-def default_heads(dims: Dims) -> Heads:
+def default_heads(dims: Dims) -> AlignmentHeads:
     """Every head of the upper half of the decoder (openai/whisper, model.py, Whisper.__init__)."""
     return tuple(
         (layer, head)
@@ -44,7 +44,7 @@ def default_heads(dims: Dims) -> Heads:
     )
 
 
-def declared_heads(value: object, dims: Dims) -> Heads | None:
+def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
     """Check the `alignment_heads` of a configuration file.
 
     Returns

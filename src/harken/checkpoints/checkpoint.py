@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment import Heads, declared_heads, known_heads
+from harken.checkpoints.alignment import AlignmentHeads, declared_heads, published_heads
 from harken.checkpoints.layout import check_shapes, infer_dims
-from harken.checkpoints.storage import Array, Tensor, file_sha256
+from harken.checkpoints.storage import Array, LazyTensor, file_sha256
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
@@ -34,7 +34,7 @@ class Weights(Mapping[str, Array]):
         Computes `digest`; called at most once.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], digest: Callable[[], str]) -> None:
+    def __init__(self, tensors: Mapping[str, LazyTensor], digest: Callable[[], str]) -> None:
         self._tensors, self._digest = tensors, digest
 
     def __getitem__(self, name: str) -> Array:
@@ -112,12 +112,12 @@ class Checkpoint:
     dims: Dims
     weights: Weights
     vocabulary: Vocabulary
-    alignment_heads: Heads | None
+    alignment_heads: AlignmentHeads | None
     path: Path
     format: Format
-    precision: str
+    stored_dtype: str
     encoder_sha256: str | None = None
-    frequent: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    draft_vocabulary: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
     @property
     def has_encoder(self) -> bool:
@@ -128,7 +128,7 @@ class Checkpoint:
 def assemble(
     path: Path,
     format: Format,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, LazyTensor],
     declared: Mapping[str, object],
     vocabulary: Vocabulary,
     *,
@@ -170,14 +170,14 @@ def assemble(
         dims=dims,
         weights=Weights(tensors, digest),
         vocabulary=vocabulary,
-        alignment_heads=declared_heads(alignment_heads, dims) or known_heads(dims),
+        alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
         path=path,
         format=format,
-        precision=tensors["decoder.token_embedding.weight"].precision,
+        stored_dtype=tensors["decoder.token_embedding.weight"].stored_dtype,
     )
 
 
-def vocabulary_in(directory: Path) -> Vocabulary:
+def find_vocabulary(directory: Path) -> Vocabulary:
     """Find the tokenizer's file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     return Vocabulary(path=next(filter(Path.is_file, files), None))

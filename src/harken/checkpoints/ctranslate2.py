@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint, assemble, vocabulary_in
+from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.cursor import Cursor, open_cursor
 from harken.checkpoints.json_file import read_object
 from harken.checkpoints.storage import (
@@ -25,18 +25,18 @@ from harken.checkpoints.storage import (
     INT16,
     INT32,
     Array,
-    Encoding,
-    Tensor,
-    tensor_at,
+    LazyTensor,
+    StorageDtype,
+    lazy_tensor,
 )
 from harken.errors import CheckpointError
 
 _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
-_ENCODINGS = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
-_FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+_DTYPES = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
+_FLOAT_DTYPES = (FLOAT32, FLOAT16, BFLOAT16)
 
 # Scalars that change the mathematics, and the one value that Whisper has.
-_SWITCHES = {
+_REQUIRED_SCALARS = {
     "decoder/activation": 3,  # exact GELU
     "decoder/alibi": 0,
     "decoder/pre_norm": 1,
@@ -64,8 +64,8 @@ _BLOCK_MODULES = {
     "ffn/linear_0": ("mlp.0",),
     "ffn/linear_1": ("mlp.2",),
 }
-_LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-_POSITIONS = {
+_PARAMETERS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+_POSITIONAL_EMBEDDINGS = {
     "encoder/position_encodings/encodings": "encoder.positional_embedding",
     "decoder/position_encodings/encodings": "decoder.positional_embedding",
 }
@@ -77,16 +77,16 @@ class _Variable:
     """An array of the file: where it lies and how."""
 
     offset: int
-    encoding: Encoding
+    dtype: StorageDtype
     shape: tuple[int, ...]
 
     def rows(self, part: int, parts: int) -> _Variable:
         """One of equal parts along the first axis."""
         shape = (self.shape[0] // parts, *self.shape[1:])
-        return _Variable(self.offset + part * self.encoding.size(shape), self.encoding, shape)
+        return _Variable(self.offset + part * self.dtype.nbytes_of(shape), self.dtype, shape)
 
-    def tensor(self, path: Path) -> Tensor:
-        return tensor_at(path, self.offset, self.encoding, self.shape)
+    def tensor(self, path: Path) -> LazyTensor:
+        return lazy_tensor(path, self.offset, self.dtype, self.shape)
 
 
 def read(path: Path) -> Checkpoint:
@@ -98,8 +98,8 @@ def read(path: Path) -> Checkpoint:
         The file is damaged, of another version of the format, or not a Whisper model.
     """
     with open_cursor(path) as cursor:
-        variables, scalars = _variables(cursor)
-    for name, value in _SWITCHES.items():
+        variables, scalars = _read_variables(cursor)
+    for name, value in _REQUIRED_SCALARS.items():
         if scalars.get(name, value) != value:
             raise CheckpointError(f"{path}: {name}={scalars[name]}, allowed for Whisper is {value}")
     declared = {
@@ -113,14 +113,14 @@ def read(path: Path) -> Checkpoint:
         "ctranslate2",
         dict(_tensors(path, variables)),
         declared,
-        vocabulary_in(path.parent),
+        find_vocabulary(path.parent),
         alignment_heads=config.get("alignment_heads"),
     )
 
 
-def _variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int]]:
+def _read_variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int]]:
     """Parse the file into its arrays and its integer scalars."""
-    version, spec, revision = cursor.number("I"), _name(cursor), cursor.number("I")
+    version, spec, revision = cursor.read_number("I"), _read_name(cursor), cursor.read_number("I")
     if (version, spec, revision) != (_VERSION, _SPEC, _REVISION):
         raise cursor.error(
             f"CTranslate2 binary version {version}, {spec} revision {revision}: "
@@ -128,79 +128,80 @@ def _variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int]]:
         )
     variables: dict[str, _Variable] = {}
     scalars: dict[str, int] = {}
-    for _ in range(cursor.number("I")):
-        name, rank = _name(cursor), cursor.number("B")
-        shape = cursor.numbers(f"{rank}I")
-        code, size = cursor.number("B"), cursor.number("I")
-        if code >= len(_ENCODINGS):
-            raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_ENCODINGS) - 1}")
-        encoding = _ENCODINGS[code]
-        if math.prod(shape) * encoding.nbytes != size:
-            raise cursor.error(f"{name} has {size} bytes, which is not {encoding.name} of shape {shape}")
-        if rank or encoding in _FLOATS:
-            variables[name] = _Variable(cursor.skip(size), encoding, shape)
+    for _ in range(cursor.read_number("I")):
+        name, rank = _read_name(cursor), cursor.read_number("B")
+        shape = cursor.read_numbers(f"{rank}I")
+        code, size = cursor.read_number("B"), cursor.read_number("I")
+        if code >= len(_DTYPES):
+            raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_DTYPES) - 1}")
+        dtype = _DTYPES[code]
+        if math.prod(shape) * dtype.block_bytes != size:
+            raise cursor.error(f"{name} has {size} bytes, which is not {dtype.name} of shape {shape}")
+        if rank or dtype in _FLOAT_DTYPES:
+            variables[name] = _Variable(cursor.skip(size), dtype, shape)
         else:
-            scalars[name] = cursor.number({INT8: "b", INT16: "h", INT32: "i"}[encoding])
-    for _ in range(cursor.number("I")):
-        alias, name = _name(cursor), _name(cursor)
+            scalars[name] = cursor.read_number({INT8: "b", INT16: "h", INT32: "i"}[dtype])
+    for _ in range(cursor.read_number("I")):
+        alias, name = _read_name(cursor), _read_name(cursor)
         if name not in variables:
             raise cursor.error(f"{alias} stands for {name}, which is not in the file")
         for leaf in ("", "_scale"):
             if name + leaf in variables:
                 variables[alias + leaf] = variables[name + leaf]
-    if cursor.left:
-        raise cursor.error(f"{cursor.left} bytes after the end of the model")
+    if cursor.remaining:
+        raise cursor.error(f"{cursor.remaining} bytes after the end of the model")
     return variables, scalars
 
 
-def _name(cursor: Cursor) -> str:
-    return cursor.name(cursor.number("H"))
+def _read_name(cursor: Cursor) -> str:
+    return cursor.read_name(cursor.read_number("H"))
 
 
-def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str, LazyTensor]]:
     """Find OpenAI's weights in the arrays; an unknown array keeps its name, for `assemble` to refuse."""
     embedding = variables.get("decoder/embeddings/weight")
     for name, variable in variables.items():
         if name.endswith("_scale") or (name == "decoder/projection/weight" and variable == embedding):
             continue
         scale = variables.get(name + "_scale")
-        targets = _targets(name)
-        _check_rows(path, name, variable, scale, len(targets))
-        for part, target in enumerate(targets):
-            if target.endswith(".key.bias"):
+        names = _openai_names(name)
+        _check_rows(path, name, variable, scale, len(names))
+        for part, openai_name in enumerate(names):
+            if openai_name.endswith(".key.bias"):
                 continue  # zeros, and a bias on keys would not change any softmax
-            rows = variable.rows(part, len(targets))
+            rows = variable.rows(part, len(names))
             if scale is None:
-                yield target, rows.tensor(path)
+                yield openai_name, rows.tensor(path)
             else:
-                yield target, _dequantised(path, rows, scale.rows(part, len(targets)) if scale.shape else scale)
+                yield (
+                    openai_name,
+                    _dequantised_tensor(path, rows, scale.rows(part, len(names)) if scale.shape else scale),
+                )
 
 
-def _targets(name: str) -> tuple[str, ...]:
+def _openai_names(name: str) -> tuple[str, ...]:
     """Names of the weights that are stacked in one array."""
-    if name in _POSITIONS:
-        return (_POSITIONS[name],)
+    if name in _POSITIONAL_EMBEDDINGS:
+        return (_POSITIONAL_EMBEDDINGS[name],)
     module, _, leaf = name.rpartition("/")
     modules: tuple[str, ...] = _MODULES.get(module, ())
     if block := _BLOCK.fullmatch(module):
         side, layer, part = block.groups()
         modules = tuple(f"{side}.blocks.{layer}.{ours}" for ours in _BLOCK_MODULES.get(part, ()))
-    return tuple(f"{ours}.{_LEAVES[leaf]}" for ours in modules if leaf in _LEAVES) or (name,)
+    return tuple(f"{ours}.{_PARAMETERS[leaf]}" for ours in modules if leaf in _PARAMETERS) or (name,)
 
 
 def _check_rows(path: Path, name: str, variable: _Variable, scale: _Variable | None, parts: int) -> None:
     if not variable.shape or variable.shape[0] % parts:
         raise CheckpointError(f"{path}: {name} has shape {variable.shape}, allowed are {parts} equal parts")
-    if variable.encoding not in (_FLOATS if scale is None else (INT8, INT16)):
+    if variable.dtype not in (_FLOAT_DTYPES if scale is None else (INT8, INT16)):
         kind = "without" if scale is None else "with"
-        raise CheckpointError(
-            f"{path}: {name} is {variable.encoding.name} {kind} a scale, which has no meaning"
-        )
-    if scale is not None and (scale.shape not in ((), variable.shape[:1]) or scale.encoding not in _FLOATS):
+        raise CheckpointError(f"{path}: {name} is {variable.dtype.name} {kind} a scale, which has no meaning")
+    if scale is not None and (scale.shape not in ((), variable.shape[:1]) or scale.dtype not in _FLOAT_DTYPES):
         raise CheckpointError(f"{path}: {name} of shape {variable.shape} has a scale of shape {scale.shape}")
 
 
-def _dequantised(path: Path, rows: _Variable, scale: _Variable) -> Tensor:
+def _dequantised_tensor(path: Path, rows: _Variable, scale: _Variable) -> LazyTensor:
     """Values are stored as round(value * scale), with one scale a row (int8) or one for all (int16)."""
 
     def read() -> Array:
@@ -209,4 +210,4 @@ def _dequantised(path: Path, rows: _Variable, scale: _Variable) -> Tensor:
             raise CheckpointError(f"{path}: the scale at byte {scale.offset} is not finite and positive")
         return rows.tensor(path).read() / scales.reshape(-1, *[1] * (len(rows.shape) - 1))
 
-    return Tensor(rows.shape, rows.encoding.name, read)
+    return LazyTensor(rows.shape, rows.dtype.name, read)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harken.checkpoints.storage import unreadable
+from harken.checkpoints.storage import read_error
 from harken.errors import CheckpointError
 
 _MAX_NAME_BYTES = 256
@@ -21,34 +21,34 @@ class Cursor:
         self.path, self.data, self.position = path, data, 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Bytes between the position and the end of the file."""
         return len(self.data) - self.position
 
     def skip(self, size: int) -> int:
         """Step over `size` bytes and return where they began."""
         start = self.position
-        if not 0 <= size <= self.left:
-            raise self.error(f"truncated: {size} bytes expected, {self.left} are left")
+        if not 0 <= size <= self.remaining:
+            raise self.error(f"truncated: {size} bytes expected, {self.remaining} are left")
         self.position = start + size
         return start
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return the next `size` bytes."""
         start = self.skip(size)
         return self.data[start : start + size]
 
-    def numbers(self, layout: str) -> tuple[int, ...]:
+    def read_numbers(self, layout: str) -> tuple[int, ...]:
         """Return the next numbers, little-endian, in the notation of `struct`."""
-        return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
+        return struct.unpack("<" + layout, self.read(struct.calcsize("<" + layout)))
 
-    def number(self, layout: str) -> int:
+    def read_number(self, layout: str) -> int:
         """Return the next number."""
-        return self.numbers(layout)[0]
+        return self.read_numbers(layout)[0]
 
-    def name(self, size: int) -> str:
+    def read_name(self, size: int) -> str:
         """Return the next `size` bytes as a name that can stand in a message; a final zero is left out."""
-        name = self.take(size).removesuffix(b"\0")
+        name = self.read(size).removesuffix(b"\0")
         if len(name) > _MAX_NAME_BYTES or not name.isascii() or not name.decode().isprintable():
             raise self.error(f"a name is not printable ASCII of at most {_MAX_NAME_BYTES} bytes")
         return name.decode()
@@ -65,4 +65,4 @@ def open_cursor(path: Path) -> Iterator[Cursor]:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error

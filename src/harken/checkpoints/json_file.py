@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harken.checkpoints.storage import unreadable
+from harken.checkpoints.storage import read_error
 from harken.errors import CheckpointError
 
 
@@ -29,4 +29,4 @@ def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
             return {}
         raise CheckpointError(f"{path}: is missing") from None
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error

@@ -11,16 +11,16 @@ from harken.types import Dims
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
-_FIELDS = tuple(Dims.__dataclass_fields__)
-_KNOWN = f"known are {', '.join(_FIELDS)}"
+_DIMS_FIELDS = tuple(Dims.__dataclass_fields__)
+_KNOWN_FIELDS = f"known are {', '.join(_DIMS_FIELDS)}"
 
 
 def expected_shapes(dims: Dims) -> dict[str, Shape]:
     """Name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
-    return (_encoder(dims) if dims.has_encoder else {}) | _decoder(dims)
+    return (_encoder_shapes(dims) if dims.has_encoder else {}) | _decoder_shapes(dims)
 
 
-def _encoder(dims: Dims) -> dict[str, Shape]:
+def _encoder_shapes(dims: Dims) -> dict[str, Shape]:
     state = dims.n_audio_state
     shapes: dict[str, Shape] = {
         "encoder.conv1.weight": (state, dims.n_mels, 3),
@@ -32,11 +32,11 @@ def _encoder(dims: Dims) -> dict[str, Shape]:
         "encoder.ln_post.bias": (state,),
     }
     for layer in range(dims.n_audio_layer):
-        shapes.update(_block(f"encoder.blocks.{layer}", state, ("attn",)))
+        shapes.update(_block_shapes(f"encoder.blocks.{layer}", state, ("attn",)))
     return shapes
 
 
-def _decoder(dims: Dims) -> dict[str, Shape]:
+def _decoder_shapes(dims: Dims) -> dict[str, Shape]:
     state = dims.n_text_state
     shapes: dict[str, Shape] = {
         "decoder.token_embedding.weight": (dims.n_vocab, state),
@@ -45,24 +45,24 @@ def _decoder(dims: Dims) -> dict[str, Shape]:
         "decoder.ln.bias": (state,),
     }
     for layer in range(dims.n_text_layer):
-        shapes.update(_block(f"decoder.blocks.{layer}", state, ("attn", "cross_attn")))
+        shapes.update(_block_shapes(f"decoder.blocks.{layer}", state, ("attn", "cross_attn")))
         for projection in ("key", "value"):
             shapes[f"decoder.blocks.{layer}.cross_attn.{projection}.weight"] = (state, dims.n_audio_state)
     return shapes
 
 
-def _block(prefix: str, state: int, attentions: tuple[str, ...]) -> Iterator[tuple[str, Shape]]:
+def _block_shapes(prefix: str, state: int, attentions: tuple[str, ...]) -> Iterator[tuple[str, Shape]]:
     for attention in attentions:
-        yield from _affine(f"{prefix}.{attention}_ln", (state,))
+        yield from _affine_shapes(f"{prefix}.{attention}_ln", (state,))
         for projection in ("query", "value", "out"):
-            yield from _affine(f"{prefix}.{attention}.{projection}", (state, state))
+            yield from _affine_shapes(f"{prefix}.{attention}.{projection}", (state, state))
         yield f"{prefix}.{attention}.key.weight", (state, state)  # a bias on keys would not change any softmax
-    yield from _affine(f"{prefix}.mlp_ln", (state,))
-    yield from _affine(f"{prefix}.mlp.0", (4 * state, state))
-    yield from _affine(f"{prefix}.mlp.2", (state, 4 * state))
+    yield from _affine_shapes(f"{prefix}.mlp_ln", (state,))
+    yield from _affine_shapes(f"{prefix}.mlp.0", (4 * state, state))
+    yield from _affine_shapes(f"{prefix}.mlp.2", (state, 4 * state))
 
 
-def _affine(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
+def _affine_shapes(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
     yield f"{name}.weight", shape
     yield f"{name}.bias", shape[:1]
 
@@ -95,16 +95,16 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
             name: value for name, value in declared.items() if name not in ("n_audio_layer", "n_audio_state")
         }
     for field, value in declared.items():
-        if field not in _FIELDS or type(value) is not int:
-            raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN}")
+        if field not in _DIMS_FIELDS or type(value) is not int:
+            raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN_FIELDS}")
         if found.setdefault(field, value) != value:
             raise CheckpointError(f"{path}: says {field}={value}, its weights have {field}={found[field]}")
-    if missing := [field for field in _FIELDS if field not in found]:
+    if missing := [field for field in _DIMS_FIELDS if field not in found]:
         raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
-    audio, text = found["n_audio_state"], found["n_text_state"]
-    if audio != text and found["n_audio_layer"]:
+    audio_state, text_state = found["n_audio_state"], found["n_text_state"]
+    if audio_state != text_state and found["n_audio_layer"]:
         raise CheckpointError(
-            f"{path}: n_text_state={text}, allowed is n_audio_state={audio}, the same for both"
+            f"{path}: n_text_state={text_state}, allowed is n_audio_state={audio_state}, the same for both"
         )
     try:
         return Dims(**found)
@@ -123,7 +123,7 @@ def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
         "n_mels": n_mels,
         "n_audio_ctx": n_audio_ctx,
         "n_audio_state": n_audio_state,
-        "n_audio_layer": _layers(shapes, "encoder"),
+        "n_audio_layer": _count_layers(shapes, "encoder"),
     }
 
 
@@ -134,7 +134,7 @@ def _decoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
         "n_vocab": n_vocab,
         "n_text_ctx": n_text_ctx,
         "n_text_state": n_text_state,
-        "n_text_layer": _layers(shapes, "decoder"),
+        "n_text_layer": _count_layers(shapes, "decoder"),
     }
 
 
@@ -147,7 +147,7 @@ def _shape(path: Path, shapes: Shapes, name: str, axes: int) -> Shape:
     return shape
 
 
-def _layers(shapes: Shapes, side: str) -> int:
+def _count_layers(shapes: Shapes, side: str) -> int:
     prefix = f"{side}.blocks."
     return len({name[len(prefix) :].split(".", 1)[0] for name in shapes if name.startswith(prefix)})
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from harken.checkpoints.cursor import open_cursor
 from harken.checkpoints.json_file import parse_object
-from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Encoding, Tensor, tensor_at
+from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, LazyTensor, StorageDtype, lazy_tensor
 from harken.errors import CheckpointError
 
-_ENCODINGS = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+_DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, LazyTensor]:
     """Find the tensors of a safetensors file.
 
     Raises
@@ -27,31 +27,31 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         The header is damaged, or its tensors do not fill the file exactly.
     """
     with open_cursor(path) as cursor:
-        header = parse_object(path, cursor.take(cursor.number("Q")))
-        start, left = cursor.position, cursor.left
+        header = parse_object(path, cursor.read(cursor.read_number("Q")))
+        start, data_bytes = cursor.position, cursor.remaining
     header.pop("__metadata__", None)
-    spans = {name: _span(path, name, entry) for name, entry in header.items()}
+    entries = {name: _parse_entry(path, name, entry) for name, entry in header.items()}
     end = 0
-    for name, (_, _, first, size) in sorted(spans.items(), key=lambda item: item[1][2:]):
+    for name, (_, _, first, size) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if first != end:
             raise CheckpointError(f"{path}: {name[:80]!r} begins at byte {first} of the data, allowed is {end}")
         end += size
-    if end != left:
-        raise CheckpointError(f"{path}: {left} bytes of data, its tensors have {end}")
+    if end != data_bytes:
+        raise CheckpointError(f"{path}: {data_bytes} bytes of data, its tensors have {end}")
     return {
-        name: tensor_at(path, start + first, encoding, shape)
-        for name, (encoding, shape, first, _) in spans.items()
+        name: lazy_tensor(path, start + first, dtype, shape)
+        for name, (dtype, shape, first, _) in entries.items()
     }
 
 
-def _span(path: Path, name: str, entry: Any) -> tuple[Encoding, tuple[int, ...], int, int]:
+def _parse_entry(path: Path, name: str, entry: Any) -> tuple[StorageDtype, tuple[int, ...], int, int]:
     """Encoding, shape, first byte and number of bytes of one header entry."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]} if (
-            dtype in _ENCODINGS and all(type(axis) is int and axis > 0 for axis in shape)
+            dtype in _DTYPES and all(type(axis) is int and axis > 0 for axis in shape)
         ):
-            encoding = _ENCODINGS[dtype]
-            if last - first == math.prod(shape) * encoding.nbytes:
-                return encoding, tuple(shape), first, last - first
-    allowed = ", ".join(_ENCODINGS)
+            stored_dtype = _DTYPES[dtype]
+            if last - first == math.prod(shape) * stored_dtype.block_bytes:
+                return stored_dtype, tuple(shape), first, last - first
+    allowed = ", ".join(_DTYPES)
     raise CheckpointError(f"{path}: the entry of {name[:80]!r} is damaged, or its type is none of {allowed}")

@@ -17,53 +17,53 @@ import numpy.typing as npt
 from harken.errors import CheckpointError
 
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class StorageDtype:
     """How values lie in a file: blocks of `items` values in `nbytes` bytes.
 
     `decode` takes the blocks, uint8 of shape (blocks, nbytes), and returns blocks * items values.
     """
 
     name: str
-    items: int
-    nbytes: int
-    decode: Callable[[Bytes], Array]
+    block_items: int
+    block_bytes: int
+    decode: Callable[[ByteArray], Array]
 
-    def size(self, shape: tuple[int, ...]) -> int:
+    def nbytes_of(self, shape: tuple[int, ...]) -> int:
         """Bytes that an array of this shape takes; its last axis holds whole blocks."""
-        return math.prod(shape[:-1]) * (shape[-1] // self.items if shape else 1) * self.nbytes
+        return math.prod(shape[:-1]) * (shape[-1] // self.block_items if shape else 1) * self.block_bytes
 
 
-def _plain(name: str, dtype: str) -> Encoding:
-    return Encoding(name, 1, np.dtype(dtype).itemsize, lambda blocks: blocks.view(dtype))
+def _numpy_dtype(name: str, dtype: str) -> StorageDtype:
+    return StorageDtype(name, 1, np.dtype(dtype).itemsize, lambda blocks: blocks.view(dtype))
 
 
-def _decode_bfloat16(blocks: Bytes) -> Array:
+def _decode_bfloat16(blocks: ByteArray) -> Array:
     """A bfloat16 is the upper half of a float32."""
     return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
 
 
-FLOAT32 = _plain("float32", "<f4")
-FLOAT16 = _plain("float16", "<f2")
-BFLOAT16 = Encoding("bfloat16", 1, 2, _decode_bfloat16)
-INT8 = _plain("int8", "i1")
-INT16 = _plain("int16", "<i2")
-INT32 = _plain("int32", "<i4")
+FLOAT32 = _numpy_dtype("float32", "<f4")
+FLOAT16 = _numpy_dtype("float16", "<f2")
+BFLOAT16 = StorageDtype("bfloat16", 1, 2, _decode_bfloat16)
+INT8 = _numpy_dtype("int8", "i1")
+INT16 = _numpy_dtype("int16", "<i2")
+INT32 = _numpy_dtype("int32", "<i4")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class LazyTensor:
     """One weight of a checkpoint: its shape, how the file stores it, and a way to read it."""
 
     shape: tuple[int, ...]
-    precision: str
+    stored_dtype: str
     read: Callable[[], Array]
 
 
-def tensor_at(path: Path, offset: int, encoding: Encoding, shape: tuple[int, ...]) -> Tensor:
+def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, ...]) -> LazyTensor:
     """Describe the array that lies at a byte offset of a file.
 
     The caller has checked that the file is long enough. The bytes are read, not mapped: arrays are aligned
@@ -71,18 +71,18 @@ def tensor_at(path: Path, offset: int, encoding: Encoding, shape: tuple[int, ...
     """
 
     def read() -> Array:
-        blocks = read_bytes(path, offset, encoding.size(shape)).reshape(-1, encoding.nbytes)
-        return encoding.decode(blocks).reshape(shape)
+        blocks = read_bytes(path, offset, dtype.nbytes_of(shape)).reshape(-1, dtype.block_bytes)
+        return dtype.decode(blocks).reshape(shape)
 
-    return Tensor(shape, encoding.name, read)
+    return LazyTensor(shape, dtype.name, read)
 
 
-def unreadable(path: Path, error: OSError) -> CheckpointError:
+def read_error(path: Path, error: OSError) -> CheckpointError:
     """Say that the system does not let a file be read."""
     return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
 
 
-def read_bytes(path: Path, offset: int, size: int) -> Bytes:
+def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     """Read exactly `size` bytes at `offset`.
 
     Raises
@@ -93,7 +93,7 @@ def read_bytes(path: Path, offset: int, size: int) -> Bytes:
     try:
         data = np.fromfile(path, np.uint8, size, offset=offset)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if data.size != size:
         raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
     return data
@@ -105,7 +105,7 @@ def file_sha256(path: Path) -> str:
         status = os.stat(path)
         return _file_sha256(path, status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
 
 
 @functools.lru_cache(maxsize=64)

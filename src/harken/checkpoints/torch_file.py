@@ -16,11 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, Bytes, Tensor, read_bytes, unreadable
-from harken.checkpoints.torch_pickle import Global, Storage, View, parse
+from harken.checkpoints.storage import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    Array,
+    ByteArray,
+    LazyTensor,
+    read_bytes,
+    read_error,
+)
+from harken.checkpoints.torch_pickle import Global, PickledTensor, Storage, parse_pickle
 from harken.errors import CheckpointError
 
-_ENCODINGS = {
+_DTYPES = {
     Global("torch FloatStorage"): FLOAT32,
     Global("torch HalfStorage"): FLOAT16,
     Global("torch BFloat16Storage"): BFLOAT16,
@@ -53,13 +62,13 @@ class TorchFile:
         if self._members[pickles[0]].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(f"{path}: data.pkl has more than {_MAX_PICKLE_BYTES} bytes")
         try:
-            self.content: Any = parse(_read(path, self._members[pickles[0]]).tobytes())
+            self.content: Any = parse_pickle(_read(path, self._members[pickles[0]]).tobytes())
         except CheckpointError:
             raise
         except ValueError as error:
             raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
 
-    def tensors(self, state: object) -> dict[str, Tensor]:
+    def tensors(self, state: object) -> dict[str, LazyTensor]:
         """Find the tensors of a state dict in the file.
 
         Parameters
@@ -69,29 +78,29 @@ class TorchFile:
         """
         if not isinstance(state, Mapping):
             raise CheckpointError(f"{self.path}: holds no dict of weights")
-        return {str(name): self._tensor(str(name)[:80], view) for name, view in state.items()}
+        return {str(name): self._tensor(str(name)[:80], pickled) for name, pickled in state.items()}
 
-    def _tensor(self, name: str, view: object) -> Tensor:
-        if not isinstance(view, View) or not isinstance(view.storage, Storage):
+    def _tensor(self, name: str, pickled: object) -> LazyTensor:
+        if not isinstance(pickled, PickledTensor) or not isinstance(pickled.storage, Storage):
             raise CheckpointError(f"{self.path}: {name!r} is not a tensor")
-        storage, offset, shape, strides = view[:4]
-        encoding = _ENCODINGS.get(storage.type) if isinstance(storage.type, Global) else None
-        if encoding is None:
-            allowed = ", ".join(allowed.name for allowed in _ENCODINGS)
+        storage, offset, shape, strides = pickled[:4]
+        dtype = _DTYPES.get(storage.type) if isinstance(storage.type, Global) else None
+        if dtype is None:
+            allowed = ", ".join(allowed.name for allowed in _DTYPES)
             raise CheckpointError(f"{self.path}: {name!r} has another type than {allowed}")
         key, items = storage.key, storage.items
         member = self._members.get(f"{self._folder}data/{key}") if isinstance(key, str) else None
-        if member is None or not _is_size(items) or member.file_size != items * encoding.nbytes:
+        if member is None or not _is_size(items) or member.file_size != items * dtype.block_bytes:
             raise CheckpointError(f"{self.path}: the storage of {name!r} is missing or of another size")
         if not _fits(offset, shape, strides, items):
             raise CheckpointError(f"{self.path}: {name!r} reaches outside its storage")
 
         def read() -> Array:
-            values = encoding.decode(_read(self.path, member).reshape(-1, encoding.nbytes)).ravel()[offset:]
+            values = dtype.decode(_read(self.path, member).reshape(-1, dtype.block_bytes)).ravel()[offset:]
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 
-        return Tensor(shape, encoding.name, read)
+        return LazyTensor(shape, dtype.name, read)
 
 
 def _is_size(value: object) -> bool:
@@ -114,7 +123,7 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename: info for info in archive.infolist()}
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         raise CheckpointError(f"{path}: not a zip archive of torch.save: {error}") from error
     size = path.stat().st_size
@@ -126,7 +135,7 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
     return members
 
 
-def _read(path: Path, member: zipfile.ZipInfo) -> Bytes:
+def _read(path: Path, member: zipfile.ZipInfo) -> ByteArray:
     """Read a stored member and check its CRC-32."""
     header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
     signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)

@@ -26,7 +26,7 @@ class Storage(NamedTuple):
     items: Any
 
 
-class View(NamedTuple):
+class PickledTensor(NamedTuple):
     """A tensor: the arguments of torch/_utils.py `_rebuild_tensor_v2`, as they stand in the file."""
 
     storage: Any
@@ -38,7 +38,7 @@ class View(NamedTuple):
     metadata: Any = None
 
 
-def parse(data: bytes) -> Any:
+def parse_pickle(data: bytes) -> Any:
     """Build what a pickle describes: dict, list, tuple, str, int, float, bool, None and `View`.
 
     Dictionaries have text or integers for keys: to hash a tuple that holds itself twice, again and again,
@@ -109,7 +109,7 @@ class _Machine:
                 push(Global(argument))
             case "REDUCE":
                 arguments = pop()
-                push(_call(pop(), arguments))
+                push(_construct(pop(), arguments))
             case "BUILD":
                 pop()  # attributes that torch hangs on a state dict: nothing here needs them
             case "PROTO" | "FRAME" | "STOP":
@@ -134,12 +134,12 @@ def _pairs(items: Any) -> list[tuple[str | int, Any]]:
     return pairs
 
 
-def _call(function: Any, arguments: Any) -> Any:
+def _construct(function: Any, arguments: Any) -> Any:
     if not isinstance(function, Global):
         raise TypeError("what is called is not a name")
     match function.name:
         case "collections OrderedDict":
             return dict(_pairs(*arguments or ((),)))
         case "torch._utils _rebuild_tensor_v2":
-            return View(*arguments)
+            return PickledTensor(*arguments)
     raise ValueError(f"it calls {function.name[:80]!r}, which a state dict does not need")

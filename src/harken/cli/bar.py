@@ -13,10 +13,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from harken.cli.layout import time
+from harken.cli.layout import format_time
 
 
-class Bar:
+class ProgressBar:
     """A bar at the foot of the terminal, one recording after another."""
 
     def __init__(self) -> None:
@@ -33,11 +33,13 @@ class Bar:
         self._task: TaskID | None = None
         self._progress.start()
 
-    def show(self, label: str, done_s: float, total_s: float | None, took_s: float) -> None:
+    def update(self, label: str, done_s: float, total_s: float | None, elapsed_s: float) -> None:
         """Move the bar, after working for so many seconds."""
-        speed = done_s / took_s
-        left = f"{_seconds((total_s - done_s) / speed)} left, " if total_s and 0 < done_s < total_s else ""
-        pace = f"{left}{speed:.1f}x real time"
+        speed = done_s / elapsed_s
+        remaining = (
+            f"{_format_seconds((total_s - done_s) / speed)} left, " if total_s and 0 < done_s < total_s else ""
+        )
+        pace = f"{remaining}{speed:.1f}x real time"
         if self._task is None:
             self._task = self._progress.add_task(label, visible=False, total=total_s, pace="")
         self._progress.update(self._task, visible=True, completed=done_s, pace=pace, refresh=True)
@@ -48,7 +50,7 @@ class Bar:
             self._progress.remove_task(self._task)
             self._task = None
 
-    def above(self, text: str) -> None:
+    def print_above(self, text: str) -> None:
         """Print above the bar, as it stands."""
         self._progress.console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
@@ -57,7 +59,7 @@ class Bar:
         self._progress.stop()
 
 
-def counting() -> Progress:
+def counting_bar() -> Progress:
     """Make a bar for things that are counted: how many of them are done, and how long the rest takes."""
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -71,5 +73,5 @@ def counting() -> Progress:
     )
 
 
-def _seconds(duration_s: float) -> str:
-    return time(duration_s).partition(".")[0]
+def _format_seconds(duration_s: float) -> str:
+    return format_time(duration_s).partition(".")[0]

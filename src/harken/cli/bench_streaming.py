@@ -11,24 +11,24 @@ from typing import Any
 
 from harken.api import Recognizer
 from harken.cli.exits import Stop
-from harken.cli.layout import aligned, counted
-from harken.cli.live_rows import ROWS
+from harken.cli.layout import format_table, pluralize
+from harken.cli.live_rows import LIVE_ROWS
 from harken.cli.screen import Screen
-from harken.evaluation import ErrorRate, Failure, Sound
-from harken.evaluation.joined import Reel, join
-from harken.evaluation.live import Live
-from harken.evaluation.live_takes import Cost, LiveTurn, take_live
-from harken.evaluation.live_timing import LiveTiming, live_timing
-from harken.streaming import Setting, StreamOptions
+from harken.evaluation import ErrorRate, EvalRecording, Failure
+from harken.evaluation.joined import JoinedStream, join_by_speaker
+from harken.evaluation.live import LiveSessionProtocol
+from harken.evaluation.live_takes import ComputeCost, LiveRound, run_live_rounds
+from harken.evaluation.live_timing import LiveSummary, summarise_live
+from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
-SLOWEST = 10
+SLOWEST_WORDS = 10
 """Words with the longest latency that the JSON object names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveMeasured:
+class LiveBenchResult:
     """What was measured.
 
     Parameters
@@ -48,80 +48,85 @@ class LiveMeasured:
         Whether all streams were done.
     """
 
-    by: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     recognizer: Recognizer
     repeats: int
-    ways: Mapping[str, StreamOptions]
-    settings: Mapping[str, Setting]
-    turns: tuple[LiveTurn, ...]
-    timings: Mapping[str, LiveTiming]
+    stream_options: Mapping[str, StreamOptions]
+    configs: Mapping[str, StreamingConfig]
+    rounds: tuple[LiveRound, ...]
+    timings: Mapping[str, LiveSummary]
     failures: tuple[Failure, ...]
     complete: bool
 
     @property
-    def recordings(self) -> int:
+    def recording_count(self) -> int:
         """How many were heard."""
-        return sum(len(turn.reel.sounds) for turn in self.turns)
+        return sum(len(bench_round.stream.recordings) for bench_round in self.rounds)
 
     def table(self) -> str:
         """What a person reads: settings side by side."""
-        of = "" if self.repeats == 1 else f", median of {self.repeats} passes"
-        audio_s = sum(turn.offline_cost.audio_s for turn in self.turns)
-        streams = f"{counted(len(self.turns), 'stream')} of {counted(self.recordings, 'recording')}"
+        passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
+        audio_s = sum(bench_round.offline_cost.audio_s for bench_round in self.rounds)
+        streams = f"{pluralize(len(self.rounds), 'stream')} of {pluralize(self.recording_count, 'recording')}"
         return (
             f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n"
-            f"{streams}: {audio_s:.1f} s of sound{of}\n"
-            f"{aligned(self._rows())}"
+            f"{streams}: {audio_s:.1f} s of sound{passes}\n"
+            f"{format_table(self._rows())}"
         )
 
     def report(self) -> dict[str, Any]:
         """Everything, as `json.dumps` takes it; docs/cli.md lists the keys."""
         return {
-            "by": dict(self.by),
+            "by": dict(self.provenance),
             "engine": self.recognizer.backend.capabilities.detail,
             "complete": self.complete,
             "repeats": self.repeats,
-            "settings": {
+            "configs": {
                 name: {
-                    "options": asdict(self.ways[name]),
-                    "setting": asdict(self.settings[name]),
-                    **_figures(its),
-                    "slowest": self._slowest(name),
+                    "options": asdict(self.stream_options[name]),
+                    "config": asdict(self.configs[name]),
+                    **_timing_json(its),
+                    "slowest": self._slowest_words(name),
                 }
                 for name, its in self.timings.items()
             },
-            "streams": [self._stream(turn, index) for index, turn in enumerate(self.turns)],
-            "failed": [{"audio": its.entry.name, "reason": its.reason} for its in self.failures],
+            "streams": [self._stream_json(bench_round, index) for index, bench_round in enumerate(self.rounds)],
+            "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in self.failures],
         }
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         yield ("", *self.timings)
-        yield ("window, hop, history, s", *map(_described, self.settings.values()))
-        for row in ROWS:
-            cells = [row.cell(its) for its in self.timings.values()]
+        yield ("window, hop, history, s", *map(_describe_config, self.configs.values()))
+        for row in LIVE_ROWS:
+            cells = [row.cell(timing) for timing in self.timings.values()]
             if any(cell != "-" for cell in cells):
                 yield (row.label, *cells)
 
-    def _slowest(self, name: str) -> list[dict[str, Any]]:
+    def _slowest_words(self, name: str) -> list[dict[str, Any]]:
         """Words that were committed latest, with their stream."""
-        timed = (
-            {"audio": turn.reel.entry.name, **asdict(word)}
-            for turn, take in zip(self.turns, self.timings[name].takes, strict=True)
-            for word in take.latencies.words
+        words = (
+            {"audio": bench_round.stream.entry.name, **asdict(word)}
+            for bench_round, run in zip(self.rounds, self.timings[name].runs, strict=True)
+            for word in run.latencies.words
         )
-        return sorted(timed, key=lambda its: -its["commit"]["aware_s"])[:SLOWEST]
+        return sorted(words, key=lambda timed_word: -timed_word["commit_latency"]["computation_aware_s"])[
+            :SLOWEST_WORDS
+        ]
 
-    def _stream(self, turn: LiveTurn, index: int) -> dict[str, Any]:
-        takes = {name: its.takes[index] for name, its in self.timings.items()}
+    def _stream_json(self, bench_round: LiveRound, index: int) -> dict[str, Any]:
+        runs = {name: timing.runs[index] for name, timing in self.timings.items()}
         return {
-            "audio": turn.reel.entry.name,
-            "seconds": turn.offline_cost.audio_s,
-            "offline": turn.offline,
-            **{name: {"interim": its.interim, "final": its.final.strip()} for name, its in takes.items()},
+            "audio": bench_round.stream.entry.name,
+            "seconds": bench_round.offline_cost.audio_s,
+            "offline": bench_round.offline_text,
+            **{
+                name: {"interim": its.interim_text, "final": its.final_text.strip()}
+                for name, its in runs.items()
+            },
         }
 
 
-def live_ways(given: Mapping[str, Any]) -> dict[str, StreamOptions]:
+def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
     """Options of every session that is asked for, by their names: each delay with each kind of finals.
 
     Raises
@@ -129,10 +134,10 @@ def live_ways(given: Mapping[str, Any]) -> dict[str, StreamOptions]:
     OptionError
         If a value is not allowed.
     """
-    single = {field.name: given[field.name] for field in fields(StreamOptions)}
-    pairs = product(single.pop("delay").split(","), single.pop("finals").split(","))
+    shared = {field.name: params[field.name] for field in fields(StreamOptions)}
+    pairs = product(shared.pop("delay").split(","), shared.pop("finals").split(","))
     return {
-        f"{delay} {finals}": StreamOptions(delay=delay.strip(), finals=finals.strip(), **single)
+        f"{delay} {finals}": StreamOptions(delay=delay.strip(), finals=finals.strip(), **shared)
         for delay, finals in pairs
     }
 
@@ -140,104 +145,126 @@ def live_ways(given: Mapping[str, Any]) -> dict[str, StreamOptions]:
 def measure_live(
     screen: Screen,
     recognizer: Recognizer,
-    sounds: Sequence[Sound],
+    eval_recordings: Sequence[EvalRecording],
     options: TranscribeOptions,
-    given: Mapping[str, Any],
-    by: Mapping[str, Any],
-) -> tuple[LiveMeasured, Stop | None]:
+    params: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> tuple[LiveBenchResult, Stop | None]:
     """Hear everything live; what came of it, and what ended it early."""
-    ways = live_ways(given)
-    clock = process_time if given["one_core"] else perf_counter
-    sessions = {name: partial(_open, recognizer, way, clock) for name, way in ways.items()}
-    settings = {name: recognizer.stream(options, live=way, clock=clock).setting for name, way in ways.items()}
-    alone = (Reel(sounds=(sound,)) for sound in sounds)
-    reels = tuple(alone) if given["join"] is None else join(sounds, given["join"])
-    turns, failures, stop = _take(
+    stream_options = live_stream_options(params)
+    clock = process_time if params["one_core"] else perf_counter
+    sessions = {name: partial(_open_session, recognizer, live, clock) for name, live in stream_options.items()}
+    configs = {
+        name: recognizer.stream(options, stream_options=way, clock=clock).config
+        for name, way in stream_options.items()
+    }
+    single_streams = (JoinedStream(recordings=(recording,)) for recording in eval_recordings)
+    streams = (
+        tuple(single_streams) if params["join"] is None else join_by_speaker(eval_recordings, params["join"])
+    )
+    rounds, failures, stop = _run_rounds(
         screen,
-        reels,
-        take_live(
+        streams,
+        run_live_rounds(
             recognizer,
             sessions,
-            reels,
+            streams,
             options,
-            block_samples=round(given["block_s"] * SAMPLE_RATE),
-            repeats=given["repeat"],
-            one_core=given["one_core"],
+            block_samples=round(params["block_s"] * SAMPLE_RATE),
+            repeats=params["repeat"],
+            one_core=params["one_core"],
         ),
     )
-    measured = LiveMeasured(
-        by=by,
+    result = LiveBenchResult(
+        provenance=provenance,
         recognizer=recognizer,
-        repeats=given["repeat"],
-        ways=ways,
-        settings=settings,
-        turns=turns,
-        timings={name: live_timing(turns, name, options) for name in ways} if turns else {},
+        repeats=params["repeat"],
+        stream_options=stream_options,
+        configs=configs,
+        rounds=rounds,
+        timings={name: summarise_live(rounds, name, options) for name in stream_options} if rounds else {},
         failures=failures,
         complete=stop is None,
     )
-    return measured, stop
+    return result, stop
 
 
-def _open(
-    recognizer: Recognizer, way: StreamOptions, clock: Callable[[], float], options: TranscribeOptions
-) -> Live:
-    return recognizer.stream(options, live=way, clock=clock)
+def _open_session(
+    recognizer: Recognizer, live: StreamOptions, clock: Callable[[], float], options: TranscribeOptions
+) -> LiveSessionProtocol:
+    return recognizer.stream(options, stream_options=live, clock=clock)
 
 
-def _take(
-    screen: Screen, reels: Sequence[Reel], outcomes: Iterator[LiveTurn | Failure]
-) -> tuple[tuple[LiveTurn, ...], tuple[Failure, ...], Stop | None]:
+def _run_rounds(
+    screen: Screen, streams: Sequence[JoinedStream], outcomes: Iterator[LiveRound | Failure]
+) -> tuple[tuple[LiveRound, ...], tuple[Failure, ...], Stop | None]:
     """What every turn gave, and what ended them early."""
-    turns: list[LiveTurn] = []
+    rounds: list[LiveRound] = []
     failures: list[Failure] = []
-    lengths_s = [reel.entry.seconds for reel in reels]
+    durations_s = [joined_stream.entry.seconds for joined_stream in streams]
     progress = screen.track(
-        counted(len(reels), "stream"), None if None in lengths_s else sum(filter(None, lengths_s))
+        pluralize(len(streams), "stream"), None if None in durations_s else sum(filter(None, durations_s))
     )
     try:
         for outcome in outcomes:
             if isinstance(outcome, Failure):
                 failures.append(outcome)
                 continue
-            turns.append(outcome)
-            progress(sum(its.offline_cost.audio_s for its in turns), False)
+            rounds.append(outcome)
+            progress(sum(bench_round.offline_cost.audio_s for bench_round in rounds), False)
     except Stop as stop:
-        return tuple(turns), tuple(failures), stop
-    return tuple(turns), tuple(failures), None
+        return tuple(rounds), tuple(failures), stop
+    return tuple(rounds), tuple(failures), None
 
 
-def _described(setting: Setting) -> str:
-    frames = (setting.window_frames, setting.hop_frames, setting.history_frames)
+def _describe_config(config: StreamingConfig) -> str:
+    frames = (config.window_frames, config.hop_frames, config.history_frames)
     return ", ".join(f"{number / 100:g}" for number in frames)
 
 
-def _figures(its: LiveTiming) -> dict[str, Any]:
-    found = its.latencies
+def _timing_json(timing: LiveSummary) -> dict[str, Any]:
+    latencies = timing.latencies
     return {
-        "interim": {"aware": _optional(its.interim_aware), "unaware": _optional(its.interim_unaware)},
-        "commit": {"aware": _optional(its.commit_aware), "unaware": _optional(its.commit_unaware)},
-        "words": {"timed": len(found.words), "unspoken": found.unspoken, "unheard": found.unheard},
-        "wer": {
-            "offline": _rate(its.offline),
-            "final": _rate(its.final),
-            "interim": _rate(its.interim),
-            "excess": its.excess,
+        "interim": {
+            "aware": _percentiles_json(timing.interim_latency_aware),
+            "unaware": _percentiles_json(timing.interim_latency_unaware),
         },
-        "cost": _factors(its.cost),
-        "offline_cost": _factors(its.offline_cost),
-        **{name: its.total(name) for name in ("updates", "retractions", "flickered", "revised", "loads")},
-        "lag_s": max(take.lag_s for take in its.takes),
+        "commit": {
+            "aware": _percentiles_json(timing.commit_latency_aware),
+            "unaware": _percentiles_json(timing.commit_latency_unaware),
+        },
+        "words": {
+            "timed": len(latencies.words),
+            "unmatched_hypothesis": latencies.unmatched_hypothesis_words,
+            "unmatched_reference": latencies.unmatched_reference_words,
+        },
+        "wer": {
+            "offline": _error_rate(timing.offline_wer),
+            "final": _error_rate(timing.final_wer),
+            "interim": _error_rate(timing.interim_wer),
+            "relative_increase": timing.relative_wer_increase,
+        },
+        "cost": _cost_json(timing.cost),
+        "offline_cost": _cost_json(timing.offline_cost),
+        **{
+            name: timing.total(name)
+            for name in ("updates", "retractions", "flickered", "revised", "load_changes")
+        },
+        "lag_s": max(run.lag_s for run in timing.runs),
     }
 
 
-def _factors(cost: Cost) -> dict[str, float]:
-    return {**asdict(cost), "real_time_factor": cost.real_time_factor, "cpu_factor": cost.cpu_factor}
+def _cost_json(cost: ComputeCost) -> dict[str, float]:
+    return {
+        **asdict(cost),
+        "real_time_factor": cost.real_time_factor,
+        "cpu_real_time_factor": cost.cpu_real_time_factor,
+    }
 
 
-def _optional(spread: Any) -> dict[str, float] | None:
-    return None if spread is None else asdict(spread)
+def _percentiles_json(percentiles: Any) -> dict[str, float] | None:
+    return None if percentiles is None else asdict(percentiles)
 
 
-def _rate(rate: ErrorRate | None) -> float | None:
-    return None if rate is None else rate.rate
+def _error_rate(error: ErrorRate | None) -> float | None:
+    return None if error is None else error.rate

@@ -7,21 +7,32 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import length_s
-from harken.cli.options import Command, chosen_options, decoding_options, flag, load_model, model_options
-from harken.cli.screen import say
-from harken.cli.trace import Event, Trace, WindowDecided
-from harken.cli.views import compact, json_lines, table
+from harken.cli.inputs import recording_duration_s
+from harken.cli.options import (
+    Command,
+    decoding_options,
+    load_model,
+    model_options,
+    single_option,
+    transcribe_options_from,
+)
+from harken.cli.screen import write_stdout
+from harken.cli.trace import DecodingTracer, TraceEvent, WindowDecoded
+from harken.cli.views import trace_event_json, trace_table, trace_window_summary
 from harken.errors import OptionError
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("file")
-@flag("--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time.")
-@flag("--json", "as_json", section="Output", is_flag=True, help="Show the same as JSON, one object a line.")
+@single_option(
+    "--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time."
+)
+@single_option(
+    "--json", "as_json", section="Output", is_flag=True, help="Show the same as JSON, one object a line."
+)
 @model_options
 @decoding_options
-def command(file: str, trace: bool, as_json: bool, **given: Any) -> None:
+def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     """Show how a recording is decoded.
 
     FILE is a recording of any kind, or - for standard input. For each window of 30 s you see its tokens, their
@@ -31,16 +42,18 @@ def command(file: str, trace: bool, as_json: bool, **given: Any) -> None:
     Times within a window run on from its beginning. A window of several stretches of speech leaves out the silence
     between them, which its times therefore do not count; --no-vad leaves nothing out.
     """
-    options = chosen_options(given)
+    options = transcribe_options_from(params)
     if options.batch_size > 1:
         raise OptionError("batch_size", options.batch_size, "1, as windows are shown one after another")
-    length_s(file)
-    recognizer = load_model(given)
-    view = json_lines if as_json else table if trace else compact
+    recording_duration_s(file)
+    recognizer = load_model(params)
+    format_event = trace_event_json if as_json else trace_table if trace else trace_window_summary
 
-    def show(event: Event) -> None:
-        if trace or isinstance(event, WindowDecided):
-            say(view(event))
+    def show(event: TraceEvent) -> None:
+        if trace or isinstance(event, WindowDecoded):
+            write_stdout(format_event(event))
 
-    for _ in recognizer.transcribe(file, options, **Trace(recognizer.tokenizer, options, show).hooks()):
+    for _ in recognizer.transcribe(
+        file, options, **DecodingTracer(recognizer.tokenizer, options, show).callbacks()
+    ):
         pass

@@ -7,17 +7,19 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.learning import carry_out, files, find_model, learning_options, loader, make_task
+from harken.cli.learning import files_option, find_model, make_task, model_loader, run_task, training_options
 from harken.cli.options import Command
 from harken.training.options import DistillOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("model")
-@files("--layers", type=click.IntRange(1, 4), default=2, help="Layers of the assistant's decoder.")
-@files("--start", metavar="MODEL", help="Start from the decoder of this smaller model, whatever layers it has.")
-@learning_options(DistillOptions)
-def command(model: str, layers: int, start: str | None, **given: Any) -> None:
+@files_option("--layers", type=click.IntRange(1, 4), default=2, help="Layers of the assistant's decoder.")
+@files_option(
+    "--start", metavar="MODEL", help="Start from the decoder of this smaller model, whatever layers it has."
+)
+@training_options(DistillOptions)
+def command(model: str, layers: int, start: str | None, **params: Any) -> None:
     """Make an assistant for MODEL, to be used with --assistant.
 
     It shares the encoder of the model; its decoder has few layers and learns to foretell what the model says of
@@ -26,9 +28,13 @@ def command(model: str, layers: int, start: str | None, **given: Any) -> None:
 
     After Ctrl-C the same command goes on where it was interrupted; the best assistant so far is in the folder.
     """
-    task = make_task(model, given, DistillOptions, needs_text=False)
-    from harken.training.distill import Start, distill
+    task = make_task(model, params, DistillOptions, needs_text=False)
+    from harken.training.distill import InitialModel, distill
 
-    first = Start(checkpoint=find_model(start, given), load=loader(start, given)) if start else None
-    load = loader(model, given)
-    carry_out(task, given, lambda audience: distill(task, layers, load, audience, first))
+    initial_decoder = (
+        InitialModel(checkpoint=find_model(start, params), load_recognizer=model_loader(start, params))
+        if start
+        else None
+    )
+    load = model_loader(model, params)
+    run_task(task, params, lambda callbacks: distill(task, layers, load, callbacks, initial_decoder))

@@ -9,7 +9,7 @@ import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.machine import Advice, Finding, examine
-from harken.cli.screen import say
+from harken.cli.screen import write_stdout
 
 
 @click.command(epilog=EPILOGUE)
@@ -23,21 +23,21 @@ def command(as_json: bool) -> int:
     findings = examine()
     advice = [item for finding in findings for item in finding.advice]
     ready = not any(item.needed for item in advice)
-    say(_json(findings, advice, ready) if as_json else _text(findings, advice, ready))
+    write_stdout(_report_json(findings, advice, ready) if as_json else _report_text(findings, advice, ready))
     return 0 if ready else SOME_FAILED
 
 
-def _json(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
+def _report_json(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
     report: dict[str, Any] = {finding.title: finding.facts for finding in findings}
     report |= {"advice": [item.text for item in advice], "ready": ready}
     return json.dumps(report, indent=2) + "\n"
 
 
-def _text(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
+def _report_text(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
     width = max(len(label) for finding in findings for label in finding.facts)
     lines: list[str] = []
     for finding in findings:
-        facts = (f"  {label:{width}}  {_shown(value)}" for label, value in finding.facts.items())
+        facts = (f"  {label:{width}}  {_format_value(value)}" for label, value in finding.facts.items())
         lines += [finding.title, *facts, ""]
     lines.append("what to do")
     lines += [f"  {'needed' if item.needed else 'better'}: {item.text}" for item in advice] or ["  nothing"]
@@ -45,7 +45,7 @@ def _text(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

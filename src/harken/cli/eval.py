@@ -18,21 +18,21 @@ from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.options import (
     Command,
     Option,
-    chosen_options,
     decoding_options,
-    flag,
     load_model,
     model_options,
+    single_option,
+    transcribe_options_from,
 )
-from harken.cli.scores import failed, line, total, worst
+from harken.cli.scores import format_differences, format_failure, format_score, format_totals
 from harken.cli.screen import Screen
 from harken.evaluation import (
     Entry,
     Evaluation,
     Failure,
-    Hypotheses,
+    HypothesisStore,
     Score,
-    listen,
+    evaluate_entries,
     open_hypotheses,
     provenance,
     read_manifests,
@@ -41,43 +41,45 @@ from harken.evaluation import (
 )
 from harken.transcribe import TranscribeOptions
 
-evaluation = partial(flag, section="Evaluation")
+evaluation_option = partial(single_option, section="Evaluation")
 
 # Options of the model on which the text does not depend.
-_INDIFFERENT = ("threads", "download")
+_TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 
 
 @click.command("eval", cls=Command, epilog=EPILOGUE)
 @click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True)
-@evaluation(
+@evaluation_option(
     "--detect/--language-from-manifest",
     default=False,
     help="Detect the language, or take it from the manifest where it is known there.",
 )
-@evaluation(
+@evaluation_option(
     "--limit",
     type=click.IntRange(1),
     metavar="N",
     help="Only N recordings of each manifest, spread evenly over it.",
 )
-@evaluation(
+@evaluation_option(
     "--worst",
     type=click.IntRange(0),
     default=5,
     metavar="N",
     help="Show the differences in the N recordings with the most errors.",
 )
-@evaluation("--json", "json_file", metavar="FILE", help="Write everything to a file as one JSON object.")
-@evaluation(
+@evaluation_option("--json", "json_file", metavar="FILE", help="Write everything to a file as one JSON object.")
+@evaluation_option(
     "--hypotheses",
     metavar="FILE",
     help="Keep what was heard in a file of JSON lines; what it holds is not transcribed again.",
 )
-@evaluation("-q", "--quiet", is_flag=True, help="Only the totals and the worst, no line for each recording.")
-@evaluation("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@evaluation_option(
+    "-q", "--quiet", is_flag=True, help="Only the totals and the worst, no line for each recording."
+)
+@evaluation_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
 @model_options
 @decoding_options
-def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | None, **given: Any) -> int:
+def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | None, **params: Any) -> int:
     """Measure how many words are heard rightly.
 
     MANIFEST is a file of JSON lines, each with the path of a recording (audio, from the manifest), what is said in it
@@ -87,71 +89,80 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     words, characters count. A recording that fails is reported and the others are done. Ctrl-C sums up what has been
     done; with --hypotheses the same command goes on from there.
     """
-    options = chosen_options(given)
-    if given["detect"] and options.language:
+    options = transcribe_options_from(params)
+    if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
-    entries = read_manifests(manifests, given["limit"], note=partial(click.echo, err=True))
-    by = provenance(options, detect=given["detect"], **_engine(given))
+    entries = read_manifests(manifests, params["limit"], note=partial(click.echo, err=True))
+    made_by = provenance(options, detect=params["detect"], **_model_params(params))
     with ExitStack() as stack:
         # Opened first: what cannot be written shows before the work, not after it.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
-        kept = stack.enter_context(open_hypotheses(hypotheses, by))
-        screen = stack.enter_context(Screen(given["progress"]))
-        done, stop = _listen(screen, entries, kept, options, given)
+        stored_hypotheses = stack.enter_context(open_hypotheses(hypotheses, made_by))
+        screen = stack.enter_context(Screen(params["progress"]))
+        evaluation, stop = _evaluate_all(screen, entries, stored_hypotheses, options, params)
         if write:
-            write(json.dumps(report(done, by, complete=stop is None), ensure_ascii=False, indent=1) + "\n")
-        if done.scores:
-            screen.say(total(done) + "".join(map(worst, done.worst(given["worst"]))))
+            write(
+                json.dumps(report(evaluation, made_by, complete=stop is None), ensure_ascii=False, indent=1)
+                + "\n"
+            )
+        if evaluation.scores:
+            screen.write_stdout(
+                format_totals(evaluation) + "".join(map(format_differences, evaluation.worst(params["worst"])))
+            )
     if stop:
-        kept_in = f"; what was heard is in {hypotheses}" if hypotheses else ""
-        raise Stop(stop.code, f"{stop} after {len(done.scores)} of {len(entries)} recordings{kept_in}")
-    return SOME_FAILED if done.failures else 0
+        saved = f"; what was heard is in {hypotheses}" if hypotheses else ""
+        raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings{saved}")
+    return SOME_FAILED if evaluation.failures else 0
 
 
-def _engine(given: dict[str, Any]) -> dict[str, Any]:
+def _model_params(params: dict[str, Any]) -> dict[str, Any]:
     """What was chosen to compute with, as far as the text depends on it."""
     return {
-        option.name: given[option.name]
+        option.name: params[option.name]
         for option in command.params
-        if isinstance(option, Option) and option.section == "Model" and option.name not in _INDIFFERENT
+        if isinstance(option, Option) and option.section == "Model" and option.name not in _TEXT_NEUTRAL_OPTIONS
     }
 
 
-def _listen(
+def _evaluate_all(
     screen: Screen,
     entries: Sequence[Entry],
-    kept: Hypotheses,
+    stored_hypotheses: HypothesisStore,
     options: TranscribeOptions,
-    given: dict[str, Any],
+    params: dict[str, Any],
 ) -> tuple[Evaluation, Stop | None]:
     """Do one recording after another and show each; what was done, and what ended it early."""
     scores: list[Score] = []
     failures: list[Failure] = []
-    lengths = [entry.seconds for entry in entries]
-    total_s = None if None in lengths else sum(filter(None, lengths))
+    durations_s = [entry.seconds for entry in entries]
+    total_s = None if None in durations_s else sum(filter(None, durations_s))
     progress = screen.track(f"{len(entries)} recordings", total_s)
     try:
-        for outcome in listen(
-            entries, partial(_load, screen, given), options, detect=given["detect"], hypotheses=kept
+        for outcome in evaluate_entries(
+            entries,
+            partial(_load_with_status, screen, params),
+            options,
+            detect_language=params["detect"],
+            hypotheses=stored_hypotheses,
         ):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
-                screen.note(failed(outcome))
+                screen.write_stderr(format_failure(outcome))
             else:
                 scores.append(outcome)
-                if not given["quiet"]:
-                    screen.say(line(outcome))
-            progress(sum(its.seconds or 0.0 for its in scores), False)
+                if not params["quiet"]:
+                    screen.write_stdout(format_score(outcome))
+            progress(sum(score.seconds or 0.0 for score in scores), False)
     except Stop as stop:
         return summarise(scores, failures), stop
     return summarise(scores, failures), None
 
 
-def _load(screen: Screen, given: dict[str, Any]) -> Recognizer:
-    if not given["progress"]:
+def _load_with_status(screen: Screen, params: dict[str, Any]) -> Recognizer:
+    if not params["progress"]:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.waiting("loading the model ...")
+    screen.show_status("loading the model ...")
     try:
-        return load_model(given)
+        return load_model(params)
     finally:
-        screen.waiting("")
+        screen.show_status("")

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 
 from harken.formats import as_json
-from harken.streaming import Committed, Event, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.types import SAMPLE_RATE
 
-_NAMES: dict[type, str] = {
+_EVENT_NAMES: dict[type, str] = {
     SpeechStarted: "speech_started",
     Interim: "interim",
-    Committed: "committed",
+    FinalSegment: "final_segment",
     SpeechEnded: "speech_ended",
     LoadChanged: "load_changed",
 }
 
 
-def json_line(event: Event) -> str:
+def live_event_json(event: Event) -> str:
     """One line: ``event`` says which it is; then come its fields, ``emitted_s`` for `emitted_samples`."""
-    told = as_json(event)
+    fields = as_json(event)
     times = {
-        "audio_s": told.pop("audio_s"),
-        "emitted_s": told.pop("emitted_samples") / SAMPLE_RATE,
-        "compute_s": round(told.pop("compute_s"), 6),
+        "audio_s": fields.pop("audio_s"),
+        "emitted_s": fields.pop("emitted_samples") / SAMPLE_RATE,
+        "compute_s": round(fields.pop("compute_s"), 6),
     }
-    return json.dumps({"event": _NAMES[type(event)]} | times | told, ensure_ascii=False) + "\n"
+    return json.dumps({"event": _EVENT_NAMES[type(event)]} | times | fields, ensure_ascii=False) + "\n"

@@ -42,7 +42,7 @@ class Exit:
 
 
 SOME_FAILED = 1
-UNFORESEEN = 70
+UNEXPECTED = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -56,7 +56,7 @@ EXITS = (
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
     Exit(5, "a result cannot be written", (OutputError,)),
     Exit(6, "a runtime is not installed", (BackendUnavailable,)),
-    Exit(UNFORESEEN, "an error that harken did not foresee", (Exception,)),
+    Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
     Exit(INTERRUPTED, "interrupted (Ctrl-C); what was done has been written"),
     Exit(PIPE_CLOSED, "the reader of the output went away"),
     Exit(143, "terminated (SIGTERM); what was done has been written"),

@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.learning import carry_out, files, learning_options, loader, make_task
+from harken.cli.learning import files_option, make_task, model_loader, run_task, training_options
 from harken.cli.options import Command
 from harken.training.options import FineTuneOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("model")
-@files(
+@files_option(
     "--freeze-encoder/--no-freeze-encoder",
     default=False,
     help="Let only the decoder learn, which is several times faster.",
 )
-@learning_options(FineTuneOptions)
-def command(model: str, freeze_encoder: bool, **given: Any) -> None:
+@training_options(FineTuneOptions)
+def command(model: str, freeze_encoder: bool, **params: Any) -> None:
     """Teach MODEL what is said in recordings.
 
     The manifests tell the words (see 'harken eval'); a recording that is longer than 30 s is cut where its words are
@@ -28,8 +28,8 @@ def command(model: str, freeze_encoder: bool, **given: Any) -> None:
 
     After Ctrl-C the same command goes on where it was interrupted; the best model so far is in the folder.
     """
-    task = make_task(model, given, FineTuneOptions, needs_text=True)
+    task = make_task(model, params, FineTuneOptions, needs_text=True)
     from harken.training.finetune import finetune
 
-    load = loader(model, given)
-    carry_out(task, given, lambda audience: finetune(task, freeze_encoder, load, audience))
+    load = model_loader(model, params)
+    run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, load, callbacks))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from harken.audio import duration
+from harken.audio import audio_duration
 from harken.errors import OutputError
-from harken.formats import Recording
+from harken.formats import RecordingLink
 
 STDIN = "-"
 
 
-def expand(names: Iterable[str]) -> list[str]:
+def expand_patterns(names: Iterable[str]) -> list[str]:
     """Files that are meant by names and patterns, each once, in order.
 
     A name that exists is taken as it stands, whatever signs it has. A pattern that nothing matches stays, so
@@ -30,7 +30,7 @@ def expand(names: Iterable[str]) -> list[str]:
     return list(found.values())
 
 
-def destinations(
+def output_paths(
     sources: Sequence[str], formats: Sequence[str], directory: Path | None
 ) -> dict[str, dict[str, Path]]:
     """Where the results of each recording are to be written, by form.
@@ -43,23 +43,23 @@ def destinations(
     click.UsageError
         If two results would have one name, or a result that of a recording.
     """
-    recordings = {_identity(Path(source)) for source in sources if source != STDIN}
-    owners: dict[str, str] = {}
-    planned: dict[str, dict[str, Path]] = {}
+    recordings = {_canonical_path(Path(source)) for source in sources if source != STDIN}
+    source_by_target: dict[str, str] = {}
+    paths: dict[str, dict[str, Path]] = {}
     for source in sources:
         path = Path("stdin" if source == STDIN else source)
         folder = path.parent if directory is None else directory
-        planned[source] = {name: folder / f"{path.stem}.{name}" for name in formats}
-        for target in planned[source].values():
-            identity = _identity(target)
+        paths[source] = {name: folder / f"{path.stem}.{name}" for name in formats}
+        for target in paths[source].values():
+            identity = _canonical_path(target)
             if identity in recordings:
                 raise click.UsageError(f"the transcript of {source} would overwrite the recording {target}")
-            if (owner := owners.setdefault(identity, source)) != source:
-                raise click.UsageError(f"{owner} and {source} would both be written to {target}")
-    return planned
+            if (other_source := source_by_target.setdefault(identity, source)) != source:
+                raise click.UsageError(f"{other_source} and {source} would both be written to {target}")
+    return paths
 
 
-def length_s(source: str) -> float | None:
+def recording_duration_s(source: str) -> float | None:
     """Seconds of a recording by its header; None for a pipe, which can be read only once.
 
     Raises
@@ -67,12 +67,12 @@ def length_s(source: str) -> float | None:
     AudioError
         If it is no recording: asked before a model is loaded, that is told at once.
     """
-    return None if _is_pipe(source) else duration(source)
+    return None if _is_pipe(source) else audio_duration(source)
 
 
-def recording(source: str, folder: Path) -> Recording | None:
+def recording_reference(source: str, folder: Path) -> RecordingLink | None:
     """What a transcript in that folder refers to; None for a pipe, which cannot be played again."""
-    return None if _is_pipe(source) else Recording(path=Path(source), folder=folder)
+    return None if _is_pipe(source) else RecordingLink(path=Path(source), transcript_folder=folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -93,5 +93,5 @@ def _is_pipe(source: str) -> bool:
     return source == STDIN or Path(source).is_fifo()
 
 
-def _identity(path: Path) -> str:
+def _canonical_path(path: Path) -> str:
     return os.path.normcase(os.path.realpath(path))

@@ -12,14 +12,14 @@ from typing import Self
 
 from harken.cli.exits import Stop
 from harken.cli.root import SIGNALS
-from harken.cli.sources import BLOCK_S, Source
+from harken.cli.sources import BLOCK_S, LiveSource
 from harken.contract import Floats
 
-_AHEAD_S = 30.0  # whoever sends faster waits; longer than the slowest final pass over an utterance
+_QUEUE_S = 30.0  # whoever sends faster waits; longer than the slowest final pass over an utterance
 _POLL_S = 0.1  # Windows tells of Ctrl-C only between two waits
 
 
-class Intake:
+class AudioReader:
     """The blocks of a source, until it ends or a signal ends it.
 
     The first signal ends the sound and nothing else: the caller can finish what it has heard. The next one raises
@@ -35,24 +35,24 @@ class Intake:
         What ended it early.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LiveSource) -> None:
         self.stop: Stop | None = None
         self._source = source
-        self._queue: Queue[Floats | BaseException | None] = Queue(round(_AHEAD_S / BLOCK_S))
-        self._ended = Event()
-        self._thread = Thread(target=self._take, name="harken intake", daemon=True)
+        self._queue: Queue[Floats | BaseException | None] = Queue(round(_QUEUE_S / BLOCK_S))
+        self._stopped = Event()
+        self._thread = Thread(target=self._read_source, name="harken intake", daemon=True)
 
     def __enter__(self) -> Self:
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._signal) for number in heard}
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled}
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        for number, handler in self._before.items():
+        self._stopped.set()
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         self._thread.join(3 * _POLL_S)  # one that waits for a pipe is left behind
 
@@ -71,7 +71,7 @@ class Intake:
         """
         while True:
             if self.stop:
-                self._ended.set()
+                self._stopped.set()
                 if not self._source.live:
                     return
             try:
@@ -86,7 +86,7 @@ class Intake:
                 raise block
             yield block
 
-    def _take(self) -> None:
+    def _read_source(self) -> None:
         """Work of the thread."""
         end: BaseException | None = None
         try:
@@ -100,7 +100,7 @@ class Intake:
 
     def _put(self, block: Floats | BaseException | None) -> bool:
         """Put it into the queue; False if nobody wants it any more."""
-        while not self._ended.is_set():
+        while not self._stopped.is_set():
             try:
                 self._queue.put(block, timeout=_POLL_S)
             except Full:
@@ -108,7 +108,7 @@ class Intake:
             return True
         return False
 
-    def _signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stop = Stop(128 + number, SIGNALS[signal.Signals(number)])
         if self.stop:
             raise stop

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.atomic import naming, open_atomic, open_atomic_file
+from harken.atomic import open_atomic, open_atomic_file, wrap_os_errors
 from harken.contract import Floats
-from harken.formats import Recording, Writer
+from harken.formats import RecordingLink, Writer
 from harken.results import Segment, Transcript
 from harken.types import SAMPLE_RATE
 
-_UNKNOWN = 0xFFFFFFFF  # a length that is not known yet, or does not fit: readers go on to the end
+_UNKNOWN_BYTES = 0xFFFFFFFF  # a length that is not known yet, or does not fit: readers go on to the end
 _SAMPLE_BYTES = 2
 
 
 @contextmanager
-def recorded(path: Path) -> Iterator[Callable[[Floats], None]]:
+def open_wav(path: Path) -> Iterator[Callable[[Floats], None]]:
     """Write a WAV of 16 bits, 16 kHz, mono; it takes its name at the end.
 
     Yields
@@ -40,12 +40,12 @@ def recorded(path: Path) -> Iterator[Callable[[Floats], None]]:
         def add(block: Floats) -> None:
             nonlocal samples
             pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
-            with naming(path):
+            with wrap_os_errors(path):
                 file.write(pcm.tobytes())
             samples += len(pcm)
 
-        with naming(path):
-            file.write(_wav_header(_UNKNOWN))
+        with wrap_os_errors(path):
+            file.write(_wav_header(_UNKNOWN_BYTES))
         try:
             yield add
         except BaseException as error:
@@ -53,7 +53,7 @@ def recorded(path: Path) -> Iterator[Callable[[Floats], None]]:
                 raise
             failure = error  # even then: nobody says it again
         if file.seekable():
-            with naming(path):
+            with wrap_os_errors(path):
                 file.seek(0)
                 file.write(_wav_header(samples * _SAMPLE_BYTES))
     if failure:
@@ -61,8 +61,11 @@ def recorded(path: Path) -> Iterator[Callable[[Floats], None]]:
 
 
 @contextmanager
-def transcribed(
-    path: Path, form: str, sound: Path | None, whole: Callable[[tuple[Segment, ...]], Transcript]
+def open_transcript(
+    path: Path,
+    format_name: str,
+    recording_path: Path | None,
+    make_transcript: Callable[[tuple[Segment, ...]], Transcript],
 ) -> Iterator[Callable[[Segment], None]]:
     """Write a transcript; it takes its name at the end.
 
@@ -88,7 +91,10 @@ def transcribed(
     """
     failure: BaseException | None = None
     segments: list[Segment] = []
-    writer = Writer(form, recording=Recording(path=sound, folder=path.parent) if sound else None)
+    writer = Writer(
+        format_name,
+        recording=RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None,
+    )
     with open_atomic(path) as write:
 
         def add(segment: Segment) -> None:
@@ -102,7 +108,7 @@ def transcribed(
             if not segments:
                 raise
             failure = error
-        write(writer.footer(whole(tuple(segments))))
+        write(writer.footer(make_transcript(tuple(segments))))
     if failure:
         raise failure
 
@@ -111,7 +117,7 @@ def _wav_header(data_bytes: int) -> bytes:
     """Header of 44 bytes (Microsoft and IBM 1991, "Multimedia Programming Interface and Data Specifications 1.0")."""
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
-        *(b"RIFF", min(data_bytes + 36, _UNKNOWN), b"WAVE"),
+        *(b"RIFF", min(data_bytes + 36, _UNKNOWN_BYTES), b"WAVE"),
         *(b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * _SAMPLE_BYTES, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES),
-        *(b"data", min(data_bytes, _UNKNOWN)),
+        *(b"data", min(data_bytes, _UNKNOWN_BYTES)),
     )

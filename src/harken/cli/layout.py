@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from harken.formats import clock
+from harken.formats import format_timestamp
 
 
-def time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Time as ``mm:ss.mmm``, with hours where there are any."""
-    return clock(round(seconds * 1000)).removeprefix("00:")
+    return format_timestamp(round(seconds * 1000)).removeprefix("00:")
 
 
-def spoken(start_s: float, end_s: float, text: str) -> str:
+def format_timed_text(start_s: float, end_s: float, text: str) -> str:
     """One line: when something was said, and what."""
-    return f"[{time(start_s)} --> {time(end_s)}] {text.strip()}"
+    return f"[{format_time(start_s)} --> {format_time(end_s)}] {text.strip()}"
 
 
-def aligned(rows: Iterable[tuple[str, ...]]) -> str:
+def format_table(rows: Iterable[tuple[str, ...]]) -> str:
     """Rows of a table, its columns as wide as they need to be."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -26,7 +26,7 @@ def aligned(rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """How many there are of something."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 

@@ -16,98 +16,106 @@ import click
 from harken.api import Recognizer, load
 from harken.cli.exits import Stop
 from harken.cli.inputs import make_folder
-from harken.cli.options import flag, listed, options_of
+from harken.cli.options import dataclass_options, list_option, single_option
 from harken.cli.root import SIGNALS
-from harken.cli.screen import say
-from harken.training.options import DataOptions, TrainOptions, chosen
+from harken.cli.screen import write_stdout
+from harken.training.options import DataOptions, TrainOptions, options_from
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from harken.checkpoints import Checkpoint
-    from harken.training.journal import Point
-    from harken.training.run import Audience, Task
+    from harken.training.journal import EvalPoint
+    from harken.training.run import TrainingCallbacks, TrainingTask
 
-How = TypeVar("How", bound=TrainOptions)
+TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 
-files = partial(flag, section="Files")
+files_option = partial(single_option, section="Files")
 
 
-def _path(value: str) -> str:
+def _parse_path(value: str) -> str:
     return value
 
 
-_path.__name__ = "path"
+_parse_path.__name__ = "path"
 
 
-def learning_options(kind: type[TrainOptions]) -> Callable[[Any], Any]:
+def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
     """Add what both commands are asked for, and how to train."""
     decorators = (
-        listed(
-            "--data", item=_path, section="Files", required=True, help="Manifests and folders to learn from."
+        list_option(
+            "--data",
+            parse_item=_parse_path,
+            section="Files",
+            required=True,
+            help="Manifests and folders to learn from.",
         ),
-        listed(
+        list_option(
             "--held-out-data",
-            item=_path,
+            parse_item=_parse_path,
             section="Files",
             help="Manifests and folders to measure with, instead of a share of the data.",
         ),
-        files(
+        files_option(
             "--out",
             metavar="DIR",
             required=True,
             type=click.Path(path_type=Path),
             help="Folder for the result.",
         ),
-        files("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar."),
-        files("--threads", type=click.IntRange(1, 1024), help="Threads to compute with."),
-        files("--revision", help="Branch, tag or commit of a Hugging Face repository."),
-        files("--download/--no-download", default=True, help="Whether a model may be fetched."),
-        options_of(DataOptions),
-        options_of(kind),
+        files_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar."),
+        files_option("--threads", type=click.IntRange(1, 1024), help="Threads to compute with."),
+        files_option("--revision", help="Branch, tag or commit of a Hugging Face repository."),
+        files_option("--download/--no-download", default=True, help="Whether a model may be fetched."),
+        dataclass_options(DataOptions),
+        dataclass_options(options_class),
     )
     return lambda command: reduce(lambda command, decorate: decorate(command), reversed(decorators), command)
 
 
-def make_task(model: str, given: dict[str, Any], kind: type[How], *, needs_text: bool) -> Task[How]:
+def make_task(
+    model: str, params: dict[str, Any], options_class: type[TrainOptionsT], *, needs_text: bool
+) -> TrainingTask[TrainOptionsT]:
     """Find everything that was named, and say what is wrong before any work is done."""
     from harken.text import Tokenizer
     from harken.training.recordings import read_entries
-    from harken.training.run import Task, use_threads
+    from harken.training.run import TrainingTask, set_num_threads
 
-    use_threads(given["threads"])
-    data, options = chosen(DataOptions, given), chosen(kind, given)
+    set_num_threads(params["threads"])
+    data, options = options_from(DataOptions, params), options_from(options_class, params)
     note = partial(click.echo, err=True)
-    entries = read_entries(given["data"], note, needs_text=needs_text)
-    measured = read_entries(given["held_out_data"], note, needs_text=needs_text)
-    checkpoint = find_model(model, given)
-    make_folder(given["out"].parent)
-    return Task(
+    entries = read_entries(params["data"], note, needs_text=needs_text)
+    held_out_entries = read_entries(params["held_out_data"], note, needs_text=needs_text)
+    checkpoint = find_model(model, params)
+    make_folder(params["out"].parent)
+    return TrainingTask(
         checkpoint=checkpoint,
-        tokenizer=Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab),
+        tokenizer=Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab),
         entries=entries,
-        measured=measured,
-        out=given["out"],
+        held_out_entries=held_out_entries,
+        out=params["out"],
         data=data,
         options=options,
     )
 
 
-def find_model(model: str, given: dict[str, Any]) -> Checkpoint:
+def find_model(model: str, params: dict[str, Any]) -> Checkpoint:
     """Find a model by name or path."""
-    from harken.checkpoints import open_checkpoint, resolve
+    from harken.checkpoints import open_checkpoint, resolve_model
 
-    return open_checkpoint(resolve(model, revision=given["revision"], download=given["download"]))
+    return open_checkpoint(resolve_model(model, revision=params["revision"], download=params["download"]))
 
 
-def loader(model: str, given: dict[str, Any]) -> Callable[[], Recognizer]:
+def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]:
     """Load the model that transcribes, once somebody asks."""
     return partial(
-        load, model, threads=given["threads"], revision=given["revision"], download=given["download"]
+        load, model, threads=params["threads"], revision=params["revision"], download=params["download"]
     )
 
 
-def carry_out(task: Task[Any], given: dict[str, Any], do: Callable[[Audience], bool]) -> None:
+def run_task(
+    task: TrainingTask[Any], params: dict[str, Any], train: Callable[[TrainingCallbacks], bool]
+) -> None:
     """Do a task before an audience; Ctrl-C ends it behind what is in work, with everything saved.
 
     Raises
@@ -115,62 +123,68 @@ def carry_out(task: Task[Any], given: dict[str, Any], do: Callable[[Audience], b
     Stop
         If it was interrupted.
     """
-    from harken.training.loop import Watch
-    from harken.training.run import Audience
+    from harken.training.loop import LoopCallbacks
+    from harken.training.run import TrainingCallbacks
 
-    with _Steps(given["progress"]) as steps, _heeding() as signals:
+    with _TrainingProgress(params["progress"]) as progress_bar, _collect_signals() as signals:
 
-        def progress(stage: str, done: int, of: int) -> None:
+        def progress(stage: str, done: int, total: int) -> None:
             if signals:
-                raise _stop(signals)
-            steps.show(stage, done, of)
+                raise _interrupted_stop(signals)
+            progress_bar.update(stage, done, total)
 
-        watch = Watch(step=steps.step, point=steps.point, stopping=lambda: bool(signals))
-        if not do(Audience(progress=progress, note=steps.note, watch=watch)):
-            raise _stop(signals)
-    say(_curve(task.journal.curve()))
+        step_callbacks = LoopCallbacks(
+            on_step=progress_bar.on_step,
+            on_evaluation=progress_bar.on_evaluation,
+            should_stop=lambda: bool(signals),
+        )
+        if not train(
+            TrainingCallbacks(on_progress=progress, on_warning=progress_bar.write_stderr, loop=step_callbacks)
+        ):
+            raise _interrupted_stop(signals)
+    write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 
 @contextmanager
-def _heeding() -> Iterator[list[int]]:
+def _collect_signals() -> Iterator[list[int]]:
     """Note signals instead of ending at once; the second one ends at once all the same."""
-    heard: list[int] = []
+    received: list[int] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        if len(heard) > 1:
-            raise _stop(heard)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise _interrupted_stop(received)
 
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, hear) for number in heeded}
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, on_signal) for number in handled}
     try:
-        yield heard
+        yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
-def _stop(signals: Sequence[int]) -> Stop:
+def _interrupted_stop(signals: Sequence[int]) -> Stop:
     name = SIGNALS[signal.Signals(signals[0])]
     return Stop(128 + signals[0], f"{name}; what was done is saved, and the same command goes on from there")
 
 
-def _curve(points: Sequence[Point]) -> str:
+def _format_curve(points: Sequence[EvalPoint]) -> str:
     """Every measurement as a line of a table, the best one marked."""
-    best = max(points, key=lambda point: point.held_out.merit)
+    best = max(points, key=lambda point: point.held_out.ranking_key)
     rows = [
-        f"{point.step:>7}  {point.held_out.rate:>10.1%}  {point.held_out.tokens_per_forward:>17.2f}  "
+        f"{point.step:>7}  {point.held_out.acceptance_rate:>10.1%}  {point.held_out.tokens_per_forward:>17.2f}  "
         f"{point.held_out.mean_loss:>8.3f}{'  best' if point is best else ''}\n"
         for point in points
     ]
     return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens a forward':>17}  {'loss':>8}\n", *rows])
 
 
-class _Steps:
+class _TrainingProgress:
     """A bar for whatever is counted, and a line for every measurement, on standard error."""
 
-    def __init__(self, bar: bool) -> None:
-        self._wanted = bar and sys.stderr.isatty()
+    def __init__(self, show_bar: bool) -> None:
+        self._bar_enabled = show_bar and sys.stderr.isatty()
         self._bar: Progress | None = None
         self._stage: tuple[str, TaskID] | None = None
 
@@ -183,33 +197,33 @@ class _Steps:
         if self._bar:
             self._bar.stop()
 
-    def step(self, done: int, of: int, loss: float) -> None:
-        self.show(f"step, loss {loss:.3f}", done, of, stage="step")
+    def on_step(self, done: int, total: int, loss: float) -> None:
+        self.update(f"step, loss {loss:.3f}", done, total, stage="step")
 
-    def point(self, point: Point) -> None:
+    def on_evaluation(self, point: EvalPoint) -> None:
         held_out = point.held_out
-        self.note(
-            f"step {point.step}: {held_out.rate:.1%} of {held_out.positions} held-out tokens foretold, "
+        self.write_stderr(
+            f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens foretold, "
             f"{held_out.tokens_per_forward:.2f} tokens a forward"
         )
 
-    def note(self, text: str) -> None:
+    def write_stderr(self, text: str) -> None:
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             click.echo(text, err=True)
 
-    def show(self, label: str, done: int, of: int, stage: str | None = None) -> None:
-        if not self._wanted:
+    def update(self, label: str, done: int, total: int, stage: str | None = None) -> None:
+        if not self._bar_enabled:
             return
-        from harken.cli.bar import counting
+        from harken.cli.bar import counting_bar
 
         if self._bar is None:
-            self._bar = counting()
+            self._bar = counting_bar()
             self._bar.start()
         stage = stage or label
         if self._stage is None or self._stage[0] != stage:
             if self._stage:
                 self._bar.remove_task(self._stage[1])
-            self._stage = stage, self._bar.add_task(label, total=of)
-        self._bar.update(self._stage[1], description=label, completed=done, total=of, refresh=True)
+            self._stage = stage, self._bar.add_task(label, total=total)
+        self._bar.update(self._stage[1], description=label, completed=done, total=total, refresh=True)

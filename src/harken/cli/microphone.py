@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harken.audio.resample import Resampler
-from harken.cli.layout import aligned
+from harken.cli.layout import format_table
 from harken.cli.sources import BLOCK_S
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable
@@ -41,13 +41,13 @@ class Microphone:
     def __init__(self, device: str | None = None) -> None:
         self._portaudio = _portaudio()
         try:
-            found = self._portaudio.query_devices(_key(device), "input")
+            device_info = self._portaudio.query_devices(_device_key(device), "input")
         except (ValueError, self._portaudio.PortAudioError) as error:
-            raise AudioError(_missing(device, error)) from error
-        self.name = str(found["name"])
+            raise AudioError(_no_device_message(device, error)) from error
+        self.name = str(device_info["name"])
         self.lost_s = 0.0
-        self._device = int(found["index"])
-        self._channels, self._rate_hz = self._form(found)
+        self._device = int(device_info["index"])
+        self._channels, self._rate_hz = self._input_format(device_info)
 
     def blocks(self) -> Generator[Floats]:
         """Listen.
@@ -72,10 +72,10 @@ class Microphone:
                     samples, overflowed = device.read(frames)
                     before_s, read_to_s = read_to_s, device.time - device.read_available / self._rate_hz
                     if overflowed and before_s is not None:
-                        yield resampler.push(self._silence(read_to_s - before_s - frames / self._rate_hz))
-                    yield resampler.push(samples.mean(axis=1, dtype=np.float32) / np.float32(32768))
+                        yield resampler.feed(self._silence(read_to_s - before_s - frames / self._rate_hz))
+                    yield resampler.feed(samples.mean(axis=1, dtype=np.float32) / np.float32(32768))
         except self._portaudio.PortAudioError as error:
-            raise AudioError(f"microphone {self.name}: {_reason(error)}") from error
+            raise AudioError(f"microphone {self.name}: {_error_line(error)}") from error
 
     def _silence(self, lost_s: float) -> Floats:
         """What stands in for sound that was lost."""
@@ -83,22 +83,26 @@ class Microphone:
         self.lost_s += lost / self._rate_hz
         return np.zeros(lost, np.float32)
 
-    def _form(self, found: dict[str, Any]) -> tuple[int, int]:
+    def _input_format(self, device_info: dict[str, Any]) -> tuple[int, int]:
         """Channels and rate that it can be opened with; what needs the least work first."""
-        own_hz = round(found["default_samplerate"])
-        for form in ((1, SAMPLE_RATE), (1, own_hz), (int(found["max_input_channels"]), own_hz)):
+        native_rate_hz = round(device_info["default_samplerate"])
+        for input_format in (
+            (1, SAMPLE_RATE),
+            (1, native_rate_hz),
+            (int(device_info["max_input_channels"]), native_rate_hz),
+        ):
             try:
                 self._portaudio.check_input_settings(
-                    device=self._device, channels=form[0], samplerate=form[1], dtype="int16"
+                    device=self._device, channels=input_format[0], samplerate=input_format[1], dtype="int16"
                 )
             except self._portaudio.PortAudioError as error:
-                refused = error
+                refusal = error
             else:
-                return form
-        raise AudioError(f"microphone {self.name}: cannot be opened: {_reason(refused)}") from refused
+                return input_format
+        raise AudioError(f"microphone {self.name}: cannot be opened: {_error_line(refusal)}") from refusal
 
 
-def table() -> str:
+def microphone_table() -> str:
     """The input devices: number, name, rate and channels; the default one has a mark.
 
     Raises
@@ -111,9 +115,9 @@ def table() -> str:
     portaudio = _portaudio()
     devices = [device for device in portaudio.query_devices() if device["max_input_channels"] > 0]
     if not devices:
-        raise AudioError(_missing(None, None))
+        raise AudioError(_no_device_message(None, None))
     default = portaudio.default.device[0]
-    return aligned(
+    return format_table(
         [
             ("", "NUMBER", "NAME", "RATE", "CHANNELS"),
             *(
@@ -145,16 +149,18 @@ def _portaudio() -> Any:
     return sounddevice
 
 
-def _key(device: str | None) -> int | str | None:
+def _device_key(device: str | None) -> int | str | None:
     return int(device) if device and device.isdecimal() else device
 
 
-def _missing(device: str | None, error: Exception | None) -> str:
+def _no_device_message(device: str | None, error: Exception | None) -> str:
     if device is None:
         return "there is no microphone on this machine; allowed is a file, or - for standard input, too"
-    return f"microphone {device!r}: {_reason(error)}; 'harken listen --list-microphones' shows which there are"
+    return (
+        f"microphone {device!r}: {_error_line(error)}; 'harken listen --list-microphones' shows which there are"
+    )
 
 
-def _reason(error: Exception | None) -> str:
+def _error_line(error: Exception | None) -> str:
     """One line of what PortAudio says, without its numbers."""
     return str(error).splitlines()[0].partition(" [PaErrorCode")[0]

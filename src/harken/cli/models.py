@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve
+from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
 from harken.cli.exits import EPILOGUE
-from harken.cli.layout import aligned, human_size
-from harken.cli.screen import say
+from harken.cli.layout import format_table, human_size
+from harken.cli.screen import write_stdout
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 
@@ -25,16 +25,16 @@ def command(context: click.Context) -> None:
     Face.
     """
     if context.invoked_subcommand is None:
-        rows = [(name, SHORT_NAMES[name], _whereabouts(name)) for name in SHORT_NAMES]
-        say(aligned([("NAME", "REPOSITORY", "ON THIS MACHINE"), *rows]))
+        rows = [(name, SHORT_NAMES[name], _location(name)) for name in SHORT_NAMES]
+        write_stdout(format_table([("NAME", "REPOSITORY", "ON THIS MACHINE"), *rows]))
 
 
 @command.command()
 @click.argument("model")
 def show(model: str) -> None:
     """Show what is in a model: MODEL is a name or a path. Nothing is downloaded."""
-    checkpoint = open_checkpoint(resolve(model, download=False))
-    say(aligned(_facts(checkpoint).items()))
+    checkpoint = open_checkpoint(resolve_model(model, download=False))
+    write_stdout(format_table(_facts(checkpoint).items()))
 
 
 @command.command()
@@ -43,20 +43,22 @@ def check(model: str) -> None:
     """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded."""
     import numpy as np
 
-    checkpoint = open_checkpoint(resolve(model, download=False))
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    checkpoint = open_checkpoint(resolve_model(model, download=False))
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     for name, values in checkpoint.weights.items():
         if not np.isfinite(values).all():
             raise CheckpointError(
                 f"{checkpoint.path}: {name} holds values that are not finite; fetch the file anew"
             )
     weights = f"{len(checkpoint.weights)} weights, all finite"
-    say(f"{model} is intact: {weights}; {tokenizer.n_vocab} tokens; digest {checkpoint.weights.digest}\n")
+    write_stdout(
+        f"{model} is intact: {weights}; {tokenizer.n_vocab} tokens; digest {checkpoint.weights.digest}\n"
+    )
 
 
-def _whereabouts(name: str) -> str:
+def _location(name: str) -> str:
     try:
-        path = resolve(name, download=False)
+        path = resolve_model(name, download=False)
     except CheckpointNotFound:
         return "no"
     except CheckpointError as error:
@@ -66,33 +68,33 @@ def _whereabouts(name: str) -> str:
 
 def _facts(checkpoint: Checkpoint) -> dict[str, str]:
     dims, weights = checkpoint.dims, checkpoint.weights
-    tokenizer = Tokenizer.open(checkpoint.vocabulary, dims.n_vocab)
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, dims.n_vocab)
     languages = f"{len(tokenizer.language_tokens)} languages" if tokenizer.multilingual else "English only"
     parameters = sum(math.prod(weights.shape(name)) for name in weights)
     heads = checkpoint.alignment_heads
     return {
         "path": str(checkpoint.path),
         "format": checkpoint.format,
-        "precision": checkpoint.precision,
-        "size": human_size(_size(checkpoint.path)),
+        "precision": checkpoint.stored_dtype,
+        "size": human_size(_size_bytes(checkpoint.path)),
         "parameters": f"{parameters / 1e6:.1f} million in {len(weights)} weights",
         "encoder": f"{dims.n_audio_layer} layers, {dims.n_audio_state} wide, {dims.n_audio_head} heads",
         "decoder": f"{dims.n_text_layer} layers, {dims.n_text_state} wide, {dims.n_text_head} heads",
         "context": f"{dims.n_audio_ctx} frames of audio, {dims.n_text_ctx} tokens of text",
         "mel bands": str(dims.n_mels),
-        "vocabulary": f"{dims.n_vocab} tokens, {languages}, from {_source(checkpoint)}",
+        "vocabulary": f"{dims.n_vocab} tokens, {languages}, from {_vocabulary_source(checkpoint)}",
         "alignment": " ".join(f"{layer}:{head}" for layer, head in heads) if heads else "heads not known",
         "digest": weights.digest,
     }
 
 
-def _source(checkpoint: Checkpoint) -> str:
+def _vocabulary_source(checkpoint: Checkpoint) -> str:
     vocabulary = checkpoint.vocabulary
     if vocabulary.tokens:
         return "the weights file"
     return vocabulary.path.name if vocabulary.path else "harken"
 
 
-def _size(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
     return sum(os.path.getsize(file) for file in files)

@@ -43,29 +43,29 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def listed(*names: str, item: Parse, section: str, **settings: Any) -> Decorator:
+def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -> Decorator:
     """Add an option that takes several values, repeated or with commas between them."""
 
     def parse(value: Any) -> tuple[Any, ...]:
         parts = filter(None, map(str.strip, value.split(","))) if isinstance(value, str) else (value,)
-        return tuple(map(item, parts))
+        return tuple(map(parse_item, parts))
 
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:
         return tuple(chain.from_iterable(value))
 
-    parse.__name__ = f"{item.__name__},..."  # how the help shows it
+    parse.__name__ = f"{parse_item.__name__},..."  # how the help shows it
     return click.option(
         *names, cls=Option, section=section, type=parse, multiple=True, callback=flatten, **settings
     )
 
 
-def flag(*names: str, section: str, **settings: Any) -> Decorator:
+def single_option(*names: str, section: str, **settings: Any) -> Decorator:
     """Add any other option; its default is shown, if it has one."""
     return click.option(*names, cls=Option, section=section, show_default=True, **settings)
 
 
 # Arguments of `harken.load`, each with the flags and the settings of its option.
-_MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+_MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "model": (
         ("-m", "--model"),
         {"default": "tiny.en", "help": "Name (see 'harken models'), path, or owner/name on Hugging Face."},
@@ -118,95 +118,106 @@ _MODEL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 def model_options(command: Any) -> Any:
     """Add the options that say what to compute with: the arguments of `harken.load`."""
-    return _all((flag(*names, section="Model", **settings) for names, settings in _MODEL.values()), command)
+    return _apply_decorators(
+        (single_option(*names, section="Model", **settings) for names, settings in _MODEL_OPTIONS.values()),
+        command,
+    )
 
 
 def decoding_options(command: Any) -> Any:
     """Add an option for every field of `TranscribeOptions`."""
-    return _all(_derived(TranscribeOptions), command)
+    return _apply_decorators(_options_from_fields(TranscribeOptions), command)
 
 
 def layout_options(command: Any) -> Any:
     """Add an option for every field of `Layout`."""
-    return _all(_derived(Layout), command)
+    return _apply_decorators(_options_from_fields(Layout), command)
 
 
-def options_of(kind: type[Any], *, without: Collection[str] = ()) -> Decorator:
+def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()) -> Decorator:
     """Add an option for every field of any dataclass of options, but for some."""
-    return lambda command: _all(_derived(kind, without), command)
+    return lambda command: _apply_decorators(_options_from_fields(options_class, exclude), command)
 
 
-def load_model(given: Mapping[str, Any]) -> Recognizer:
+def load_model(params: Mapping[str, Any]) -> Recognizer:
     """Load what was chosen among `model_options`."""
-    return load(**{name: given[name] for name in _MODEL})
+    return load(**{name: params[name] for name in _MODEL_OPTIONS})
 
 
-def chosen_options(given: Mapping[str, Any]) -> TranscribeOptions:
+def transcribe_options_from(params: Mapping[str, Any]) -> TranscribeOptions:
     """What was chosen among `decoding_options`."""
-    return TranscribeOptions(**{field.name: given[field.name] for field in fields(TranscribeOptions)})
+    return TranscribeOptions(**{field.name: params[field.name] for field in fields(TranscribeOptions)})
 
 
-def chosen_layout(given: Mapping[str, Any]) -> Layout:
+def layout_from(params: Mapping[str, Any]) -> Layout:
     """What was chosen among `layout_options`."""
-    return Layout(**{field.name: given[field.name] for field in fields(Layout)})
+    return Layout(**{field.name: params[field.name] for field in fields(Layout)})
 
 
-def _derived(options: type[Any], without: Collection[str] = ()) -> Iterator[Decorator]:
+def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:
     """One option out of every field."""
-    hints = get_type_hints(options)
-    return (_option(field, hints[field.name]) for field in fields(options) if field.name not in without)
+    hints = get_type_hints(options_class)
+    return (
+        _option_from_field(field, hints[field.name])
+        for field in fields(options_class)
+        if field.name not in exclude
+    )
 
 
-def _option(field: Field[Any], hint: Any) -> Decorator:
+def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """One option out of one field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
     settings = {"section": "Output", "default": field.default, **field.metadata}
     if hint is bool:
-        return flag(f"--{name}/--no-{name}", **settings)
+        return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:
-        return listed(f"--{name}", item=_item(get_args(hint)[0]), show_default=True, **settings)
-    (kind,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
+        return list_option(
+            f"--{name}", parse_item=_item_parser(get_args(hint)[0]), show_default=True, **settings
+        )
+    (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # A text is left out by leaving out the option, as "none" may be one.
-    may_be_none = kind is not hint and kind is not str
-    return flag(f"--{name}", type=_or_none(kind) if may_be_none else kind, **settings)
+    optional = value_type is not hint and value_type is not str
+    return single_option(
+        f"--{name}", type=_optional_number_parser(value_type) if optional else value_type, **settings
+    )
 
 
-def _item(kind: type) -> Parse:
+def _item_parser(value_type: type) -> Parse:
     """Read one of several values."""
-    return _text if kind is str else _number(kind)
+    return _parse_text if value_type is str else _number_parser(value_type)
 
 
-def _text(value: str) -> str:
+def _parse_text(value: str) -> str:
     return value
 
 
-_text.__name__ = "text"
+_parse_text.__name__ = "text"
 
 
-def _number(kind: type) -> Parse:
+def _number_parser(value_type: type) -> Parse:
     """Read a number, or say what was expected."""
 
     def parse(value: str) -> Any:
         try:
-            return kind(value)
+            return value_type(value)
         except ValueError:
             raise click.BadParameter(f"{value!r} is not {parse.__doc__}") from None
 
-    parse.__name__, parse.__doc__ = {int: ("integer", "an integer"), float: ("float", "a number")}[kind]
+    parse.__name__, parse.__doc__ = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
     return parse
 
 
-def _or_none(kind: type) -> Parse:
+def _optional_number_parser(value_type: type) -> Parse:
     """Read a number or the word ``none``."""
-    number = _number(kind)
+    parse_number = _number_parser(value_type)
 
     def parse(value: str) -> Any:
-        return None if str(value).lower() == "none" else number(value)
+        return None if str(value).lower() == "none" else parse_number(value)
 
-    parse.__name__ = f"{number.__name__}|none"
+    parse.__name__ = f"{parse_number.__name__}|none"
     return parse
 
 
-def _all(decorators: Iterable[Decorator], command: Any) -> Any:
+def _apply_decorators(decorators: Iterable[Decorator], command: Any) -> Any:
     """Add options in the order in which the help is to show them."""
     return reduce(lambda command, decorate: decorate(command), reversed([*decorators]), command)

@@ -11,11 +11,18 @@ import click
 
 from harken.atomic import open_atomic
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, length_s
-from harken.cli.options import Command, chosen_options, decoding_options, flag, load_model, model_options
-from harken.plot import Picture, gather, page, stretch
+from harken.cli.inputs import STDIN, recording_duration_s
+from harken.cli.options import (
+    Command,
+    decoding_options,
+    load_model,
+    model_options,
+    single_option,
+    transcribe_options_from,
+)
+from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
 
-picture_option = partial(flag, section="Picture")
+picture_option = partial(single_option, section="Picture")
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
@@ -33,7 +40,7 @@ picture_option = partial(flag, section="Picture")
 )
 @model_options
 @decoding_options
-def command(file: str, output: Path | None, start: float, duration: float, **given: Any) -> None:
+def command(file: str, output: Path | None, start: float, duration: float, **params: Any) -> None:
     """Draw what is heard in a recording.
 
     FILE is a recording of any kind, or - for standard input. The picture shows, all on one axis of time: the
@@ -43,32 +50,32 @@ def command(file: str, output: Path | None, start: float, duration: float, **giv
 
     The stretch is decoded as a recording of its own, silence included: --vad and --word-timestamps change nothing here.
     """
-    options = chosen_options(given)
+    options = transcribe_options_from(params)
     if options.clip_timestamps:
         raise click.UsageError("choose the stretch with --start and --duration, not with --clip-timestamps")
-    output = output or _beside(file)
-    draw = _renderer(output)
-    length_s(file)
+    output = output or _default_output(file)
+    draw = _make_renderer(output)
+    recording_duration_s(file)
     with open_atomic(output) as write:
-        samples = stretch(file, start, duration)
-        recognizer = load_model(given)
+        samples = read_excerpt(file, start, duration)
+        recognizer = load_model(params)
         name = "standard input" if file == STDIN else Path(file).name
         title = f"{name}, {recognizer.model}, {recognizer.backend.capabilities.precision}"
-        for piece in draw(gather(recognizer, samples, options, title=title, start_s=start)):
-            write(piece)
+        for chunk in draw(collect_plot_data(recognizer, samples, options, title=title, start_s=start)):
+            write(chunk)
     click.echo(str(output), err=True)
 
 
-def _beside(file: str) -> Path:
+def _default_output(file: str) -> Path:
     return Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html")
 
 
-def _renderer(output: Path) -> Callable[[Picture], Iterable[str | bytes]]:
+def _make_renderer(output: Path) -> Callable[[PlotData], Iterable[str | bytes]]:
     """How to draw a file of that name, found out before the work: what is not installed shows at once."""
     if output.suffix.lower() == ".html":
-        return page
+        return html_page
     if output.suffix.lower() == ".png":
-        from harken.plot.figure import png
+        from harken.plot.figure import render_png
 
-        return lambda picture: [png(picture)]
+        return lambda picture: [render_png(picture)]
     raise click.BadParameter(f"{str(output)!r} does not end in .html or .png", param_hint="'--output'")

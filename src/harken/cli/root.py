@@ -14,7 +14,7 @@ from types import FrameType
 import click
 
 from harken import __version__
-from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNFORESEEN, Stop, exit_code
+from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNEXPECTED, Stop, exit_code
 
 COMMANDS = (
     "transcribe",
@@ -31,7 +31,7 @@ COMMANDS = (
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """The subcommands, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,7 +45,7 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     epilog=EPILOGUE,
     invoke_without_command=True,
     context_settings={
@@ -81,56 +81,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     try:
-        with _raising_stop():
+        with _stop_on_signals():
             return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
-            _abandon_stdout()
+            _discard_stdout()
         else:
-            _complain(str(stop))
+            _print_error(str(stop))
         return stop.code
     except click.ClickException as error:
-        _complain(_advice(error))
+        _print_error(_usage_hint(error))
         return exit_code(error)
     except Exception as error:
         code = exit_code(error)
         if os.environ.get("HARKEN_DEBUG"):
             raise
-        _complain(str(error) if code != UNFORESEEN else _confession(error))
+        _print_error(str(error) if code != UNEXPECTED else _format_unexpected(error))
         return code
 
 
 @contextmanager
-def _raising_stop() -> Iterator[None]:
+def _stop_on_signals() -> Iterator[None]:
     """Turn signals into `Stop`, but for those that whoever started this process wants ignored."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def raise_stop(number: int, frame: FrameType | None) -> None:
         raise Stop(128 + number, SIGNALS[signal.Signals(number)])
 
-    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, raise_stop) for number in handled}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     click.echo(f"harken: {' '.join(message.split())}", err=True)
 
 
-def _advice(error: click.ClickException) -> str:
+def _usage_hint(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 
-def _confession(error: Exception) -> str:
-    told = f"{type(error).__name__}: {error}"
-    return f"{told}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
+def _format_unexpected(error: Exception) -> str:
+    summary = f"{type(error).__name__}: {error}"
+    return f"{summary}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
 
 
-def _abandon_stdout() -> None:
+def _discard_stdout() -> None:
     """Let the interpreter flush its last bytes into nothing (docs.python.org, signal, "Note on SIGPIPE")."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from harken.cli.exits import PIPE_CLOSED, Stop
-from harken.cli.layout import spoken
+from harken.cli.layout import format_timed_text
 from harken.results import Segment, Transcript
-from harken.transcribe.hooks import Progress
+from harken.transcribe.hooks import ProgressCallback
 
 if TYPE_CHECKING:
-    from harken.cli.bar import Bar
+    from harken.cli.bar import ProgressBar
 
 
-def say(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write to standard output as it stands; whoever reads it sees it at once.
 
     Raises
@@ -32,7 +32,7 @@ def say(text: str) -> None:
         raise Stop(PIPE_CLOSED) from None
 
 
-class Lines:
+class TimestampedLines:
     """`harken.formats.Form` of one line a segment, for people.
 
     Parameters
@@ -50,7 +50,7 @@ class Lines:
 
     def segment(self, segment: Segment) -> str:
         """When something was said, and what."""
-        return f"{spoken(segment.start_s, segment.end_s, segment.text)}\n"
+        return f"{format_timed_text(segment.start_s, segment.end_s, segment.text)}\n"
 
     def footer(self, transcript: Transcript) -> str:
         """Nothing."""
@@ -67,9 +67,9 @@ class Screen:
         need not wait for it.
     """
 
-    def __init__(self, bar: bool) -> None:
-        self._wanted = bar and sys.stderr.isatty()
-        self._bar: Bar | None = None
+    def __init__(self, show_bar: bool) -> None:
+        self._bar_enabled = show_bar and sys.stderr.isatty()
+        self._bar: ProgressBar | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -80,26 +80,26 @@ class Screen:
         if self._bar:
             self._bar.stop()
 
-    def say(self, text: str) -> None:
+    def write_stdout(self, text: str) -> None:
         """Write to standard output, above the bar where both share a terminal."""
         if self._bar and sys.stdout.isatty():
-            self._bar.above(text)
+            self._bar.print_above(text)
         else:
-            say(text)
+            write_stdout(text)
 
-    def note(self, text: str) -> None:
+    def write_stderr(self, text: str) -> None:
         """Write a line to standard error."""
         if self._bar:
-            self._bar.above(f"{text}\n")
+            self._bar.print_above(f"{text}\n")
         else:
             click.echo(text, err=True)
 
-    def waiting(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Say what takes a while, on a line that the next thing overwrites; an empty text takes it away."""
-        if self._wanted and not self._bar:
+        if self._bar_enabled and not self._bar:
             click.echo(f"\r\033[K{text}", err=True, nl=False)
 
-    def track(self, label: str, total_s: float | None) -> Progress:
+    def track(self, label: str, total_s: float | None) -> ProgressCallback:
         """Hook that shows how much of a recording is done, of a length that may be unknown."""
 
         began_s = perf_counter()
@@ -107,12 +107,12 @@ class Screen:
             self._bar.clear()
 
         def progress(done_s: float, finished: bool) -> None:
-            if not self._wanted:
+            if not self._bar_enabled:
                 return
             if self._bar is None:
-                from harken.cli.bar import Bar
+                from harken.cli.bar import ProgressBar
 
-                self._bar = Bar()
-            self._bar.show(label, done_s, total_s, perf_counter() - began_s)
+                self._bar = ProgressBar()
+            self._bar.update(label, done_s, total_s, perf_counter() - began_s)
 
         return progress

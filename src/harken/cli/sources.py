@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from harken.audio import stream
+from harken.audio import stream_audio
 from harken.audio.container import NOT_FINITE
 from harken.audio.resample import Resampler
-from harken.cli.inputs import STDIN, length_s
+from harken.cli.inputs import STDIN, recording_duration_s
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
@@ -24,7 +24,7 @@ BLOCK_S = 0.05
 PCM_FORMATS: dict[str, np.dtype[Any]] = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 
 
-class Source(Protocol):
+class LiveSource(Protocol):
     """Sound that arrives.
 
     Attributes
@@ -46,7 +46,7 @@ class Source(Protocol):
         ...
 
 
-class Container:
+class ContainerSource:
     """`Source` of anything that FFmpeg's libraries read.
 
     Parameters
@@ -63,17 +63,19 @@ class Container:
     lost_s = 0.0
 
     def __init__(self, source: str) -> None:
-        length_s(source)
+        recording_duration_s(source)
         self.live = source == STDIN
         self.name = "<stdin>" if self.live else source
 
     def blocks(self) -> Generator[Floats]:
         """Decode it."""
-        yield from stream(_arriving() if self.live else self.name, block_samples=round(BLOCK_S * SAMPLE_RATE))
+        yield from stream_audio(
+            _unbuffered_stdin() if self.live else self.name, block_samples=round(BLOCK_S * SAMPLE_RATE)
+        )
 
 
 @dataclass
-class Pcm:
+class PcmSource:
     """`Source` of raw samples on standard input.
 
     Parameters
@@ -100,26 +102,26 @@ class Pcm:
         AudioError
             If there is none, a sample is not finite, or the last one is not whole; behind all that could be read.
         """
-        kind = PCM_FORMATS[self.format]
-        sample_bytes = kind.itemsize * self.channels
-        most_bytes = max(1, round(BLOCK_S * self.rate_hz)) * sample_bytes
-        file, resampler, rest, read = _arriving(), Resampler(self.rate_hz), b"", 0
-        while data := file.read(most_bytes):
-            data = rest + data
-            whole = len(data) // sample_bytes * sample_bytes
-            rest = data[whole:]
-            samples = self._mono(np.frombuffer(data[:whole], kind))
+        dtype = PCM_FORMATS[self.format]
+        sample_bytes = dtype.itemsize * self.channels
+        block_bytes = max(1, round(BLOCK_S * self.rate_hz)) * sample_bytes
+        file, resampler, incomplete, samples_read = _unbuffered_stdin(), Resampler(self.rate_hz), b"", 0
+        while data := file.read(block_bytes):
+            data = incomplete + data
+            whole_bytes = len(data) // sample_bytes * sample_bytes
+            incomplete = data[whole_bytes:]
+            samples = self._mono(np.frombuffer(data[:whole_bytes], dtype))
             if not np.isfinite(samples).all():
-                raise AudioError(f"{self.name}: at {read / self.rate_hz:.2f} s: {NOT_FINITE}")
-            read += len(samples)
-            yield resampler.push(samples)
-        yield resampler.finish()
-        if rest:
+                raise AudioError(f"{self.name}: at {samples_read / self.rate_hz:.2f} s: {NOT_FINITE}")
+            samples_read += len(samples)
+            yield resampler.feed(samples)
+        yield resampler.flush()
+        if incomplete:
             raise AudioError(
-                f"{self.name}: ends with {len(rest)} of the {sample_bytes} bytes of a sample; given as "
+                f"{self.name}: ends with {len(incomplete)} of the {sample_bytes} bytes of a sample; given as "
                 f"{self.format}, channels: {self.channels}"
             )
-        if not read:
+        if not samples_read:
             raise AudioError(f"{self.name}: is empty (0 bytes)")
 
     def _mono(self, samples: Floats) -> Floats:
@@ -129,7 +131,7 @@ class Pcm:
         return mixed
 
 
-class Paced:
+class RealTimeSource:
     """`Source` that lets another one out in real time.
 
     Parameters
@@ -143,7 +145,7 @@ class Paced:
 
     def __init__(
         self,
-        source: Source,
+        source: LiveSource,
         clock: Callable[[], float] = perf_counter,
         sleep: Callable[[float], None] = sleep,
     ) -> None:
@@ -160,7 +162,7 @@ class Paced:
             yield block
 
 
-def _arriving() -> BinaryIO:
+def _unbuffered_stdin() -> BinaryIO:
     """Standard input without a buffer: it gives what has come, instead of waiting for as much as was asked for.
 
     Nor does a thread that still waits in it hold a lock that the interpreter needs in order to end.

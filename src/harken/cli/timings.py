@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.layout import aligned, counted, time
-from harken.decoding import Speculator
+from harken.cli.layout import format_table, format_time, pluralize
+from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
-from harken.evaluation import ErrorRate, Failure, Parting, Timing
+from harken.evaluation import Divergence, ErrorRate, Failure, SpeedSummary
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TimingRow:
     """One line of the table.
 
     Parameters
@@ -33,41 +33,58 @@ class Row:
     """
 
     label: str
-    value: Callable[[Timing], float | None]
+    value: Callable[[SpeedSummary], float | None]
     digits: int = 0
-    drafts: bool = False
-    ratio: str = ""
+    speculative_only: bool = False
+    ratio_key: str = ""
 
-    def cell(self, timing: Timing) -> str:
+    def cell(self, timing: SpeedSummary) -> str:
         """Its value as text."""
         value = self.value(timing)
         return "-" if value is None else f"{value:.{self.digits}f}"
 
 
-ROWS = (
-    Row(label="decoding, s", value=lambda its: its.stats.decode_s, digits=2, ratio="decode"),
-    Row(label="of that drafting, s", value=lambda its: its.stats.draft_s, digits=2, drafts=True),
-    Row(label="encoding, s", value=lambda its: its.stats.encode_s, digits=2),
-    Row(label="end to end, s", value=lambda its: its.wall_s, digits=2, ratio="wall"),
-    Row(label="times real time", value=lambda its: its.times_real_time, digits=1),
-    Row(label="forward passes", value=lambda its: its.stats.forwards, ratio="forwards"),
-    Row(label="tokens a forward pass", value=lambda its: its.stats.tokens_per_forward, digits=2),
-    Row(label="drafted tokens", value=lambda its: its.stats.drafted, drafts=True),
-    Row(label="accepted tokens", value=lambda its: its.stats.accepted, drafts=True),
-    Row(label="acceptance, %", value=lambda its: _percent(its.stats.acceptance_rate), digits=1, drafts=True),
-    Row(label="forward passes of the draft", value=lambda its: its.stats.draft_forwards, drafts=True),
-    Row(label="steps at rest", value=lambda its: its.stats.rested, drafts=True),
-    Row(label="WER, %", value=lambda its: _rate(its.evaluation.wer if its.evaluation else None), digits=2),
-    Row(label="CER, %", value=lambda its: _rate(its.evaluation.cer if its.evaluation else None), digits=2),
+TIMING_ROWS = (
+    TimingRow(label="decoding, s", value=lambda its: its.stats.decode_s, digits=2, ratio_key="decode"),
+    TimingRow(
+        label="of that drafting, s", value=lambda its: its.stats.draft_s, digits=2, speculative_only=True
+    ),
+    TimingRow(label="encoding, s", value=lambda its: its.stats.encode_s, digits=2),
+    TimingRow(label="end to end, s", value=lambda its: its.wall_s, digits=2, ratio_key="wall"),
+    TimingRow(label="times real time", value=lambda its: its.times_real_time, digits=1),
+    TimingRow(label="forward passes", value=lambda its: its.stats.forwards, ratio_key="forwards"),
+    TimingRow(label="tokens a forward pass", value=lambda its: its.stats.tokens_per_forward, digits=2),
+    TimingRow(label="drafted tokens", value=lambda its: its.stats.drafted, speculative_only=True),
+    TimingRow(label="accepted tokens", value=lambda its: its.stats.accepted, speculative_only=True),
+    TimingRow(
+        label="acceptance, %",
+        value=lambda its: _percent(its.stats.acceptance_rate),
+        digits=1,
+        speculative_only=True,
+    ),
+    TimingRow(
+        label="forward passes of the draft", value=lambda its: its.stats.draft_forwards, speculative_only=True
+    ),
+    TimingRow(label="steps at rest", value=lambda its: its.stats.skipped_steps, speculative_only=True),
+    TimingRow(
+        label="WER, %",
+        value=lambda its: _error_percent(its.evaluation.wer if its.evaluation else None),
+        digits=2,
+    ),
+    TimingRow(
+        label="CER, %",
+        value=lambda its: _error_percent(its.evaluation.cer if its.evaluation else None),
+        digits=2,
+    ),
 )
-BEAM = (
+BEAM_NOTE = (
     "Beam search goes without drafts, since its hypotheses part at every step and a draft follows one of them: "
     "{} decoded plainly.\n"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class BenchResult:
     """What was measured.
 
     Parameters
@@ -84,148 +101,151 @@ class Measured:
         Whether all recordings were done.
     """
 
-    by: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     recognizer: Recognizer
     repeats: int
-    timings: Mapping[str, Timing]
-    partings: tuple[Parting, ...]
+    timings: Mapping[str, SpeedSummary]
+    divergences: tuple[Divergence, ...]
     failures: tuple[Failure, ...]
     complete: bool
 
     @property
-    def recordings(self) -> int:
+    def recording_count(self) -> int:
         """How many were read."""
-        return max(len(its.takes) for its in self.timings.values())
+        return max(len(timing.results) for timing in self.timings.values())
 
     def table(self) -> str:
         """What a person reads: who computed, times and counts, and whether the same was said."""
-        its, *_ = self.timings.values()
-        of = "" if self.repeats == 1 else f", median of {self.repeats} passes"
-        draft = f"drafts: {self._draft}\n" if self._draft else ""
+        first, *_ = self.timings.values()
+        passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
+        drafting = f"drafts: {self._draft_source}\n" if self._draft_source else ""
         return (
-            f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n{draft}"
-            f"{counted(self.recordings, 'recording')}: {its.audio_s:.1f} s of sound{of}\n"
-            f"{aligned(self._rows())}{self._agreement()}{self._notes()}"
+            f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n{drafting}"
+            f"{pluralize(self.recording_count, 'recording')}: {first.audio_s:.1f} s of sound{passes}\n"
+            f"{format_table(self._rows())}{self._divergence_summary()}{self._footnotes()}"
         )
 
     def report(self) -> dict[str, Any]:
         """Everything, as `json.dumps` takes it; docs/speculation.md lists the keys."""
         return {
-            "by": dict(self.by),
+            "by": dict(self.provenance),
             "engine": self.recognizer.backend.capabilities.detail,
-            "draft": self._draft,
+            "draft": self._draft_source,
             "complete": self.complete,
             "repeats": self.repeats,
-            **{name: _figures(its) for name, its in self.timings.items()},
-            "ratios": {row.ratio: ratio for row in ROWS if row.ratio and (ratio := self._ratio(row))},
-            "partings": [_parting(its) for its in self.partings],
-            "recordings": self._texts(),
+            **{name: _timing_json(its) for name, its in self.timings.items()},
+            "ratios": {
+                row.ratio_key: ratio for row in TIMING_ROWS if row.ratio_key and (ratio := self._ratio(row))
+            },
+            "divergences": [_divergence_json(divergence) for divergence in self.divergences],
+            "recordings": self._recording_texts(),
             "failed": [{"audio": its.entry.name, "reason": its.reason} for its in self.failures],
         }
 
     @property
-    def _draft(self) -> str | None:
+    def _draft_source(self) -> str | None:
         """What drafts, in words."""
-        return _drafting(self.recognizer.speculator) if self.recognizer.speculator else None
+        return _describe_draft_source(self.recognizer.speculator) if self.recognizer.speculator else None
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         both = len(self.timings) == 2
         if both:
             yield ("", *self.timings, "ratio")
-        for row in ROWS:
+        for row in TIMING_ROWS:
             cells = [
-                "-" if row.drafts and name == PLAIN else row.cell(its) for name, its in self.timings.items()
+                "-" if row.speculative_only and name == PLAIN else row.cell(timing)
+                for name, timing in self.timings.items()
             ]
             if any(cell != "-" for cell in cells):
                 ratio = self._ratio(row)
                 yield (row.label, *cells, *([f"{ratio:.2f}" if ratio else ""] if both else []))
 
-    def _ratio(self, row: Row) -> float | None:
+    def _ratio(self, row: TimingRow) -> float | None:
         """How many times as much the plain engine takes."""
-        if not row.ratio or len(self.timings) < 2:
+        if not row.ratio_key or len(self.timings) < 2:
             return None
-        plain, speculative = (row.value(its) for its in self.timings.values())
+        plain, speculative = (row.value(timing) for timing in self.timings.values())
         return plain / speculative if plain and speculative else None
 
-    def _agreement(self) -> str:
+    def _divergence_summary(self) -> str:
         """Whether both engines said the same, and where not, the first token that differs."""
         if len(self.timings) < 2:
             return ""
-        if not self.partings:
-            return f"The tokens are the same in {counted(self.recordings, 'recording')}.\n"
-        texts = sum(not its.same_text for its in self.partings)
-        of = f"{len(self.partings)} of {counted(self.recordings, 'recording')}"
-        lines = [f"The tokens differ in {of}, the text in {texts}; the first difference of each:\n"]
-        for its in self.partings:
+        if not self.divergences:
+            return f"The tokens are the same in {pluralize(self.recording_count, 'recording')}.\n"
+        texts = sum(not its.same_text for its in self.divergences)
+        share = f"{len(self.divergences)} of {pluralize(self.recording_count, 'recording')}"
+        lines = [f"The tokens differ in {share}, the text in {texts}; the first difference of each:\n"]
+        for divergence in self.divergences:
             one, other = (
-                "the end" if token is None else f'"{self.recognizer.tokenizer.describe(token)}"'
-                for token in its.tokens
+                "the end" if token is None else f'"{self.recognizer.tokenizer.describe_token(token)}"'
+                for token in divergence.tokens
             )
             lines.append(
-                f"  {its.entry.name}: window at {time(its.start_s)}, token {its.index}: "
+                f"  {divergence.entry.name}: window at {format_time(divergence.start_s)}, token {divergence.index}: "
                 f"{one}, with drafts {other}\n"
             )
         return "".join(lines)
 
-    def _notes(self) -> str:
+    def _footnotes(self) -> str:
         stats = [*self.timings.values()][-1].stats
         ties = stats.near_ties
         notes = (
-            f"Near ties: {counted(len(ties), 'token')} verified by a margin below {NEAR_TIE} in log-probability, "
+            f"Near ties: {pluralize(len(ties), 'token')} verified by a margin below {NEAR_TIE} in log-probability, "
             f"the least {min(ties):.6f}.\n"
             if ties
             else "",
-            BEAM.format(counted(stats.unspeculated, "window")) if stats.unspeculated else "",
+            BEAM_NOTE.format(pluralize(stats.undrafted_windows, "window")) if stats.undrafted_windows else "",
         )
         return "".join(notes)
 
-    def _texts(self) -> list[dict[str, Any]]:
+    def _recording_texts(self) -> list[dict[str, Any]]:
         """What each engine heard in each recording."""
-        told: dict[str, dict[str, Any]] = {}
+        texts: dict[str, dict[str, Any]] = {}
         for name, timing in self.timings.items():
-            for take in timing.takes:
-                heard = take.heard
-                its = {"audio": take.entry.name, "seconds": heard.seconds, "language": heard.language}
-                told.setdefault(take.entry.name, its)[name] = heard.text
-        return [*told.values()]
+            for run in timing.results:
+                hypothesis = run.hypothesis
+                row = {"audio": run.entry.name, "seconds": hypothesis.seconds, "language": hypothesis.language}
+                texts.setdefault(run.entry.name, row)[name] = hypothesis.text
+        return [*texts.values()]
 
 
-def _drafting(speculator: Speculator) -> str:
+def _describe_draft_source(speculator: SpeculativeDecoder) -> str:
     assistant = speculator.assistant
     if assistant is None:
         return "n-grams of the text so far and the prompt"
     dims = assistant.backend.dims
     encoder = "the model's encoder" if assistant.shares_encoder else "an encoder of its own"
-    return f"a decoder of {counted(dims.n_text_layer, 'layer')}, {dims.n_text_state} wide, with {encoder}"
+    return f"a decoder of {pluralize(dims.n_text_layer, 'layer')}, {dims.n_text_state} wide, with {encoder}"
 
 
-def _parting(its: Parting) -> dict[str, Any]:
+def _divergence_json(divergence: Divergence) -> dict[str, Any]:
     return {
-        "audio": its.entry.name,
-        "start_s": its.start_s,
-        "index": its.index,
-        "same_text": its.same_text,
-        **dict(zip((PLAIN, SPECULATIVE), its.tokens, strict=True)),
+        "audio": divergence.entry.name,
+        "start_s": divergence.start_s,
+        "index": divergence.index,
+        "same_text": divergence.same_text,
+        **dict(zip((PLAIN, SPECULATIVE), divergence.tokens, strict=True)),
     }
 
 
-def _figures(its: Timing) -> dict[str, Any]:
-    scores = its.evaluation
+def _timing_json(timing: SpeedSummary) -> dict[str, Any]:
+    scores = timing.evaluation
     return {
-        "wall_s": its.wall_s,
-        "audio_s": its.audio_s,
-        "times_real_time": its.times_real_time,
-        **asdict(its.stats),
-        "acceptance_rate": its.stats.acceptance_rate,
-        "tokens_per_forward": its.stats.tokens_per_forward,
+        "wall_s": timing.wall_s,
+        "audio_s": timing.audio_s,
+        "times_real_time": timing.times_real_time,
+        **asdict(timing.stats),
+        "acceptance_rate": timing.stats.acceptance_rate,
+        "tokens_per_forward": timing.stats.tokens_per_forward,
         "wer": scores.wer.rate if scores and scores.wer else None,
         "cer": scores.cer.rate if scores and scores.cer else None,
     }
 
 
-def _rate(its: ErrorRate | None) -> float | None:
-    return _percent(its.rate) if its else None
+def _error_percent(error: ErrorRate | None) -> float | None:
+    return _percent(error.rate) if error else None
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction

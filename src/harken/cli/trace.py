@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from harken.decoding import Beam, Decoded, Greedy, Sample, Step, Strategy
+from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.results import Attempt
-from harken.text import TextStream, Tokenizer, TokenKind
+from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
 from harken.transcribe import TranscribeOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOpened:
+class WindowEncoded:
     """A window has been encoded. `ms` is what reading, log-mel, encoder and language detection took."""
 
     window: int
@@ -23,7 +23,7 @@ class WindowOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class TokenEvent:
     """A token of the prompt, or one that was chosen.
 
     Parameters
@@ -54,7 +54,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptBegun:
+class AttemptStarted:
     """Decoding begins, or begins again at a higher temperature."""
 
     attempt: int
@@ -62,7 +62,7 @@ class AttemptBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentenceClosed:
+class SegmentClosed:
     """A timestamp has ended a stretch of text; `end_s` is None if the window ended without one."""
 
     row: int | None
@@ -72,7 +72,7 @@ class SentenceClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowDecided:
+class WindowDecoded:
     """What was kept of a window, and what was tried before; `silent` if it is passed over as silence."""
 
     window: int
@@ -83,11 +83,11 @@ class WindowDecided:
     attempts: tuple[Attempt, ...]
 
 
-Event = WindowOpened | Token | AttemptBegun | SentenceClosed | WindowDecided
+TraceEvent = WindowEncoded | TokenEvent | AttemptStarted | SegmentClosed | WindowDecoded
 
 
 @dataclass(slots=True)
-class Trace:
+class DecodingTracer:
     """Turns hooks into events.
 
     Parameters
@@ -100,90 +100,100 @@ class Trace:
 
     tokenizer: Tokenizer
     options: TranscribeOptions
-    emit: Callable[[Event], None]
-    _clock_s: float = field(default_factory=lambda: perf_counter())
-    _window: int = 0
-    _start_s: float = 0.0
+    emit: Callable[[TraceEvent], None]
+    _lap_started_s: float = field(default_factory=lambda: perf_counter())
+    _window_number: int = 0
+    _window_start_s: float = 0.0
     _prompt_tokens: int = 0
-    _attempt: int = 0
-    _rows: dict[int, _Row] = field(default_factory=dict)
+    _attempt_number: int = 0
+    _hypotheses: dict[int, _HypothesisText] = field(default_factory=dict)
 
-    def hooks(self) -> dict[str, Callable[..., None]]:
+    def callbacks(self) -> dict[str, Callable[..., None]]:
         """Hooks by name, for `harken.Recognizer.transcribe`."""
-        return {"window": self._open, "observe": self._step, "decided": self._decide}
+        return {
+            "on_window_start": self._on_window_start,
+            "on_token": self._on_token,
+            "on_window_end": self._on_window_end,
+        }
 
-    def _open(self, start_s: float, prompt: tuple[int, ...]) -> None:
-        self._window += self._window == 0 or start_s > self._start_s  # a window may be encoded anew
-        self._start_s, self._prompt_tokens, self._attempt = start_s, len(prompt), 0
-        self.emit(WindowOpened(window=self._window, start_s=start_s, ms=self._lap_ms()))
-        row = self._new_row()
+    def _on_window_start(self, start_s: float, prompt: tuple[int, ...]) -> None:
+        self._window_number += (
+            self._window_number == 0 or start_s > self._window_start_s
+        )  # a window may be encoded anew
+        self._window_start_s, self._prompt_tokens, self._attempt_number = start_s, len(prompt), 0
+        self.emit(WindowEncoded(window=self._window_number, start_s=start_s, ms=self._lap_ms()))
+        hypothesis = self._new_hypothesis()
         for index, token in enumerate(prompt):
-            self.emit(row.push(token, index=index))
-        self._clock_s = perf_counter()
+            self.emit(hypothesis.push(token, index=index))
+        self._lap_started_s = perf_counter()
 
-    def _step(self, step: Step) -> None:
+    def _on_token(self, step: Step) -> None:
         ms = self._lap_ms()
         if step.row == step.index == 0:
-            self._begin_attempt()
+            self._start_attempt()
         strategy = self._strategy
         if isinstance(strategy, Beam):
-            self._rows.clear()  # at every step another hypothesis may lead
-        row = self._rows.setdefault(step.row, self._new_row())
+            self._hypotheses.clear()  # at every step another hypothesis may lead
+        hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
         side_by_side = isinstance(strategy, Sample) and strategy.best_of > 1
-        number = step.row if side_by_side else None
+        sample_index = step.row if side_by_side else None
         index = self._prompt_tokens + step.index
-        self.emit(row.push(step.token, index=index, row=number, probability=math.exp(step.logprob), ms=ms))
+        self.emit(
+            hypothesis.push(
+                step.token, index=index, row=sample_index, probability=math.exp(step.logprob), ms=ms
+            )
+        )
         if not isinstance(strategy, Beam):
-            self._close(row, step.token, number)
-        self._clock_s = perf_counter()
+            self._emit_closed_segment(hypothesis, step.token, sample_index)
+        self._lap_started_s = perf_counter()
 
-    def _decide(self, start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+    def _on_window_end(self, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         tokens = decoded.hypothesis.tokens
         if isinstance(self._strategy, Beam):
-            row = self._new_row()
+            hypothesis = self._new_hypothesis()
             for token in (*tokens, self.tokenizer.eot):
-                row.push(token, index=0)
-                self._close(row, token, None)
+                hypothesis.push(token, index=0)
+                self._emit_closed_segment(hypothesis, token, None)
         self.emit(
-            WindowDecided(
-                window=self._window,
-                start_s=self._start_s,
+            WindowDecoded(
+                window=self._window_number,
+                start_s=self._window_start_s,
                 tokens=tokens,
                 text=self.tokenizer.decode_with_timestamps(tokens),
                 silent=self.options.is_silence(decoded),
                 attempts=attempts,
             )
         )
-        self._clock_s = perf_counter()
+        self._lap_started_s = perf_counter()
 
-    def _begin_attempt(self) -> None:
-        self._attempt += 1
-        self._rows.clear()
-        self.emit(AttemptBegun(attempt=self._attempt, strategy=_in_words(self._strategy)))
+    def _start_attempt(self) -> None:
+        self._attempt_number += 1
+        self._hypotheses.clear()
+        self.emit(AttemptStarted(attempt=self._attempt_number, strategy=_describe_strategy(self._strategy)))
 
     @property
     def _strategy(self) -> Strategy:
-        return self.options.strategies()[self._attempt - 1]
+        return self.options.strategies()[self._attempt_number - 1]
 
-    def _close(self, row: _Row, token: int, number: int | None) -> None:
-        if sentence := row.closed(token):
-            start_s, end_s, text = sentence
-            self.emit(SentenceClosed(row=number, start_s=start_s, end_s=end_s, text=text))
+    def _emit_closed_segment(self, hypothesis: _HypothesisText, token: int, sample_index: int | None) -> None:
+        if segment := hypothesis.closed_segment(token):
+            start_s, end_s, text = segment
+            self.emit(SegmentClosed(row=sample_index, start_s=start_s, end_s=end_s, text=text))
 
-    def _new_row(self) -> _Row:
-        return _Row(self.tokenizer, self._start_s)
+    def _new_hypothesis(self) -> _HypothesisText:
+        return _HypothesisText(self.tokenizer, self._window_start_s)
 
     def _lap_ms(self) -> float:
-        return round((perf_counter() - self._clock_s) * 1000, 3)
+        return round((perf_counter() - self._lap_started_s) * 1000, 3)
 
 
-class _Row:
+class _HypothesisText:
     """One run of tokens and the text that it spells."""
 
-    def __init__(self, tokenizer: Tokenizer, start_s: float) -> None:
-        self._tokenizer, self._start_s = tokenizer, start_s
-        self._stream = TextStream(tokenizer)
-        self._since_s, self._text = start_s, ""
+    def __init__(self, tokenizer: Tokenizer, window_start_s: float) -> None:
+        self._tokenizer, self._window_start_s = tokenizer, window_start_s
+        self._text_stream = IncrementalDetokenizer(tokenizer)
+        self._segment_start_s, self._text = window_start_s, ""
 
     def push(
         self,
@@ -193,37 +203,39 @@ class _Row:
         row: int | None = None,
         probability: float | None = None,
         ms: float | None = None,
-    ) -> Token:
+    ) -> TokenEvent:
         """Add a token, and describe it."""
         kind = self._tokenizer.kind(token)
-        text, unfinished = self._tokenizer.describe(token), b""
+        text, incomplete = self._tokenizer.describe_token(token), b""
         if kind is TokenKind.TEXT:
-            text = self._stream.push(token)
+            text = self._text_stream.feed(token)
             self._text += text
-            unfinished = b"" if text else self._tokenizer.decode_bytes((token,))
-        return Token(
+            incomplete = b"" if text else self._tokenizer.decode_bytes((token,))
+        return TokenEvent(
             index=index,
             row=row,
             token=token,
             kind=kind.value,
             text=text,
-            bytes=unfinished.hex(" "),
+            bytes=incomplete.hex(" "),
             probability=probability,
             ms=ms,
         )
 
-    def closed(self, token: int) -> tuple[float, float | None, str] | None:
+    def closed_segment(self, token: int) -> tuple[float, float | None, str] | None:
         """What the token that was just added ends, if anything: start and end in seconds, and the text."""
         kind = self._tokenizer.kind(token)
         if kind not in (TokenKind.TIMESTAMP, TokenKind.EOT):
             return None
-        end_s = self._start_s + self._tokenizer.timestamp_s(token) if kind is TokenKind.TIMESTAMP else None
-        sentence = (self._since_s, end_s, self._text.strip())
-        self._since_s, self._text = self._since_s if end_s is None else end_s, ""
-        return sentence if sentence[-1] else None
+        end_s = (
+            self._window_start_s + self._tokenizer.timestamp_s(token) if kind is TokenKind.TIMESTAMP else None
+        )
+        segment = (self._segment_start_s, end_s, self._text.strip())
+        self._segment_start_s, self._text = self._segment_start_s if end_s is None else end_s, ""
+        return segment if segment[-1] else None
 
 
-def _in_words(strategy: Strategy) -> str:
+def _describe_strategy(strategy: Strategy) -> str:
     match strategy:
         case Greedy():
             return "greedy"

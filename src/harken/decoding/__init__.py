@@ -3,34 +3,34 @@
 from harken.decoding.assistant import Assistant
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities
-from harken.decoding.moving import Growing, Grown, decode_growing
+from harken.decoding.moving import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.prompt import make_prompt
-from harken.decoding.rules import Rules, make_rules
-from harken.decoding.speculation import Drafter, Speculator
-from harken.decoding.strategies import Beam, Greedy, Sample, Strategy, ladder
-from harken.decoding.window import Decoded, Window, decode
+from harken.decoding.rules import LogitRules, make_logit_rules
+from harken.decoding.speculation import DraftContext, SpeculativeDecoder
+from harken.decoding.strategies import Beam, Greedy, Sample, Strategy, fallback_schedule
+from harken.decoding.window import DecodingResult, Window, decode
 
 __all__ = [
     "Assistant",
     "Beam",
     "DecodeStats",
-    "Decoded",
-    "Drafter",
+    "DecodingResult",
+    "DraftContext",
     "Greedy",
-    "Growing",
-    "Grown",
     "Hypothesis",
+    "LogitRules",
     "Observer",
-    "Rules",
+    "PartialHypothesis",
+    "PartialWindow",
     "Sample",
-    "Speculator",
+    "SpeculativeDecoder",
     "Step",
     "Strategy",
     "Window",
     "decode",
-    "decode_growing",
-    "ladder",
+    "decode_partial",
+    "fallback_schedule",
     "language_probabilities",
+    "make_logit_rules",
     "make_prompt",
-    "make_rules",
 ]

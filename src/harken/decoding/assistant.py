@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Session
-from harken.decoding.drafts import Ask, Proposal, common
-from harken.decoding.rules import Rules
+from harken.decoding.drafts import DraftRequest, DraftTokens, common_prefix_length
+from harken.decoding.rules import LogitRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Assistant:
     backend: Backend
     shares_encoder: bool
 
-    def listen(self, mel: Floats, features: Features) -> Features:
+    def encode(self, mel: Floats, features: Features) -> Features:
         """Encode windows for the assistant.
 
         Parameters
@@ -35,10 +35,10 @@ class Assistant:
         features : Features
             What the main model made of them.
         """
-        return self.backend.adopt(features) if self.shares_encoder else self.backend.encode(mel)
+        return self.backend.reuse_encoder_output(features) if self.shares_encoder else self.backend.encode(mel)
 
 
-class AssistantDraft:
+class AssistedCandidateGenerator:
     """`harken.decoding.drafts.Draft` by a model: greedy, under the same rules, for as long as it is sure enough.
 
     Parameters
@@ -57,91 +57,100 @@ class AssistantDraft:
         self,
         backend: Backend,
         features: Callable[[], Features],
-        audios: Sequence[int],
+        row_windows: Sequence[int],
         prompts: Sequence[Sequence[int]],
-        rules: Rules,
+        logit_rules: LogitRules,
     ) -> None:
-        self._backend, self._features, self._audios, self._rules = backend, features, audios, rules
-        self._read: dict[int, list[int]] = {row: [] for row in range(len(audios))}
+        self._backend, self._features, self._row_windows, self._logit_rules = (
+            backend,
+            features,
+            row_windows,
+            logit_rules,
+        )
+        self._seen_tokens: dict[int, list[int]] = {row: [] for row in range(len(row_windows))}
         self._prompts = prompts
         self._session: Session | None = None
         self.forwards = 0
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        if not any(ask.limit for ask in asks):
-            return [Proposal() for _ in asks]
-        session = self._open()
-        self._keep(session, [ask.row for ask in asks])
-        guesses = {ask.row: _Guess(ask) for ask in asks}
-        new = self._catch_up(session, asks)
-        while any(new):
-            logits = session.extend(new)
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
+        if not any(ask.max_tokens for ask in requests):
+            return [DraftTokens() for _ in requests]
+        session = self._open_session()
+        self._drop_finished_rows(session, [ask.row for ask in requests])
+        builders = {request.row: _DraftBuilder(request) for request in requests}
+        unread = self._rewind_to_accepted(session, requests)
+        while any(unread):
+            logits = session.extend(unread)
             self.forwards += 1
-            asked = [ask.row for ask, tokens in zip(asks, new, strict=True) if tokens]
-            self._rules.apply(logits, [guesses[row].text for row in asked])
+            drafting_rows = [ask.row for ask, tokens in zip(requests, unread, strict=True) if tokens]
+            self._logit_rules.apply(logits, [builders[row].full_prefix for row in drafting_rows])
             ids, logprobs = logits.top(1)
-            for row, token, logprob in zip(asked, ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
-                guesses[row].take(token, float(np.exp(logprob)), self._rules.eot)
-            new = [guesses[ask.row].next if ask.row in asked else [] for ask in asks]
-            for ask, tokens in zip(asks, new, strict=True):
-                self._read[ask.row] += tokens
-        return [guesses[ask.row].proposal for ask in asks]
+            for row, token, logprob in zip(
+                drafting_rows, ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True
+            ):
+                builders[row].add(token, float(np.exp(logprob)), self._logit_rules.eot)
+            unread = [builders[ask.row].next_input if ask.row in drafting_rows else [] for ask in requests]
+            for ask, tokens in zip(requests, unread, strict=True):
+                self._seen_tokens[ask.row] += tokens
+        return [builders[ask.row].draft_tokens for ask in requests]
 
-    def _open(self) -> Session:
+    def _open_session(self) -> Session:
         if self._session is None:
-            self._session = self._backend.open(self._features(), self._audios, self._backend.dims.n_text_ctx)
+            self._session = self._backend.open_session(
+                self._features(), self._row_windows, self._backend.dims.n_text_ctx
+            )
         return self._session
 
-    def _keep(self, session: Session, rows: Sequence[int]) -> None:
+    def _drop_finished_rows(self, session: Session, rows: Sequence[int]) -> None:
         """Drop the rows that have ended."""
-        held = list(self._read)
-        if held != list(rows):
-            session.select([held.index(row) for row in rows])
-            self._read = {row: self._read[row] for row in rows}
+        session_rows = list(self._seen_tokens)
+        if session_rows != list(rows):
+            session.reorder([session_rows.index(row) for row in rows])
+            self._seen_tokens = {row: self._seen_tokens[row] for row in rows}
 
-    def _catch_up(self, session: Session, asks: Sequence[Ask]) -> list[list[int]]:
+    def _rewind_to_accepted(self, session: Session, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Forget what was not accepted; what each row that is asked for has not read yet."""
-        new: list[list[int]] = []
+        unread: list[list[int]] = []
         lengths = list(session.lengths)
-        for i, ask in enumerate(asks):
-            text = [*self._prompts[ask.row], *ask.prefix]
-            read = self._read[ask.row]
+        for i, request in enumerate(requests):
+            tokens = [*self._prompts[request.row], *request.prefix]
+            seen = self._seen_tokens[request.row]
             # The last token is read anew even if it was read before, as what it predicts is wanted.
-            lengths[i] = min(common(read, text), len(text) - 1)
-            new.append(text[lengths[i] :] if ask.limit else [])
-            self._read[ask.row] = text if ask.limit else read[: lengths[i]]
+            lengths[i] = min(common_prefix_length(seen, tokens), len(tokens) - 1)
+            unread.append(tokens[lengths[i] :] if request.max_tokens else [])
+            self._seen_tokens[request.row] = tokens if request.max_tokens else seen[: lengths[i]]
         session.rewind(lengths)
-        return new
+        return unread
 
 
-class _Guess:
+class _DraftBuilder:
     """What is proposed for one row, as it grows."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, request: DraftRequest) -> None:
+        self._request = request
         self._tokens: list[int] = []
-        self._claimed: list[float] = []
-        self._reach = 1.0
-        self._open = True
+        self._confidences: list[float] = []
+        self._joint_prob = 1.0
+        self._drafting = True
 
     @property
-    def text(self) -> list[int]:
-        return [*self._ask.prefix, *self._tokens]
+    def full_prefix(self) -> list[int]:
+        return [*self._request.prefix, *self._tokens]
 
     @property
-    def next(self) -> list[int]:
+    def next_input(self) -> list[int]:
         """The token to go on from; none if this is all."""
-        return self._tokens[-1:] if self._open else []
+        return self._tokens[-1:] if self._drafting else []
 
     @property
-    def proposal(self) -> Proposal:
-        return Proposal(tuple(self._tokens), tuple(self._claimed))
+    def draft_tokens(self) -> DraftTokens:
+        return DraftTokens(tuple(self._tokens), tuple(self._confidences))
 
-    def take(self, token: int, claimed: float, eot: int) -> None:
+    def add(self, token: int, confidence: float, eot: int) -> None:
         """Add a token if that is worth verifying, and go on if a further one is worth a step."""
-        self._reach *= self._ask.chance(claimed)
-        if self._reach > self._ask.least:
+        self._joint_prob *= self._request.acceptance_prob(confidence)
+        if self._joint_prob > self._request.verify_threshold:
             self._tokens.append(token)
-            self._claimed.append(claimed)
-        sure = self._reach > max(self._ask.floor, self._ask.least)
-        self._open = sure and token != eot and len(self._tokens) < self._ask.limit
+            self._confidences.append(confidence)
+        confident = self._joint_prob > max(self._request.draft_threshold, self._request.verify_threshold)
+        self._drafting = confident and token != eot and len(self._tokens) < self._request.max_tokens

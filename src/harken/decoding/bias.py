@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from harken.contract import Logits
 from harken.text import Tokenizer
 
-CANDIDATES = 20
+BIAS_TOP_K = 20
 """How many of the most probable tokens are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bias:
+class HotwordBias:
     """Bonuses for the tokens of some words.
 
     Parameters
@@ -38,53 +38,55 @@ class Bias:
         A token that is further than this below the best one, in log-probability, gets nothing.
     """
 
-    beginnings: Mapping[bytes, float]
-    longest: int
-    piece: Callable[[int], bytes]
+    hotword_prefixes: Mapping[bytes, float]
+    max_bytes: int
+    token_bytes: Callable[[int], bytes]
     eot: int
     strength: float = 6.0
-    margin: float = 8.0
+    max_logprob_gap: float = 8.0
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
         """Add the bonuses at each position of `logits`, by its prefix of sampled tokens."""
-        ids, logprobs = logits.top(CANDIDATES)
-        plausible = logprobs >= logprobs[:, :1] - self.margin
+        ids, logprobs = logits.top(BIAS_TOP_K)
+        plausible = logprobs >= logprobs[:, :1] - self.max_logprob_gap
         rows = zip(prefixes, ids, plausible, strict=True)
-        logits.bias([self.bonuses(prefix, row[near].tolist()) for prefix, row, near in rows])
+        logits.bias([self.bonuses(prefix, row[mask].tolist()) for prefix, row, mask in rows])
 
     def bonuses(self, prefix: Sequence[int], candidates: Iterable[int]) -> dict[int, float]:
         """Bonus of each candidate with which, after `prefix`, a hotword begins or goes on."""
-        begun = self._begun(prefix)
-        apart = not self._in_word(prefix)
+        partial_matches = self._partial_matches(prefix)
+        at_word_start = not self._ends_in_word(prefix)
         bonuses: dict[int, float] = {}
         for token in candidates:
-            piece = self.piece(token) if token < self.eot else b""
-            if piece and any(start + piece in self.beginnings for start in begun):
+            spelling = self.token_bytes(token) if token < self.eot else b""
+            if spelling and any(start + spelling in self.hotword_prefixes for start in partial_matches):
                 bonuses[token] = self.strength
-            elif piece in self.beginnings and (apart or piece.startswith(b" ")):
-                bonuses[token] = self.strength * self.beginnings[piece]
+            elif spelling in self.hotword_prefixes and (at_word_start or spelling.startswith(b" ")):
+                bonuses[token] = self.strength * self.hotword_prefixes[spelling]
         return bonuses
 
-    def _begun(self, prefix: Sequence[int]) -> list[bytes]:
+    def _partial_matches(self, prefix: Sequence[int]) -> list[bytes]:
         """What the last tokens of the text spell, wherever a hotword may begin with that."""
-        begun, end = [], b""
-        for place in range(len(prefix) - 1, -1, -1):
-            if prefix[place] >= self.eot or len(end) >= self.longest:
+        matches, suffix = [], b""
+        for index in range(len(prefix) - 1, -1, -1):
+            if prefix[index] >= self.eot or len(suffix) >= self.max_bytes:
                 break
-            end = self.piece(prefix[place]) + end
-            if end in self.beginnings and (end.startswith(b" ") or not self._in_word(prefix[:place])):
-                begun.append(end)
-        return begun
+            suffix = self.token_bytes(prefix[index]) + suffix
+            if suffix in self.hotword_prefixes and (
+                suffix.startswith(b" ") or not self._ends_in_word(prefix[:index])
+            ):
+                matches.append(suffix)
+        return matches
 
-    def _in_word(self, prefix: Sequence[int]) -> bool:
+    def _ends_in_word(self, prefix: Sequence[int]) -> bool:
         """Whether the text ends with a letter; those without upper and lower case, as in Chinese, do not count."""
         if not prefix or prefix[-1] >= self.eot:
             return False
-        last = self.piece(prefix[-1]).decode(errors="ignore")[-1:]
-        return last.lower() != last.upper()
+        last_char = self.token_bytes(prefix[-1]).decode(errors="ignore")[-1:]
+        return last_char.lower() != last_char.upper()
 
 
-def make_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> Bias | None:
+def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordBias | None:
     """Bias towards some words, None for no words.
 
     Parameters
@@ -99,16 +101,16 @@ def make_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> Bias | None:
     """
     words = [" ".join(word.split()) for word in hotwords]
     capitalised = [word[:1].upper() + word[1:] for word in words]
-    beginnings: dict[bytes, float] = {}
+    hotword_prefixes: dict[bytes, float] = {}
     for word in {*words, *capitalised} - {""}:
         for spelled in (word.encode(), f" {word}".encode()):
             for n in range(1, len(spelled) + 1):
-                beginnings[spelled[:n]] = max(n / len(spelled), beginnings.get(spelled[:n], 0.0))
-    if not beginnings:
+                hotword_prefixes[spelled[:n]] = max(n / len(spelled), hotword_prefixes.get(spelled[:n], 0.0))
+    if not hotword_prefixes:
         return None
-    return Bias(
-        beginnings=beginnings,
-        longest=max(map(len, beginnings)),
-        piece=lambda token: tokenizer.decode_bytes((token,)),
+    return HotwordBias(
+        hotword_prefixes=hotword_prefixes,
+        max_bytes=max(map(len, hotword_prefixes)),
+        token_bytes=lambda token: tokenizer.decode_bytes((token,)),
         eot=tokenizer.eot,
     )

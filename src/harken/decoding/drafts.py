@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class DraftRequest:
     """One row that may be drafted.
 
     Parameters
@@ -34,18 +34,18 @@ class Ask:
 
     row: int
     prefix: Sequence[int]
-    limit: int
-    trust: float = 1.0
-    floor: float = 0.0
-    least: float = 0.0
+    max_tokens: int
+    calibration: float = 1.0
+    draft_threshold: float = 0.0
+    verify_threshold: float = 0.0
 
-    def chance(self, claimed: float) -> float:
+    def acceptance_prob(self, confidence: float) -> float:
         """Chance that a token is accepted if its draft claims this one."""
-        return min(claimed * self.trust, 0.99)
+        return min(confidence * self.calibration, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class DraftTokens:
     """Tokens that may come next.
 
     Parameters
@@ -56,13 +56,13 @@ class Proposal:
     """
 
     tokens: tuple[int, ...] = ()
-    claimed: tuple[float, ...] = ()
+    confidences: tuple[float, ...] = ()
 
 
-class Draft(Protocol):
+class CandidateGenerator(Protocol):
     """Guesses for the rows of one decode."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
         """Guess what follows, one proposal for each row asked for, maybe an empty one.
 
         Rows that were asked for before and are missing now have ended.
@@ -75,6 +75,6 @@ class Draft(Protocol):
         ...
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two sequences begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from harken.contract import Floats, Ints, Logits, Session
-from harken.decoding.hypothesis import Hypothesis, Listen, Observer, Step, deaf
-from harken.decoding.rules import Rules
-from harken.decoding.speculation import Speculation
+from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
+from harken.decoding.rules import LogitRules
+from harken.decoding.speculation import DraftSession
 
 
-class Picked(NamedTuple):
+class PickedTokens(NamedTuple):
     """Tokens chosen at some positions.
 
     Parameters
@@ -30,17 +30,17 @@ class Picked(NamedTuple):
     margins: Floats
 
 
-Place = tuple[int, int]
+RowPosition = tuple[int, int]
 """A row, and the index in it of the token to choose."""
-Pick = Callable[[Logits, Sequence[Place], bool], Picked]
+Pick = Callable[[Logits, Sequence[RowPosition], bool], PickedTokens]
 """Choose one token at each position, given the place of each, and whether to compare it with the next best."""
 
 
-def pick_best(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
+def pick_best(logits: Logits, positions: Sequence[RowPosition], with_margins: bool) -> PickedTokens:
     """Choose the most probable token."""
-    ids, logprobs = logits.top(2 if compare else 1)
-    margins = logprobs[:, 0] - logprobs[:, 1] if compare else np.full(len(ids), np.inf, np.float32)
-    return Picked(ids[:, 0], logprobs[:, 0], margins)
+    ids, logprobs = logits.top(2 if with_margins else 1)
+    margins = logprobs[:, 0] - logprobs[:, 1] if with_margins else np.full(len(ids), np.inf, np.float32)
+    return PickedTokens(ids[:, 0], logprobs[:, 0], margins)
 
 
 def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -> Pick:
@@ -51,16 +51,16 @@ def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -
     instead has the distribution of all the others. That is the rejection rule of Leviathan et al. 2023 (section 2.3)
     for a draft that puts all its probability on one token.
     """
-    drawn: list[list[float]] = [[] for _ in generators]
+    uniforms: list[list[float]] = [[] for _ in generators]
 
     def uniform(row: int, index: int) -> float:
-        while len(drawn[row]) <= index:
-            drawn[row].append(generators[row].random())
-        return drawn[row][index]
+        while len(uniforms[row]) <= index:
+            uniforms[row].append(generators[row].random())
+        return uniforms[row][index]
 
-    def pick(logits: Logits, places: Sequence[Place], compare: bool) -> Picked:
-        ids, logprobs = logits.sample(temperature, [uniform(*place) for place in places])
-        return Picked(ids, logprobs, np.full(len(ids), np.inf, np.float32))
+    def pick(logits: Logits, positions: Sequence[RowPosition], with_margins: bool) -> PickedTokens:
+        ids, logprobs = logits.sample(temperature, [uniform(*position) for position in positions])
+        return PickedTokens(ids, logprobs, np.full(len(ids), np.inf, np.float32))
 
     return pick
 
@@ -84,20 +84,20 @@ class _Row:
     attention: Floats | None = None
 
     @property
-    def room(self) -> int:
+    def max_draft(self) -> int:
         """How many tokens may be guessed: behind them there is always one more to choose."""
         return self.limit - len(self.tokens) - 1
 
-    def places(self) -> range:
+    def positions(self) -> range:
         """Indices of the tokens to choose: one for each guess, and the one behind them."""
         return range(len(self.tokens), len(self.tokens) + len(self.draft) + 1)
 
     def prefixes(self) -> list[list[int]]:
         """What stands before each of these places if all guesses are right."""
-        text = [*self.tokens, *self.draft]
-        return [text[:index] for index in self.places()]
+        tokens_and_draft = [*self.tokens, *self.draft]
+        return [tokens_and_draft[:index] for index in self.positions()]
 
-    def take(self, choices: Sequence[_Choice], eot: int) -> list[_Choice]:
+    def accept(self, choices: Sequence[_Choice], eot: int) -> list[_Choice]:
         """Take the choices up to the first that differs from its guess; those behind it followed a wrong prefix."""
         for n, choice in enumerate(choices, start=1):
             self.tokens.append(choice.token)
@@ -112,15 +112,15 @@ class _Row:
         return Hypothesis(tokens=tuple(tokens), logprobs=tuple(self.logprobs), attention=self.attention)
 
 
-def follow(
+def generate(
     session: Session,
     logits: Logits,
-    rules: Rules,
+    logit_rules: LogitRules,
     pick: Pick,
     limits: Sequence[int],
     observe: Observer,
-    listen: Listen = deaf,
-    speculation: Speculation | None = None,
+    capture: AttentionCapture = no_attention,
+    draft_session: DraftSession | None = None,
 ) -> list[Hypothesis]:
     """Extend every row until its end of text or its limit.
 
@@ -150,37 +150,39 @@ def follow(
     rows = [_Row(limit) for limit in limits]
     active = list(range(len(rows)))
     while True:
-        places = [(row, index) for row in active for index in rows[row].places()]
-        rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
-        picked = pick(logits, places, any(rows[row].draft for row in active))
+        positions = [(row, index) for row in active for index in rows[row].positions()]
+        logit_rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
+        picked = pick(logits, positions, any(rows[row].draft for row in active))
         choices: dict[int, list[_Choice]] = {row: [] for row in active}
-        for (row, _), *choice in zip(places, *(part.tolist() for part in picked), strict=True):
+        for (row, _), *choice in zip(positions, *(column.tolist() for column in picked), strict=True):
             choices[row].append(_Choice(*choice))
-        taken = {row: rows[row].take(choices[row], rules.eot) for row in active}
-        for row, its in taken.items():
-            for index, one in enumerate(its, start=len(rows[row].tokens) - len(its)):
-                observe(Step(row=row, index=index, token=one.token, logprob=one.logprob))
-        if speculation:
+        accepted = {row: rows[row].accept(choices[row], logit_rules.eot) for row in active}
+        for row, row_choices in accepted.items():
+            for index, choice_taken in enumerate(row_choices, start=len(rows[row].tokens) - len(row_choices)):
+                observe(Step(row=row, index=index, token=choice_taken.token, logprob=choice_taken.logprob))
+        if draft_session:
             # A row without a guess was read in the same pass as the others.
-            together = any(rows[row].draft for row in active)
-            margins = [choice.margin for its in taken.values() for choice in its] if together else []
-            speculation.learn({row: [choice.token for choice in its] for row, its in taken.items()}, margins)
+            any_draft = any(rows[row].draft for row in active)
+            margins = [choice.margin for its in accepted.values() for choice in its] if any_draft else []
+            draft_session.record_accepted(
+                {row: [choice.token for choice in its] for row, its in accepted.items()}, margins
+            )
             # The last token of each row is still to be read, and guesses that were wrong are to be forgotten.
             session.rewind([prompts[row] + len(rows[row].tokens) - 1 for row in active])
         for i, row in enumerate(active):
             if rows[row].ended:
-                rows[row].attention = listen(i, len(rows[row].tokens))
-        keep = [i for i, row in enumerate(active) if not rows[row].ended]
-        if not keep:
+                rows[row].attention = capture(i, len(rows[row].tokens))
+        unfinished = [i for i, row in enumerate(active) if not rows[row].ended]
+        if not unfinished:
             break
-        if len(keep) < len(active):
-            session.select(keep)
-            active = [active[i] for i in keep]
-        if speculation:
+        if len(unfinished) < len(active):
+            session.reorder(unfinished)
+            active = [active[i] for i in unfinished]
+        if draft_session:
             prefixes = {row: rows[row].tokens for row in active}
-            drafts = speculation.propose(prefixes, {row: rows[row].room for row in active})
+            drafts = draft_session.propose(prefixes, {row: rows[row].max_draft for row in active})
             for row in active:
                 rows[row].draft = drafts.get(row, ())
-        new = [(*rows[row].tokens[-1:], *rows[row].draft) for row in active]
-        logits = session.extend(new, max(map(len, new)))
-    return [row.hypothesis(rules.eot) for row in rows]
+        unread = [(*rows[row].tokens[-1:], *rows[row].draft) for row in active]
+        logits = session.extend(unread, max(map(len, unread)))
+    return [row.hypothesis(logit_rules.eot) for row in rows]

@@ -44,21 +44,21 @@ class Hypothesis:
         return self.sum_logprob / divisor
 
 
-Listen = Callable[[int, int], Floats | None]
+AttentionCapture = Callable[[int, int], Floats | None]
 """Give what the decoder listened to when it chose the last tokens of a row: which row, and how many tokens."""
 
 
-def deaf(row: int, count: int) -> None:
+def no_attention(row: int, n_tokens: int) -> None:
     """Give nothing: a `Listen` for sessions that keep no attention."""
 
 
-def listen_to(session: Session) -> Listen:
+def capture_attention(session: Session) -> AttentionCapture:
     """Take from a session what it has kept, for as long as it still holds the row."""
 
-    def listen(row: int, count: int) -> Floats:
+    def capture(row: int, count: int) -> Floats:
         return session.attention(row)[:, -count:].copy()
 
-    return listen
+    return capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ class DecodeStats:
     drafted: int = 0
     accepted: int = 0
     draft_forwards: int = 0
-    rested: int = 0
-    unspeculated: int = 0
+    skipped_steps: int = 0
+    undrafted_windows: int = 0
     near_ties: tuple[float, ...] = ()
     encode_s: float = 0.0
     decode_s: float = 0.0

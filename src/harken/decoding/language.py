@@ -8,7 +8,7 @@ import numpy as np
 
 from harken.contract import Backend, Features
 from harken.errors import OptionError
-from harken.text import Tokenizer, resolve
+from harken.text import Tokenizer, to_language_code
 
 
 def language_probabilities(
@@ -44,11 +44,11 @@ def language_probabilities(
     """
     codes = allowed_languages(tokenizer, languages)
     if not tokenizer.multilingual:
-        return [{"en": 1.0}] * features.audios
+        return [{"en": 1.0}] * features.n_windows
     by_token = {tokenizer.language_tokens[code]: code for code in codes}
-    rows = range(features.audios)
-    logits = backend.open(features, rows, 1).extend([[tokenizer.sot]] * len(rows))
-    logits.suppress(np.delete(np.arange(backend.dims.n_vocab), list(by_token)))
+    rows = range(features.n_windows)
+    logits = backend.open_session(features, rows, 1).extend([[tokenizer.sot]] * len(rows))
+    logits.suppress_tokens(np.delete(np.arange(backend.dims.n_vocab), list(by_token)))
     ids, logprobs = logits.top(len(by_token))
     return [
         {by_token[token]: probability for token, probability in zip(*row, strict=True)}
@@ -65,7 +65,7 @@ def allowed_languages(tokenizer: Tokenizer, languages: Collection[str]) -> tuple
         If the model does not know one of them.
     """
     known = tuple(tokenizer.language_tokens) if tokenizer.multilingual else ("en",)
-    codes = tuple(dict.fromkeys(map(resolve, languages)))
+    codes = tuple(dict.fromkeys(map(to_language_code, languages)))
     for code in codes:
         if code not in known:
             allowed = (

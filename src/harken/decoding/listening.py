@@ -17,7 +17,7 @@ _MEDIAN_OF_7 = (
 )  # fmt: skip
 
 
-def listening(attention: Floats, steps: int, last: int | None = None) -> Floats:
+def alignment_matrix(attention: Floats, n_positions: int, last_n: int | None = None) -> Floats:
     """What each token listens to more than the others do.
 
     Parameters
@@ -35,14 +35,14 @@ def listening(attention: Floats, steps: int, last: int | None = None) -> Floats:
         Mean over the heads of the weights among the first `steps` positions, in standard deviations over the
         tokens, filtered by the median of 7 positions.
     """
-    heard = attention[:, :, :steps]
-    first = 0 if last is None else heard.shape[1] - last
-    shares = heard / np.maximum(heard.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
-    deviation = shares.std(axis=1, keepdims=True)
-    distinct = (shares[:, first:] - shares.mean(axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
-    mean_of_heads = np.zeros(distinct.shape[1:], np.float32)
-    for filtered in _median_of_7(distinct):
-        mean_of_heads += filtered / np.float32(len(heard))
+    weights = attention[:, :, :n_positions]
+    first = 0 if last_n is None else weights.shape[1] - last_n
+    normalized = weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    std = normalized.std(axis=1, keepdims=True)
+    standardized = (normalized[:, first:] - normalized.mean(axis=1, keepdims=True)) / np.where(std > 0, std, 1)
+    mean_of_heads = np.zeros(standardized.shape[1:], np.float32)
+    for filtered in _median_of_7(standardized):
+        mean_of_heads += filtered / np.float32(len(weights))
     return mean_of_heads
 
 
@@ -53,7 +53,10 @@ def _median_of_7(rows: Floats) -> Floats:
         return rows
     edge = FILTER_WIDTH // 2
     padded = np.concatenate([rows[..., edge:0:-1], rows, rows[..., -2 : -2 - edge : -1]], axis=-1)
-    lanes = [padded[..., i : i + width] for i in range(FILTER_WIDTH)]
+    shifted = [padded[..., i : i + width] for i in range(FILTER_WIDTH)]
     for low, high in _MEDIAN_OF_7:
-        lanes[low], lanes[high] = np.minimum(lanes[low], lanes[high]), np.maximum(lanes[low], lanes[high])
-    return lanes[FILTER_WIDTH // 2]
+        shifted[low], shifted[high] = (
+            np.minimum(shifted[low], shifted[high]),
+            np.maximum(shifted[low], shifted[high]),
+        )
+    return shifted[FILTER_WIDTH // 2]

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harken.decoding.drafts import Ask, Proposal
+from harken.decoding.drafts import DraftRequest, DraftTokens
 
-LONGEST_MATCH = 4
-MOST_TOKENS = 96
+MAX_NGRAM_SIZE = 4
+MAX_CONTINUATION_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class PromptLookup:
     """Go on as some text went on where the same tokens stood in it.
 
     Parameters
@@ -37,56 +37,62 @@ class Lookup:
         Ids from here on are timestamps: a hypothesis that has none, as of a stream, goes on behind what was said.
     """
 
-    texts: Sequence[Sequence[int]]
+    source_tokens: Sequence[Sequence[int]]
     same_audio: bool = False
-    shortest_match: int = 3
-    claim: float = 0.5
+    min_ngram_size: int = 3
+    confidence: float = 0.5
     allows: Callable[[Sequence[int], int], bool] = lambda prefix, token: True
     timestamp_begin: int | None = None
     forwards: int = 0
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return [self._propose(ask) for ask in asks]
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
+        return [self._propose(request) for request in requests]
 
-    def _propose(self, ask: Ask) -> Proposal:
-        reach, tokens = 1.0, list[int]()
-        for token in self._expected(ask.row, ask.prefix)[: min(ask.limit, MOST_TOKENS)]:
-            reach *= ask.chance(self.claim)
-            if reach <= ask.least or not self.allows((*ask.prefix, *tokens), token):
+    def _propose(self, request: DraftRequest) -> DraftTokens:
+        joint_prob, tokens = 1.0, list[int]()
+        for token in self._continuation(request.row, request.prefix)[
+            : min(request.max_tokens, MAX_CONTINUATION_TOKENS)
+        ]:
+            joint_prob *= request.acceptance_prob(self.confidence)
+            if joint_prob <= request.verify_threshold or not self.allows((*request.prefix, *tokens), token):
                 break
             tokens.append(token)
-        return Proposal(tuple(tokens), (self.claim,) * len(tokens))
+        return DraftTokens(tuple(tokens), (self.confidence,) * len(tokens))
 
-    def _expected(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
+    def _continuation(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
         """What comes next as far as the text tells."""
-        text = self.texts[row] if self.same_audio else (*self.texts[row], *prefix)
-        said = [token for token in prefix if not self._is_time(token)]
-        timed = len(said) == len(prefix) or any(map(self._is_time, text))
-        start = self._place(_spelled(text), _spelled(prefix if timed else said))
+        source = self.source_tokens[row] if self.same_audio else (*self.source_tokens[row], *prefix)
+        text_tokens = [token for token in prefix if not self._is_timestamp(token)]
+        match_timestamps = len(text_tokens) == len(prefix) or any(map(self._is_timestamp, source))
+        start = self._match_end(_as_string(source), _as_string(prefix if match_timestamps else text_tokens))
         if start is None:
             return ()
         # A segment usually begins where the one before it ended.
-        ended = not timed and start < len(text) and [self._is_time(its) for its in prefix[-2:]] == [False, True]
-        return (*prefix[-1:], *text[start:]) if ended else text[start:]
+        segment_ended = (
+            not match_timestamps
+            and start < len(source)
+            and [self._is_timestamp(token_id) for token_id in prefix[-2:]] == [False, True]
+        )
+        return (*prefix[-1:], *source[start:]) if segment_ended else source[start:]
 
-    def _is_time(self, token: int) -> bool:
+    def _is_timestamp(self, token: int) -> bool:
         return self.timestamp_begin is not None and token >= self.timestamp_begin
 
-    def _place(self, text: str, prefix: str) -> int | None:
+    def _match_end(self, source: str, prefix: str) -> int | None:
         """Where in the text it goes on behind the longest end of the prefix that is found there."""
-        if self.same_audio and text.startswith(prefix):
+        if self.same_audio and source.startswith(prefix):
             return len(prefix)
-        for n in range(min(LONGEST_MATCH, len(prefix)), self.shortest_match - 1, -1):
-            end = prefix[-n:]
+        for n in range(min(MAX_NGRAM_SIZE, len(prefix)), self.min_ngram_size - 1, -1):
+            ngram = prefix[-n:]
             if self.same_audio:
-                places = [i + n for i in range(len(text) - n) if text.startswith(end, i)]
-                if places:
-                    return min(places, key=lambda place: abs(place - len(prefix)))
-            elif (found := text.rfind(end, 0, len(text) - 1)) >= 0:
+                match_ends = [i + n for i in range(len(source) - n) if source.startswith(ngram, i)]
+                if match_ends:
+                    return min(match_ends, key=lambda match_end: abs(match_end - len(prefix)))
+            elif (found := source.rfind(ngram, 0, len(source) - 1)) >= 0:
                 return found + n
         return None
 
 
-def _spelled(tokens: Sequence[int]) -> str:
+def _as_string(tokens: Sequence[int]) -> str:
     """Tokens as characters, since strings are searched fast."""
     return "".join(map(chr, tokens))

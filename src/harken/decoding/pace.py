@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MEASURED_STEPS = 3
-PLAIN_EVERY = 50
+MIN_MEASUREMENTS = 3
+PLAIN_STEP_INTERVAL = 50
 """Steps with a draft after which there is one without, so that what plain decoding takes is known, not supposed."""
-CREDIT_STEPS = 30
-REFILL = 0.01
-MEMORY, PLAIN_MEMORY = 0.98, 0.9
+BUDGET_STEPS = 30
+BUDGET_REFILL_RATE = 0.01
+DECAY, PLAIN_DECAY = 0.98, 0.9
 PRIOR_SLOPE = 0.1
-PATIENCE = 8.0
+PRIOR_WEIGHT_TOKENS = 8.0
 """Weight, in tokens, of what all rows have shown against what one row shows."""
 
 
 @dataclass(slots=True)
-class Line:
+class LinearCost:
     """A cost as a straight line over tokens, fitted to what was measured.
 
     Parameters
@@ -36,65 +36,65 @@ class Line:
         Weight that a measurement keeps when the next one comes.
     """
 
-    memory: float = MEMORY
-    _n: float = 0.0
+    decay: float = DECAY
+    _weight: float = 0.0
     _x: float = 0.0
     _y: float = 0.0
     _xx: float = 0.0
     _xy: float = 0.0
-    measured: int = 0
+    measurements: int = 0
 
     def add(self, tokens: int, cost: float) -> float:
         """Add a measurement and return it; one that is far off, as when the machine was busy elsewhere, as less."""
-        if self.measured >= MEASURED_STEPS:
-            cost = min(cost, 2 * self.at(tokens))
-        self._n = self.memory * self._n + 1
-        self._x = self.memory * self._x + tokens
-        self._y = self.memory * self._y + cost
-        self._xx = self.memory * self._xx + tokens * tokens
-        self._xy = self.memory * self._xy + tokens * cost
-        self.measured += 1
+        if self.measurements >= MIN_MEASUREMENTS:
+            cost = min(cost, 2 * self.predict(tokens))
+        self._weight = self.decay * self._weight + 1
+        self._x = self.decay * self._x + tokens
+        self._y = self.decay * self._y + cost
+        self._xx = self.decay * self._xx + tokens * tokens
+        self._xy = self.decay * self._xy + tokens * cost
+        self.measurements += 1
         return cost
 
     @property
     def slope(self) -> float:
         """Cost of one more token."""
-        x, y = self._x / self._n, self._y / self._n
-        spread = self._xx / self._n - x * x
+        x, y = self._x / self._weight, self._y / self._weight
+        variance = self._xx / self._weight - x * x
         prior = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
-        if spread < 0.25:
+        if variance < 0.25:
             return prior
-        return max((self._xy / self._n - x * y) / spread, 0.0)
+        return max((self._xy / self._weight - x * y) / variance, 0.0)
 
-    def at(self, tokens: float) -> float:
+    def predict(self, tokens: float) -> float:
         """Cost of so many tokens."""
-        return max(self._y / self._n + self.slope * (tokens - self._x / self._n), 1e-9)
+        return max(self._y / self._weight + self.slope * (tokens - self._x / self._weight), 1e-9)
 
 
 @dataclass(slots=True)
-class Tally:
+class AcceptanceCounter:
     """How many proposed tokens were expected to be accepted, and how many were."""
 
     expected: float = 0.0
     accepted: float = 0.0
 
     def add(self, expected: float, accepted: float) -> None:
-        self.fade()
+        self.decay()
         self.expected += expected
         self.accepted += accepted
 
-    def fade(self) -> None:
+    def decay(self) -> None:
         """Forget a little: a draft that is no longer trusted is to be tried again some time."""
-        self.expected *= MEMORY
-        self.accepted *= MEMORY
+        self.expected *= DECAY
+        self.accepted *= DECAY
 
-    def trust(self, prior: float = 1.0) -> float:
+    def calibration(self, prior: float = 1.0) -> float:
         """Ratio of the two, with some weight on what is known from elsewhere."""
-        return (self.accepted + PATIENCE * prior) / (self.expected + PATIENCE)
+        return (self.accepted + PRIOR_WEIGHT_TOKENS * prior) / (self.expected + PRIOR_WEIGHT_TOKENS)
 
 
 @dataclass(slots=True)
-class Pace:
+class DraftController:
     """What drafting has cost and brought so far, for one pair of a model and a draft.
 
     All costs are kept in plain steps, steps of one row without a draft, as these took at the time: a machine that was
@@ -118,35 +118,37 @@ class Pace:
     """
 
     clock: Callable[[], float]
-    plain: Line = field(default_factory=lambda: Line(PLAIN_MEMORY))
-    verify: Line = field(default_factory=Line)
-    draft: Line = field(default_factory=Line)
-    setup: float = 0.0
-    balance: float | None = None
-    _since_plain: int = 0
-    _warm: bool = False
+    plain_cost: LinearCost = field(default_factory=lambda: LinearCost(PLAIN_DECAY))
+    verify_cost: LinearCost = field(default_factory=LinearCost)
+    draft_cost: LinearCost = field(default_factory=LinearCost)
+    setup_cost: float = 0.0
+    budget: float | None = None
+    _steps_since_plain: int = 0
+    _warmed_up: bool = False
 
     def may_draft(self, *, set_up: bool) -> bool:
         """Whether the account covers a try, the encoder of an assistant included if it has not heard this window.
 
         Now and then the answer is no, only to see what plain decoding takes.
         """
-        if self.plain.measured < MEASURED_STEPS or self._since_plain >= PLAIN_EVERY:
+        if self.plain_cost.measurements < MIN_MEASUREMENTS or self._steps_since_plain >= PLAIN_STEP_INTERVAL:
             return False
-        if self.balance is None:
-            self.balance = self._most
-        return self.balance > (0.0 if set_up else self.setup)
+        if self.budget is None:
+            self.budget = self._max_budget
+        return self.budget > (0.0 if set_up else self.setup_cost)
 
-    def floor(self, rows: int) -> float:
+    def draft_threshold(self, n_rows: int) -> float:
         """Chance of being accepted above which thinking of one more token in each of some rows pays."""
-        step = self.draft.at(rows) if self.draft.measured else 0.0
-        return step / self._plain_steps(rows) + self.least(rows)
+        draft_step = self.draft_cost.predict(n_rows) if self.draft_cost.measurements else 0.0
+        return draft_step / self._plain_step_cost(n_rows) + self.verify_threshold(n_rows)
 
-    def least(self, rows: int) -> float:
+    def verify_threshold(self, n_rows: int) -> float:
         """Chance of being accepted above which verifying one more token in each of some rows pays."""
-        return self.verify.slope * rows / self._plain_steps(rows)
+        return self.verify_cost.slope * n_rows / self._plain_step_cost(n_rows)
 
-    def book(self, *, rows: int, width: int, produced: int, verify_s: float, draft_s: float) -> None:
+    def record_step(
+        self, *, n_rows: int, width: int, n_new_tokens: int, verify_s: float, draft_s: float
+    ) -> None:
         """Book one step.
 
         Parameters
@@ -161,41 +163,43 @@ class Pace:
             Seconds that the model and the draft took.
         """
         if width == 1:
-            self.plain.add(rows, verify_s)
-        self._since_plain = self._since_plain + 1 if width > 1 else 0
-        verified = self._steps(verify_s)
-        if width > 1 or self.verify.measured < MEASURED_STEPS:
-            verified = self.verify.add(rows * width, verified)
-        if self.balance is None:
+            self.plain_cost.add(n_rows, verify_s)
+        self._steps_since_plain = self._steps_since_plain + 1 if width > 1 else 0
+        verified = self._in_plain_steps(verify_s)
+        if width > 1 or self.verify_cost.measurements < MIN_MEASUREMENTS:
+            verified = self.verify_cost.add(n_rows * width, verified)
+        if self.budget is None:
             return
-        plain = self._plain_steps(rows) * produced / rows
-        gain = plain - verified if width > 1 else REFILL * plain
-        self.balance = min(self.balance + gain - self._steps(draft_s), self._most)
+        plain = self._plain_step_cost(n_rows) * n_new_tokens / n_rows
+        gain = plain - verified if width > 1 else BUDGET_REFILL_RATE * plain
+        self.budget = min(self.budget + gain - self._in_plain_steps(draft_s), self._max_budget)
 
-    def drafted(self, forwards: int, seconds: float, rows: int) -> None:
+    def record_draft(self, forwards: int, seconds: float, n_rows: int) -> None:
         """Note what one proposal took, in forward passes of the draft and seconds, for some rows together."""
-        self.draft.add(rows, self._steps(seconds) / forwards)
+        self.draft_cost.add(n_rows, self._in_plain_steps(seconds) / forwards)
 
-    def prepared(self, seconds: float) -> None:
+    def record_setup(self, seconds: float) -> None:
         """Note what it took until an assistant had heard a window and read its prompt.
 
         The first time is not held against it: then its memory is touched for the first time too, which takes several
         times as long.
         """
-        setup = self._steps(seconds)
-        if self.balance is not None and not self._warm:
-            self._warm = True
-            self.balance += setup
+        setup = self._in_plain_steps(seconds)
+        if self.budget is not None and not self._warmed_up:
+            self._warmed_up = True
+            self.budget += setup
             return
-        self.setup = setup if not self.setup else 0.5 * (self.setup + min(setup, 4 * self.setup))
+        self.setup_cost = (
+            setup if not self.setup_cost else 0.5 * (self.setup_cost + min(setup, 4 * self.setup_cost))
+        )
 
-    def _steps(self, seconds: float) -> float:
-        return seconds / self.plain.at(1)
+    def _in_plain_steps(self, seconds: float) -> float:
+        return seconds / self.plain_cost.predict(1)
 
-    def _plain_steps(self, rows: int) -> float:
+    def _plain_step_cost(self, n_rows: int) -> float:
         """A step of some rows without a draft."""
-        return self._steps(self.plain.at(rows))
+        return self._in_plain_steps(self.plain_cost.predict(n_rows))
 
     @property
-    def _most(self) -> float:
-        return max(CREDIT_STEPS, 2 * self.setup)
+    def _max_budget(self) -> float:
+        return max(BUDGET_STEPS, 2 * self.setup_cost)

@@ -14,8 +14,8 @@ def make_prompt(
     language: str | None,
     task: str,
     timestamps: bool,
-    carried: Sequence[int] = (),
-    previous: Sequence[int] = (),
+    initial_prompt_tokens: Sequence[int] = (),
+    previous_tokens: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """Prompt tokens of one window.
 
@@ -39,12 +39,12 @@ def make_prompt(
     Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens; `carried` from transcribe.py,
     carry_initial_prompt.
     """
-    room = n_text_ctx // 2 - 1
-    kept = _last(carried, room)
-    before = (*kept, *_last(previous, room - len(kept)))
+    max_tokens = n_text_ctx // 2 - 1
+    initial = _last_n(initial_prompt_tokens, max_tokens)
+    context = (*initial, *_last_n(previous_tokens, max_tokens - len(initial)))
     start = tokenizer.sot_sequence(language, task, timestamps=timestamps)
-    return (tokenizer.sot_prev, *before, *start) if before else start
+    return (tokenizer.sot_prev, *context, *start) if context else start
 
 
-def _last(tokens: Sequence[int], n: int) -> Sequence[int]:
+def _last_n(tokens: Sequence[int], n: int) -> Sequence[int]:
     return tokens[max(len(tokens) - n, 0) :]

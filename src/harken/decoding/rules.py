@@ -12,17 +12,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from harken.contract import Ints, Logits, Span
-from harken.decoding.bias import Bias, make_bias
+from harken.contract import Ints, Logits, TokenRange
+from harken.decoding.bias import HotwordBias, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.types import TIMESTAMP_STEP_S
 
-_EVERYTHING = 1 << 31
+_ID_LIMIT = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rules:
+class LogitRules:
     """The rules of one decode.
 
     Parameters
@@ -48,18 +48,18 @@ class Rules:
     eot: int
     timestamp_begin: int
     suppressed: Ints
-    first_banned: tuple[Span, ...]
+    first_banned: tuple[TokenRange, ...]
     timestamps: bool
-    last_initial_timestamp: int | None
-    forced: tuple[int, ...] = ()
-    bias: Bias | None = None
+    max_initial_timestamp: int | None
+    forced_prefix: tuple[int, ...] = ()
+    hotword_bias: HotwordBias | None = None
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
         """Ban, at each position of `logits`, what may not follow its prefix of sampled tokens."""
-        logits.suppress(self.suppressed)
-        logits.ban([self.banned(prefix) for prefix in prefixes])
-        if self.bias is not None:
-            self.bias.apply(logits, prefixes)
+        logits.suppress_tokens(self.suppressed)
+        logits.suppress_ranges([self.banned(prefix) for prefix in prefixes])
+        if self.hotword_bias is not None:
+            self.hotword_bias.apply(logits, prefixes)
         if self.timestamps:
             logits.prefer_timestamps(self.timestamp_begin)
 
@@ -68,40 +68,40 @@ class Rules:
         banned = any(start <= token < stop for start, stop in self.banned(prefix))
         return not (banned or (self.suppressed == token).any())
 
-    def banned(self, prefix: Sequence[int]) -> list[Span]:
+    def banned(self, prefix: Sequence[int]) -> list[TokenRange]:
         """Id ranges that may not follow `prefix`, the tokens sampled after the prompt."""
-        place = len(prefix) - self.timestamps
-        if 0 <= place < len(self.forced):
-            return [(0, self.forced[place]), (self.forced[place] + 1, _EVERYTHING)]
+        position = len(prefix) - self.timestamps
+        if 0 <= position < len(self.forced_prefix):
+            return [(0, self.forced_prefix[position]), (self.forced_prefix[position] + 1, _ID_LIMIT)]
         spans = [] if prefix else list(self.first_banned)
         return [*spans, *self._banned_by_timestamps(prefix)] if self.timestamps else spans
 
-    def _banned_by_timestamps(self, prefix: Sequence[int]) -> list[Span]:
+    def _banned_by_timestamps(self, prefix: Sequence[int]) -> list[TokenRange]:
         """Timestamps come in pairs, never decrease, and stand at the start.
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules.
         """
-        begin, everything = self.timestamp_begin, _EVERYTHING
+        begin, id_limit = self.timestamp_begin, _ID_LIMIT
         if not prefix:
-            limit = (
-                [] if self.last_initial_timestamp is None else [(self.last_initial_timestamp + 1, everything)]
+            after_max_initial = (
+                [] if self.max_initial_timestamp is None else [(self.max_initial_timestamp + 1, id_limit)]
             )
-            return [(0, begin), *limit]
-        after_timestamp = prefix[-1] >= begin
-        opened = after_timestamp and (len(prefix) < 2 or prefix[-2] >= begin)
-        spans: list[Span] = []
-        if opened:
-            spans.append((begin, everything))
-        elif after_timestamp:
+            return [(0, begin), *after_max_initial]
+        last_was_timestamp = prefix[-1] >= begin
+        segment_opened = last_was_timestamp and (len(prefix) < 2 or prefix[-2] >= begin)
+        spans: list[TokenRange] = []
+        if segment_opened:
+            spans.append((begin, id_limit))
+        elif last_was_timestamp:
             spans.append((0, self.eot))
-        last = next((token for token in reversed(prefix) if token >= begin), None)
-        if last is not None:
-            closing = after_timestamp and not opened
-            spans.append((begin, last if closing else last + 1))
+        last_timestamp = next((token for token in reversed(prefix) if token >= begin), None)
+        if last_timestamp is not None:
+            segment_closing = last_was_timestamp and not segment_opened
+            spans.append((begin, last_timestamp if segment_closing else last_timestamp + 1))
         return spans
 
 
-def make_rules(
+def make_logit_rules(
     tokenizer: Tokenizer,
     *,
     timestamps: bool,
@@ -109,9 +109,9 @@ def make_rules(
     suppress_blank: bool = True,
     max_initial_timestamp_s: float | None = 1.0,
     suppress_regex: str | None = None,
-    prefix: Sequence[int] = (),
+    forced_prefix: Sequence[int] = (),
     hotwords: Iterable[str] = (),
-) -> Rules:
+) -> LogitRules:
     """Rules of a decode, from the ids of a vocabulary.
 
     Parameters
@@ -141,29 +141,29 @@ def make_rules(
     -----
     Source: openai/whisper, decoding.py, DecodingTask._get_suppress_tokens, SuppressBlank.
     """
-    asked = set(suppress_tokens)
-    never = asked - {-1}
-    if -1 in asked:
-        never |= set(tokenizer.non_speech_tokens)
-    never |= {tokenizer.transcribe, tokenizer.translate, tokenizer.sot}
-    never |= {tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech}
+    requested = set(suppress_tokens)
+    suppressed = requested - {-1}
+    if -1 in requested:
+        suppressed |= set(tokenizer.non_speech_tokens)
+    suppressed |= {tokenizer.transcribe, tokenizer.translate, tokenizer.sot}
+    suppressed |= {tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech}
     if timestamps:
-        never.add(tokenizer.no_timestamps)
+        suppressed.add(tokenizer.no_timestamps)
     if suppress_regex is not None:
-        never |= matching_tokens(tokenizer, suppress_regex)
-    never -= set(prefix)
-    last = None
+        suppressed |= matching_tokens(tokenizer, suppress_regex)
+    suppressed -= set(forced_prefix)
+    max_initial_timestamp = None
     if max_initial_timestamp_s is not None:
-        last = tokenizer.timestamp_begin + round(max_initial_timestamp_s / TIMESTAMP_STEP_S)
-    return Rules(
+        max_initial_timestamp = tokenizer.timestamp_begin + round(max_initial_timestamp_s / TIMESTAMP_STEP_S)
+    return LogitRules(
         eot=tokenizer.eot,
         timestamp_begin=tokenizer.timestamp_begin,
-        suppressed=np.array(sorted(never), np.int64),
+        suppressed=np.array(sorted(suppressed), np.int64),
         first_banned=tuple((token, token + 1) for token in tokenizer.blank_tokens) if suppress_blank else (),
         timestamps=timestamps,
-        last_initial_timestamp=last,
-        forced=tuple(prefix),
-        bias=make_bias(tokenizer, hotwords),
+        max_initial_timestamp=max_initial_timestamp,
+        forced_prefix=tuple(forced_prefix),
+        hotword_bias=make_hotword_bias(tokenizer, hotwords),
     )
 
 
@@ -182,11 +182,11 @@ def matching_tokens(tokenizer: Tokenizer, pattern: str) -> frozenset[int]:
     mostly begin with a space.
     """
     try:
-        finds = re.compile(pattern).search
+        search = re.compile(pattern).search
     except re.error as error:
-        place = "" if error.pos is None else f" at position {error.pos}"
-        raise OptionError("suppress_regex", pattern, f"a regular expression; {error.msg}{place}") from None
-    matching = frozenset(token for token in range(tokenizer.eot) if finds(tokenizer.describe(token)))
+        position = "" if error.pos is None else f" at position {error.pos}"
+        raise OptionError("suppress_regex", pattern, f"a regular expression; {error.msg}{position}") from None
+    matching = frozenset(token for token in range(tokenizer.eot) if search(tokenizer.describe_token(token)))
     if len(matching) == tokenizer.eot:
         raise OptionError("suppress_regex", pattern, "a regular expression that leaves some tokens")
     return matching

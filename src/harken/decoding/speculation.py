@@ -13,32 +13,32 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harken.contract import Features, Floats
-from harken.decoding.assistant import Assistant, AssistantDraft
-from harken.decoding.drafts import Ask, Draft, Proposal, common
+from harken.decoding.assistant import Assistant, AssistedCandidateGenerator
+from harken.decoding.drafts import CandidateGenerator, DraftRequest, DraftTokens, common_prefix_length
 from harken.decoding.hypothesis import DecodeStats
-from harken.decoding.lookup import Lookup
-from harken.decoding.pace import Pace, Tally
-from harken.decoding.rules import Rules
+from harken.decoding.lookup import PromptLookup
+from harken.decoding.pace import AcceptanceCounter, DraftController
+from harken.decoding.rules import LogitRules
 
-MOST_DRAFTED = 12
+MAX_DRAFT_TOKENS = 12
 """Tokens that a model drafts at most before they are verified."""
-MOST_LOOKED_UP = 15
+MAX_HYPOTHESIS_DRAFT_TOKENS = 15
 """Tokens of an earlier hypothesis: one fewer than the CPU engine computes each as if it were alone."""
 NEAR_TIE = 1e-3
 """In log-probability: a margin between the best two tokens that rounding may turn round."""
 
 
 @dataclass(slots=True)
-class Experience:
+class DraftStatistics:
     """What drafting has cost and brought in one kind of decoding, and how far each source is to be trusted in it."""
 
-    pace: Pace
-    previous: Tally = field(default_factory=Tally)
-    ngram: Tally = field(default_factory=Tally)
-    assistant: Tally = field(default_factory=Tally)
+    controller: DraftController
+    previous_hypothesis: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    ngram: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    assistant: AcceptanceCounter = field(default_factory=AcceptanceCounter)
 
 
-class Speculator:
+class SpeculativeDecoder:
     """What a model drafts with, and what that has cost and brought so far.
 
     Parameters
@@ -56,9 +56,12 @@ class Speculator:
     ) -> None:
         self.assistant, self.ngram = assistant, ngram
         # Samples are harder to guess, and several are drawn at a time: what is lost there says nothing of the rest.
-        self.greedy, self.sampling = Experience(Pace(clock)), Experience(Pace(clock))
+        self.greedy, self.sampling = (
+            DraftStatistics(DraftController(clock)),
+            DraftStatistics(DraftController(clock)),
+        )
 
-    def listen(self, mel: Floats, features: Features) -> Drafter:
+    def prepare(self, mel: Floats, features: Features) -> DraftContext:
         """Prepare to draft for windows that are encoded together.
 
         Parameters
@@ -67,32 +70,32 @@ class Speculator:
         features : Features
             What the model made of them.
         """
-        return Drafter(self, mel, features)
+        return DraftContext(self, mel, features)
 
 
 @dataclass(eq=False)
-class Drafter:
+class DraftContext:
     """Some windows as they can be drafted for; an assistant hears them when it is first needed."""
 
-    speculator: Speculator
+    speculative_decoder: SpeculativeDecoder
     mel: Floats
     main_features: Features
 
     @cached_property
-    def features(self) -> Features:
+    def assistant_features(self) -> Features:
         """The windows as the assistant hears them."""
-        assert self.speculator.assistant, "only an assistant listens"
-        return self.speculator.assistant.listen(self.mel, self.main_features)
+        assert self.speculative_decoder.assistant, "only an assistant listens"
+        return self.speculative_decoder.assistant.encode(self.mel, self.main_features)
 
-    def open(
+    def open_draft_session(
         self,
-        audios: Sequence[int],
+        row_windows: Sequence[int],
         prompts: Sequence[Sequence[int]],
-        previous: Sequence[Sequence[int]],
-        rules: Rules,
+        previous_hypotheses: Sequence[Sequence[int]],
+        logit_rules: LogitRules,
         *,
         sampling: bool = False,
-    ) -> Speculation:
+    ) -> DraftSession:
         """Prepare to draft for rows.
 
         Parameters
@@ -107,52 +110,72 @@ class Drafter:
         sampling : bool
             Whether tokens are drawn, and not the best ones taken.
         """
-        its = self.speculator
-        experience = its.sampling if sampling else its.greedy
-        sources = []
-        if any(previous):
-            lookup = Lookup(
-                previous,
+        decoder = self.speculative_decoder
+        statistics = decoder.sampling if sampling else decoder.greedy
+        generators = []
+        if any(previous_hypotheses):
+            lookup = PromptLookup(
+                previous_hypotheses,
                 same_audio=True,
-                shortest_match=1,
-                claim=0.9,
-                allows=rules.allows,
-                timestamp_begin=rules.timestamp_begin,
+                min_ngram_size=1,
+                confidence=0.9,
+                allows=logit_rules.allows,
+                timestamp_begin=logit_rules.timestamp_begin,
             )
-            sources.append(_Source(lookup, experience.previous, len(audios), most=MOST_LOOKED_UP))
-        if its.ngram:
-            sources.append(_Source(Lookup(prompts, allows=rules.allows), experience.ngram, len(audios)))
-        if its.assistant:
-            draft = AssistantDraft(its.assistant.backend, lambda: self.features, audios, prompts, rules)
-            sources.append(_Source(draft, experience.assistant, len(audios)))
-        return Speculation(experience.pace, sources)
+            generators.append(
+                _CalibratedGenerator(
+                    lookup,
+                    statistics.previous_hypothesis,
+                    len(row_windows),
+                    max_tokens=MAX_HYPOTHESIS_DRAFT_TOKENS,
+                )
+            )
+        if decoder.ngram:
+            generators.append(
+                _CalibratedGenerator(
+                    PromptLookup(prompts, allows=logit_rules.allows), statistics.ngram, len(row_windows)
+                )
+            )
+        if decoder.assistant:
+            assisted = AssistedCandidateGenerator(
+                decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
+            )
+            generators.append(_CalibratedGenerator(assisted, statistics.assistant, len(row_windows)))
+        return DraftSession(statistics.controller, generators)
 
 
-class _Source:
+class _CalibratedGenerator:
     """One draft, and how far it is trusted in each row."""
 
-    def __init__(self, draft: Draft, tally: Tally, rows: int, *, most: int = MOST_DRAFTED) -> None:
-        self.draft, self.tally, self.most = draft, tally, most
-        self.rows = [Tally() for _ in range(rows)]
+    def __init__(
+        self,
+        generator: CandidateGenerator,
+        counter: AcceptanceCounter,
+        n_rows: int,
+        *,
+        max_tokens: int = MAX_DRAFT_TOKENS,
+    ) -> None:
+        self.generator, self.counter, self.max_tokens = generator, counter, max_tokens
+        self.row_counters = [AcceptanceCounter() for _ in range(n_rows)]
 
-    def trust(self, row: int) -> float:
-        return self.rows[row].trust(self.tally.trust())
+    def calibration(self, row: int) -> float:
+        return self.row_counters[row].calibration(self.counter.calibration())
 
-    def learn(self, row: int, expected: float, accepted: int) -> None:
-        self.tally.add(expected, accepted)
-        self.rows[row].add(expected, accepted)
+    def record_accepted(self, row: int, expected: float, accepted: int) -> None:
+        self.counter.add(expected, accepted)
+        self.row_counters[row].add(expected, accepted)
 
 
 @dataclass(slots=True)
-class _Drafted:
+class _RowDraft:
     """What was proposed for a row, and by whom."""
 
-    proposal: Proposal
-    source: _Source
+    draft_tokens: DraftTokens
+    generator: _CalibratedGenerator
 
 
 @dataclass(slots=True, eq=False)
-class Speculation:
+class DraftSession:
     """Drafting for the rows of one decode.
 
     Parameters
@@ -162,14 +185,14 @@ class Speculation:
         Who drafts; each is asked for the rows for which those before it have nothing to propose.
     """
 
-    pace: Pace
-    sources: list[_Source]
+    controller: DraftController
+    generators: list[_CalibratedGenerator]
     _counts: Counter[str] = field(default_factory=Counter)
     _near_ties: list[float] = field(default_factory=list)
-    _drafted: dict[int, _Drafted] = field(default_factory=dict)
+    _row_drafts: dict[int, _RowDraft] = field(default_factory=dict)
     _draft_s: float = 0.0
     _total_draft_s: float = 0.0
-    _since: float | None = None
+    _verify_start_s: float | None = None
     _set_up: bool = False
 
     @property
@@ -178,7 +201,7 @@ class Speculation:
         return DecodeStats(**self._counts, near_ties=tuple(self._near_ties), draft_s=self._total_draft_s)
 
     def propose(
-        self, prefixes: Mapping[int, Sequence[int]], room: Mapping[int, int]
+        self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]
     ) -> dict[int, tuple[int, ...]]:
         """Guess what comes next in some rows.
 
@@ -189,18 +212,18 @@ class Speculation:
         room : mapping of int to int
             Most tokens to guess for each.
         """
-        began = self.pace.clock()
-        self._drafted = {}
-        if self.pace.may_draft(set_up=self._set_up):
-            self._ask(prefixes, room)
+        start_s = self.controller.clock()
+        self._row_drafts = {}
+        if self.controller.may_draft(set_up=self._set_up):
+            self._request_drafts(prefixes, max_tokens)
         else:
-            self._counts["rested"] += 1
-        self._since = self.pace.clock()
-        self._draft_s = self._since - began
+            self._counts["skipped_steps"] += 1
+        self._verify_start_s = self.controller.clock()
+        self._draft_s = self._verify_start_s - start_s
         self._total_draft_s += self._draft_s
-        return {row: its.proposal.tokens for row, its in self._drafted.items()}
+        return {row: row_draft.draft_tokens.tokens for row, row_draft in self._row_drafts.items()}
 
-    def learn(self, taken: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
+    def record_accepted(self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
         """Take note of what became of the last proposals.
 
         Parameters
@@ -210,54 +233,57 @@ class Speculation:
         margins : sequence of float
             By how much each token that was verified together with others was better than the next best.
         """
-        if self._since is None:
+        if self._verify_start_s is None:
             return
-        for row, its in self._drafted.items():
-            guessed = its.proposal.tokens
-            accepted = common(guessed, taken[row])
-            tested = min(accepted + 1, len(taken[row]), len(guessed))
-            its.source.learn(row, sum(its.proposal.claimed[:tested]), accepted)
-            self._counts["drafted"] += len(guessed)
+        for row, row_draft in self._row_drafts.items():
+            draft_tokens = row_draft.draft_tokens.tokens
+            accepted = common_prefix_length(draft_tokens, new_tokens[row])
+            tested = min(accepted + 1, len(new_tokens[row]), len(draft_tokens))
+            row_draft.generator.record_accepted(row, sum(row_draft.draft_tokens.confidences[:tested]), accepted)
+            self._counts["drafted"] += len(draft_tokens)
             self._counts["accepted"] += accepted
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
-        self.pace.book(
-            rows=len(taken),
-            width=1 + max((len(its.proposal.tokens) for its in self._drafted.values()), default=0),
-            produced=sum(map(len, taken.values())),
-            verify_s=self.pace.clock() - self._since,
+        self.controller.record_step(
+            n_rows=len(new_tokens),
+            width=1 + max((len(its.draft_tokens.tokens) for its in self._row_drafts.values()), default=0),
+            n_new_tokens=sum(map(len, new_tokens.values())),
+            verify_s=self.controller.clock() - self._verify_start_s,
             draft_s=self._draft_s,
         )
 
-    def _ask(self, prefixes: Mapping[int, Sequence[int]], room: Mapping[int, int]) -> None:
-        floor, least = self.pace.floor(len(prefixes)), self.pace.least(len(prefixes))
-        for source in self.sources:
-            asks = [
-                Ask(
+    def _request_drafts(self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]) -> None:
+        draft_threshold, verify_threshold = (
+            self.controller.draft_threshold(len(prefixes)),
+            self.controller.verify_threshold(len(prefixes)),
+        )
+        for generator in self.generators:
+            requests = [
+                DraftRequest(
                     row=row,
                     prefix=prefix,
-                    limit=0 if row in self._drafted else min(source.most, room[row]),
-                    trust=source.trust(row),
-                    floor=floor,
-                    least=least,
+                    max_tokens=0 if row in self._row_drafts else min(generator.max_tokens, max_tokens[row]),
+                    calibration=generator.calibration(row),
+                    draft_threshold=draft_threshold,
+                    verify_threshold=verify_threshold,
                 )
                 for row, prefix in prefixes.items()
             ]
-            began, before = self.pace.clock(), source.draft.forwards
-            proposals = source.draft.propose(asks)
-            forwards = source.draft.forwards - before
+            start_s, forwards_before = self.controller.clock(), generator.generator.forwards
+            drafts = generator.generator.propose(requests)
+            forwards = generator.generator.forwards - forwards_before
             if forwards:
-                self._measure(forwards, self.pace.clock() - began, len(prefixes))
-            for ask, proposal in zip(asks, proposals, strict=True):
-                if proposal.tokens:
-                    self._drafted[ask.row] = _Drafted(proposal, source)
-                elif ask.limit:
-                    source.tally.fade()
+                self._record_draft_cost(forwards, self.controller.clock() - start_s, len(prefixes))
+            for request, draft in zip(requests, drafts, strict=True):
+                if draft.tokens:
+                    self._row_drafts[request.row] = _RowDraft(draft, generator)
+                elif request.max_tokens:
+                    generator.counter.decay()
 
-    def _measure(self, forwards: int, seconds: float, rows: int) -> None:
+    def _record_draft_cost(self, forwards: int, seconds: float, n_rows: int) -> None:
         """Note what an assistant took; the first time it hears the window and reads the prompt."""
         self._counts["draft_forwards"] += forwards
         if self._set_up:
-            self.pace.drafted(forwards, seconds, rows)
+            self.controller.record_draft(forwards, seconds, n_rows)
         else:
-            self.pace.prepared(seconds)
+            self.controller.record_setup(seconds)
             self._set_up = True

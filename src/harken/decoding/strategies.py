@@ -80,7 +80,7 @@ class Beam:
 Strategy = Greedy | Sample | Beam
 
 
-def ladder(
+def fallback_schedule(
     temperatures: tuple[float, ...], *, first: Greedy | Beam, best_of: int, length_penalty: float | None
 ) -> tuple[Strategy, ...]:
     """One strategy for each temperature: `first` at 0, sampling above.

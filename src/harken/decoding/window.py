@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
-from harken.decoding.beam import search
-from harken.decoding.greedy import follow, pick_best, pick_sample
-from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, deaf, listen_to
-from harken.decoding.rules import Rules
-from harken.decoding.speculation import Drafter, Speculation
+from harken.decoding.beam import beam_search
+from harken.decoding.greedy import generate, pick_best, pick_sample
+from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
+from harken.decoding.rules import LogitRules
+from harken.decoding.speculation import DraftContext, DraftSession
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
 from harken.text import Tokenizer
 
@@ -34,14 +34,14 @@ class Window:
         What an earlier attempt at the same audio has sampled; drafts are made of it.
     """
 
-    audio: int
+    window_index: int
     prompt: tuple[int, ...]
     seed: tuple[int, ...] = (0,)
-    previous: tuple[int, ...] = ()
+    draft_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodingResult:
     """The best hypothesis of one window and what is known of it.
 
     Parameters
@@ -68,12 +68,12 @@ def decode(
     windows: Sequence[Window],
     *,
     tokenizer: Tokenizer,
-    rules: Rules,
+    logit_rules: LogitRules,
     strategy: Strategy,
     observe: Observer = lambda step: None,
     attention: bool = False,
-    drafter: Drafter | None = None,
-) -> tuple[list[Decoded], DecodeStats]:
+    draft_context: DraftContext | None = None,
+) -> tuple[list[DecodingResult], DecodeStats]:
     """Decode one window or a batch of them.
 
     Parameters
@@ -102,66 +102,77 @@ def decode(
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
-    session = _Counted(backend.open(features, [window.audio for window in windows], n_ctx, attention=attention))
-    listen = listen_to(session) if attention else deaf
-    starts = [len(prompt) - prompt.index(tokenizer.sot) for prompt in prompts]
-    tail = max(starts)
-    logits = session.extend(prompts, tail)
-    ends = np.cumsum([min(tail, len(prompt)) for prompt in prompts]).tolist()
-    no_speech = logits.take([end - start for end, start in zip(ends, starts, strict=True)])
+    session = _CountingSession(
+        backend.open_session(features, [window.window_index for window in windows], n_ctx, attention=attention)
+    )
+    capture = capture_attention(session) if attention else no_attention
+    sot_offsets = [len(prompt) - prompt.index(tokenizer.sot) for prompt in prompts]
+    last_n = max(sot_offsets)
+    logits = session.extend(prompts, last_n)
+    ends = np.cumsum([min(last_n, len(prompt)) for prompt in prompts]).tolist()
+    no_speech = logits.select_positions([end - start for end, start in zip(ends, sot_offsets, strict=True)])
     no_speech_probs = no_speech.probability(tokenizer.no_speech).tolist()
-    logits = logits.take([end - 1 for end in ends])
+    logits = logits.select_positions([end - 1 for end in ends])
 
-    chosen = 0
+    n_sampled = 0
 
     def count(step: Step) -> None:
-        nonlocal chosen
-        chosen += 1
+        nonlocal n_sampled
+        n_sampled += 1
         observe(step)
 
-    speculation: Speculation | None = None
+    draft_session: DraftSession | None = None
 
-    def speculate(rows: Sequence[int], *, sampling: bool = False) -> Speculation | None:
-        its = [windows[row] for row in rows]
+    def open_draft_session(rows: Sequence[int], *, sampling: bool = False) -> DraftSession | None:
+        drafted_windows = [windows[row] for row in rows]
         return (
             None
-            if drafter is None
-            else drafter.open(
-                [window.audio for window in its],
-                [window.prompt for window in its],
-                [window.previous for window in its],
-                rules,
+            if draft_context is None
+            else draft_context.open_draft_session(
+                [window.window_index for window in drafted_windows],
+                [window.prompt for window in drafted_windows],
+                [window.draft_tokens for window in drafted_windows],
+                logit_rules,
                 sampling=sampling,
             )
         )
 
     match strategy:
         case Greedy():
-            speculation = speculate(range(len(windows)))
-            best = follow(session, logits, rules, pick_best, limits, count, listen, speculation)
+            draft_session = open_draft_session(range(len(windows)))
+            best = generate(session, logits, logit_rules, pick_best, limits, count, capture, draft_session)
         case Sample(temperature=temperature, best_of=n):
-            fan_out = [row for row in range(len(windows)) for _ in range(n)]
+            sample_rows = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
-            session.select(fan_out)
+            session.reorder(sample_rows)
             pick = pick_sample(temperature, generators)
-            each_limit = [limits[row] for row in fan_out]
-            speculation = speculate(fan_out, sampling=True)
-            samples = follow(session, logits.take(fan_out), rules, pick, each_limit, count, listen, speculation)
+            row_limits = [limits[row] for row in sample_rows]
+            draft_session = open_draft_session(sample_rows, sampling=True)
+            samples = generate(
+                session,
+                logits.select_positions(sample_rows),
+                logit_rules,
+                pick,
+                row_limits,
+                count,
+                capture,
+                draft_session,
+            )
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
-            found = search(session, logits, rules, strategy, limits, count, listen)
+            found = beam_search(session, logits, logit_rules, strategy, limits, count, capture)
             best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
     stats = DecodeStats(
         windows=len(windows),
         forwards=session.forwards,
         prompt_tokens=sum(map(len, prompts)),
-        sampled_tokens=chosen,
-        unspeculated=len(windows) if drafter and not speculation else 0,
+        sampled_tokens=n_sampled,
+        undrafted_windows=len(windows) if draft_context and not draft_session else 0,
     )
-    if speculation:
-        stats += speculation.stats
+    if draft_session:
+        stats += draft_session.stats
     decoded = [
-        _decoded(hypothesis, tokenizer, probability, strategy.temperature)
+        _make_result(hypothesis, tokenizer, probability, strategy.temperature)
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)
     ]
     return decoded, stats
@@ -177,11 +188,11 @@ def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hyp
     return max(hypotheses, key=lambda hypothesis: hypothesis.score(length_penalty))
 
 
-def _decoded(
+def _make_result(
     hypothesis: Hypothesis, tokenizer: Tokenizer, no_speech_prob: float, temperature: float
-) -> Decoded:
+) -> DecodingResult:
     text = tokenizer.decode(hypothesis.tokens).strip()
-    return Decoded(
+    return DecodingResult(
         hypothesis=hypothesis,
         text=text,
         no_speech_prob=no_speech_prob,
@@ -190,21 +201,21 @@ def _decoded(
     )
 
 
-class _Counted:
+class _CountingSession:
     """A session that counts its forward passes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.forwards = 0
-        self.rewind, self.select = session.rewind, session.select
+        self.rewind, self.reorder = session.rewind, session.reorder
 
     @property
     def lengths(self) -> tuple[int, ...]:
         return self._session.lengths
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Logits:
         self.forwards += 1
-        return self._session.extend(tokens, tail)
+        return self._session.extend(tokens, last_n)
 
     def attention(self, row: int) -> Floats:
         return self._session.attention(row)

@@ -3,53 +3,62 @@
 It needs the extra ``harken[eval]``, and imports it when it is used.
 """
 
-from harken.evaluation.compare import Piece, Tally, differences
-from harken.evaluation.evaluate import evaluate, listen
-from harken.evaluation.hypotheses import Heard, Hypotheses, open_hypotheses, provenance
-from harken.evaluation.manifest import Entry, read_manifests, spread
+from harken.evaluation.compare import AlignmentChunk, ErrorCounts, align_words
+from harken.evaluation.evaluate import evaluate, evaluate_entries
+from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
+from harken.evaluation.manifest import Entry, read_manifests, subsample_evenly
 from harken.evaluation.report import report
-from harken.evaluation.speed import Parting, Sound, Timing, Turn, failures, partings, take_turns, timing
+from harken.evaluation.speed import (
+    Divergence,
+    EvalRecording,
+    Round,
+    SpeedSummary,
+    divergences,
+    failures,
+    run_rounds,
+    summarise_speed,
+)
 from harken.evaluation.summary import (
-    Difference,
     ErrorRate,
+    ErrorRateDifference,
     Evaluation,
     Failure,
-    Invented,
+    Hallucinations,
     Score,
-    difference,
+    compare_evaluations,
     score,
     summarise,
 )
 
 __all__ = [
-    "Difference",
+    "AlignmentChunk",
+    "Divergence",
     "Entry",
+    "ErrorCounts",
     "ErrorRate",
+    "ErrorRateDifference",
+    "EvalHypothesis",
+    "EvalRecording",
     "Evaluation",
     "Failure",
-    "Heard",
-    "Hypotheses",
-    "Invented",
-    "Parting",
-    "Piece",
+    "Hallucinations",
+    "HypothesisStore",
+    "Round",
     "Score",
-    "Sound",
-    "Tally",
-    "Timing",
-    "Turn",
-    "difference",
-    "differences",
+    "SpeedSummary",
+    "align_words",
+    "compare_evaluations",
+    "divergences",
     "evaluate",
+    "evaluate_entries",
     "failures",
-    "listen",
     "open_hypotheses",
-    "partings",
     "provenance",
     "read_manifests",
     "report",
+    "run_rounds",
     "score",
-    "spread",
+    "subsample_evenly",
     "summarise",
-    "take_turns",
-    "timing",
+    "summarise_speed",
 ]

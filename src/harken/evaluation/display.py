@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from harken.evaluation.compare import differences
-from harken.evaluation.live import Moment
+from harken.evaluation.compare import align_words
+from harken.evaluation.live import EmissionTime
 from harken.evaluation.normalize import normalizer
-from harken.streaming import Committed, Event, Interim, SpeechEnded
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
 
-Units = Callable[[str], list[str]]
+UnitSplitter = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class DisplayedWord:
     """A word on the screen.
 
     Attributes
@@ -29,12 +29,12 @@ class Shown:
     """
 
     text: str
-    shown: Moment
-    committed: Moment | None
+    displayed_at: EmissionTime
+    committed_at: EmissionTime | None
 
 
 @cache
-def units_of(language: str | None) -> Units:
+def unit_splitter(language: str | None) -> UnitSplitter:
     """What cuts texts of a language into the units that are compared: its words, each normalized by itself.
 
     So the words of a text that grows stay the same, where the rules for a whole text would join "twenty three". A word
@@ -44,16 +44,18 @@ def units_of(language: str | None) -> Units:
     return lambda text: [unit for word in text.split() for unit in normalize(word).split()]
 
 
-def matches(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
+def matching_positions(reference: Sequence[str], hypothesis: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Positions of the words that two texts share, by the fewest edits, in order."""
-    same = next((i for i, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
-    same = min(len(before), len(after)) if same is None else same
-    yield from ((i, i) for i in range(same))
-    old = new = same
-    for piece in differences(" ".join(before[same:]), " ".join(after[same:])):
-        if piece.equal:
-            yield from ((old + i, new + i) for i in range(len(piece.said)))
-        old, new = old + len(piece.said), new + len(piece.heard)
+    prefix_length = next(
+        (i for i, (one, other) in enumerate(zip(reference, hypothesis, strict=False)) if one != other), None
+    )
+    prefix_length = min(len(reference), len(hypothesis)) if prefix_length is None else prefix_length
+    yield from ((i, i) for i in range(prefix_length))
+    old = new = prefix_length
+    for chunk in align_words(" ".join(reference[prefix_length:]), " ".join(hypothesis[prefix_length:])):
+        if chunk.equal:
+            yield from ((old + i, new + i) for i in range(len(chunk.reference)))
+        old, new = old + len(chunk.reference), new + len(chunk.hypothesis)
 
 
 class Display:
@@ -74,84 +76,102 @@ class Display:
         Words that were shown, and were not any more at the next update.
     """
 
-    def __init__(self, units: Units) -> None:
-        self.interim: list[str] = []
-        self.final: list[str] = []
+    def __init__(self, split_units: UnitSplitter) -> None:
+        self.interim_texts: list[str] = []
+        self.final_texts: list[str] = []
         self.retractions = 0
         self.flickered = 0
-        self._units = units
-        self._committed = ""
-        self._text = ""
-        self._now: list[Shown] = []
-        self._streamed: list[Shown] = []
-        self._finals: list[Shown] = []
-        self._ended = 0
+        self._split_units = split_units
+        self._committed_text = ""
+        self._utterance_text = ""
+        self._displayed_words: list[DisplayedWord] = []
+        self._streamed_words: list[DisplayedWord] = []
+        self._final_words: list[DisplayedWord] = []
+        self._final_words_before = 0
 
-    def take(self, event: Event, moment: Moment) -> None:
+    def update(self, event: Event, emission_time: EmissionTime) -> None:
         """Show what an event tells."""
         match event:
             case Interim():
-                self._show(event, moment)
-            case Committed():
-                self.final.append(event.segment.text)
-                units = self._units(event.segment.text)
-                self._finals += [Shown(text=unit, shown=moment, committed=moment) for unit in units]
+                self._show_interim(event, emission_time)
+            case FinalSegment():
+                self.final_texts.append(event.segment.text)
+                units = self._split_units(event.segment.text)
+                self._final_words += [
+                    DisplayedWord(text=unit, displayed_at=emission_time, committed_at=emission_time)
+                    for unit in units
+                ]
             case SpeechEnded(reason="limit"):
-                self._cut()
+                self._split_utterance()
             case SpeechEnded():
-                self._end()
+                self._end_utterance()
 
-    def words(self) -> list[Shown]:
+    def words(self) -> list[DisplayedWord]:
         """Words of the final text: those that had been shown, or committed, in the utterance count from then."""
-        self._end()
-        words = [*self._finals]
-        for old, new in self._kept():
-            was, its = self._streamed[old], words[new]
-            committed = min(filter(None, (was.committed, its.committed)), key=lambda moment: moment.aware_s)
-            shown = min(was.shown, committed, key=lambda moment: moment.aware_s)
-            words[new] = replace(its, shown=shown, committed=committed)
+        self._end_utterance()
+        words = [*self._final_words]
+        for old, new in self._retained_positions():
+            streamed, final = self._streamed_words[old], words[new]
+            committed_at = min(
+                filter(None, (streamed.committed_at, final.committed_at)),
+                key=lambda moment: moment.computation_aware_s,
+            )
+            displayed_at = min(
+                streamed.displayed_at, committed_at, key=lambda moment: moment.computation_aware_s
+            )
+            words[new] = replace(final, displayed_at=displayed_at, committed_at=committed_at)
         return words
 
     def revised(self) -> int:
         """Words that were committed in an utterance, and that its segments have otherwise or not at all."""
-        self._end()
-        kept = {old for old, _ in self._kept()}
-        return sum(its.committed is not None and i not in kept for i, its in enumerate(self._streamed))
+        self._end_utterance()
+        retained = {old for old, _ in self._retained_positions()}
+        return sum(
+            word.committed_at is not None and i not in retained for i, word in enumerate(self._streamed_words)
+        )
 
-    def _kept(self) -> Iterator[tuple[int, int]]:
-        return matches([its.text for its in self._streamed], [its.text for its in self._finals])
+    def _retained_positions(self) -> Iterator[tuple[int, int]]:
+        return matching_positions(
+            [its.text for its in self._streamed_words], [its.text for its in self._final_words]
+        )
 
-    def _show(self, event: Interim, moment: Moment) -> None:
-        if not event.committed.startswith(self._committed):
+    def _show_interim(self, event: Interim, emission_time: EmissionTime) -> None:
+        if not event.committed.startswith(self._committed_text):
             self.retractions += 1
-        self._committed, self._text = event.committed, event.committed + event.tentative
-        texts, settled = self._units(self._text), len(self._units(event.committed))
+        self._committed_text, self._utterance_text = event.committed, event.committed + event.tentative
+        texts, n_committed = self._split_units(self._utterance_text), len(self._split_units(event.committed))
         words = [
-            Shown(text=text, shown=moment, committed=moment if i < settled else None)
+            DisplayedWord(
+                text=text, displayed_at=emission_time, committed_at=emission_time if i < n_committed else None
+            )
             for i, text in enumerate(texts)
         ]
-        kept = 0
-        for old, new in matches([its.text for its in self._now], texts):
-            was = self._now[old]
-            words[new] = replace(words[new], shown=was.shown, committed=was.committed or words[new].committed)
-            kept += 1
-        self.flickered += len(self._now) - kept
-        self._now = words
+        n_retained = 0
+        for old, new in matching_positions([word.text for word in self._displayed_words], texts):
+            displayed = self._displayed_words[old]
+            words[new] = replace(
+                words[new],
+                displayed_at=displayed.displayed_at,
+                committed_at=displayed.committed_at or words[new].committed_at,
+            )
+            n_retained += 1
+        self.flickered += len(self._displayed_words) - n_retained
+        self._displayed_words = words
 
-    def _end(self) -> None:
+    def _end_utterance(self) -> None:
         """The utterance is over."""
-        if self._text:
-            self.interim.append(self._text)
-        self._streamed += self._now
-        self._ended = len(self._finals)
-        self._committed, self._text, self._now = "", "", []
+        if self._utterance_text:
+            self.interim_texts.append(self._utterance_text)
+        self._streamed_words += self._displayed_words
+        self._final_words_before = len(self._final_words)
+        self._committed_text, self._utterance_text, self._displayed_words = "", "", []
 
-    def _cut(self) -> None:
+    def _split_utterance(self) -> None:
         """The utterance goes on as another; what its segments do not have is shown in that one again."""
-        finals = [its.text for its in self._finals[self._ended :]]
-        kept = [old for old, _ in matches([its.text for its in self._now], finals)]
-        before = kept[-1] + 1 if kept else 0
-        self._now, rest = self._now[:before], self._now[before:]
-        self._text = " ".join(its.text for its in self._now)
-        self._end()
-        self._now = rest
+        finals = [its.text for its in self._final_words[self._final_words_before :]]
+        retained = [old for old, _ in matching_positions([its.text for its in self._displayed_words], finals)]
+        before = retained[-1] + 1 if retained else 0
+        self._displayed_words, rest = self._displayed_words[:before], self._displayed_words[before:]
+        self._utterance_text = " ".join(its.text for its in self._displayed_words)
+        self._end_utterance()
+        self._displayed_words = rest

@@ -9,11 +9,11 @@ from time import perf_counter
 
 from harken.api import Recognizer
 from harken.errors import AudioError
-from harken.evaluation.hypotheses import Heard, Hypotheses, open_hypotheses, provenance
+from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests
 from harken.evaluation.normalize import normalizer
 from harken.evaluation.summary import Evaluation, Failure, Score, score, summarise
-from harken.text import resolve
+from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
 
@@ -22,7 +22,7 @@ def evaluate(
     manifests: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     options: TranscribeOptions | None = None,
     *,
-    detect: bool = False,
+    detect_language: bool = False,
     limit: int | None = None,
     hypotheses: str | os.PathLike[str] | None = None,
 ) -> Evaluation:
@@ -67,26 +67,34 @@ def evaluate(
     """
     options = options or TranscribeOptions()
     paths = [manifests] if isinstance(manifests, (str, os.PathLike)) else manifests
-    engine = recognizer.backend.capabilities
-    by = provenance(
-        options, model=recognizer.model, backend=engine.name, precision=engine.precision, detect=detect
+    capabilities = recognizer.backend.capabilities
+    made_by = provenance(
+        options,
+        model=recognizer.model,
+        backend=capabilities.name,
+        precision=capabilities.precision,
+        detect=detect_language,
     )
     entries = read_manifests(paths, limit)
-    with open_hypotheses(hypotheses, by) as kept:
-        outcomes = [*listen(entries, lambda: recognizer, options, detect=detect, hypotheses=kept)]
+    with open_hypotheses(hypotheses, made_by) as store:
+        outcomes = [
+            *evaluate_entries(
+                entries, lambda: recognizer, options, detect_language=detect_language, hypotheses=store
+            )
+        ]
     return summarise(
         (its for its in outcomes if isinstance(its, Score)),
         (its for its in outcomes if isinstance(its, Failure)),
     )
 
 
-def listen(
+def evaluate_entries(
     entries: Sequence[Entry],
     load: Callable[[], Recognizer],
     options: TranscribeOptions,
     *,
-    detect: bool = False,
-    hypotheses: Hypotheses,
+    detect_language: bool = False,
+    hypotheses: HypothesisStore,
 ) -> Iterator[Score | Failure]:
     """Score recordings one after another; transcribe those of which no hypothesis is known.
 
@@ -105,36 +113,38 @@ def listen(
     Score or Failure
         One for each recording, in order; a failure for one that cannot be read.
     """
-    chosen = options.language and resolve(options.language)
-    given = {entry.name: chosen or (None if detect else entry.language) for entry in entries}
+    chosen = options.language and to_language_code(options.language)
+    language_by_name = {
+        entry.name: chosen or (None if detect_language else entry.language) for entry in entries
+    }
     normalizer(chosen)  # fails before the work if the extra is missing
 
     @cache
     def recognizer() -> Recognizer:
-        its = load()
-        for language in sorted({language for language in given.values() if language}):
-            its.checked(options, language=language)  # or fail before the work
-        return its
+        loaded = load()
+        for language in sorted({language for language in language_by_name.values() if language}):
+            loaded.resolve_options(options, language=language)  # or fail before the work
+        return loaded
 
     for entry in entries:
-        if (heard := hypotheses.known.get(entry.name)) is None:
+        if (hypothesis := hypotheses.by_name.get(entry.name)) is None:
             try:
-                heard = _transcribe(recognizer(), entry, options, given[entry.name])
+                hypothesis = _transcribe(recognizer(), entry, options, language_by_name[entry.name])
             except AudioError as error:
                 yield Failure(entry=entry, reason=str(error))
                 continue
-            hypotheses.keep(entry.name, heard)
-        yield score(entry, heard, "en" if options.task == "translate" else entry.language or chosen)
+            hypotheses.add(entry.name, hypothesis)
+        yield score(entry, hypothesis, "en" if options.task == "translate" else entry.language or chosen)
 
 
 def _transcribe(
     recognizer: Recognizer, entry: Entry, options: TranscribeOptions, language: str | None
-) -> Heard:
-    began_s = perf_counter()
+) -> EvalHypothesis:
+    start_s = perf_counter()
     transcript = recognizer.transcribe(entry.path, options, language=language).result()
-    return Heard(
+    return EvalHypothesis(
         text=transcript.text,
         language=transcript.language,
         seconds=transcript.duration_s,
-        wall_s=perf_counter() - began_s,
+        wall_s=perf_counter() - start_s,
     )

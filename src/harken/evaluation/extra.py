@@ -10,7 +10,7 @@ from harken.errors import BackendUnavailable
 
 
 @contextmanager
-def extra() -> Iterator[None]:
+def require_eval_extra() -> Iterator[None]:
     """Import modules of the extra inside this block.
 
     Raises

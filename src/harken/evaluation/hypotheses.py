@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harken.errors import ManifestError, OutputError
-from harken.evaluation.manifest import parse_object, take
+from harken.evaluation.manifest import get_field, parse_object
 from harken.transcribe import TranscribeOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class EvalHypothesis:
     """What an engine heard in a recording.
 
     Attributes
@@ -38,15 +38,15 @@ class Heard:
 
 def provenance(options: TranscribeOptions, **engine: Any) -> dict[str, Any]:
     """What a hypothesis depends on: the engine, and the options that are not at their defaults."""
-    chosen = {
+    non_defaults = {
         f.name: getattr(options, f.name) for f in fields(options) if getattr(options, f.name) != f.default
     }
-    by: dict[str, Any] = json.loads(json.dumps(engine | chosen))  # as they are read back
-    return by
+    made_by: dict[str, Any] = json.loads(json.dumps(engine | non_defaults))  # as they are read back
+    return made_by
 
 
 @dataclass
-class Hypotheses:
+class HypothesisStore:
     """Hypotheses by the name of their recording, and the file that keeps each as soon as it is known.
 
     Parameters
@@ -56,11 +56,11 @@ class Hypotheses:
     known : dict of str to Heard
     """
 
-    by: Mapping[str, Any] = field(default_factory=dict)
-    known: dict[str, Heard] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    by_name: dict[str, EvalHypothesis] = field(default_factory=dict)
     _file: TextIO | None = None
 
-    def keep(self, name: str, heard: Heard) -> None:
+    def add(self, name: str, hypothesis: EvalHypothesis) -> None:
         """Add one, and write it.
 
         Raises
@@ -68,17 +68,19 @@ class Hypotheses:
         OutputError
             If it cannot be written.
         """
-        self.known[name] = heard
+        self.by_name[name] = hypothesis
         if self._file:
-            its = {f.name: getattr(heard, f.name) for f in fields(Heard)}
-            line = json.dumps({"audio": name} | its | {"by": self.by}, ensure_ascii=False)
-            with _naming(self._file.name):
+            record = {f.name: getattr(hypothesis, f.name) for f in fields(EvalHypothesis)}
+            line = json.dumps({"audio": name} | record | {"by": self.provenance}, ensure_ascii=False)
+            with _as_output_error(self._file.name):
                 self._file.write(line + "\n")
                 self._file.flush()
 
 
 @contextmanager
-def open_hypotheses(path: str | os.PathLike[str] | None, by: Mapping[str, Any]) -> Iterator[Hypotheses]:
+def open_hypotheses(
+    path: str | os.PathLike[str] | None, provenance: Mapping[str, Any]
+) -> Iterator[HypothesisStore]:
     """Open a file of hypotheses, made where there is none.
 
     Its lines are JSON objects with ``audio`` (name of the recording, see `Entry`) and ``text``, and where known
@@ -100,16 +102,16 @@ def open_hypotheses(path: str | os.PathLike[str] | None, by: Mapping[str, Any]) 
         If the file cannot be written.
     """
     if path is None:
-        yield Hypotheses(by)
+        yield HypothesisStore(provenance)
         return
-    named = Path(path)
-    with _naming(named):
-        file = named.open("a+", encoding="utf-8", newline="\n")
+    file_path = Path(path)
+    with _as_output_error(file_path):
+        file = file_path.open("a+", encoding="utf-8", newline="\n")
     with file:
-        yield Hypotheses(by, _read(file, named, by), file)
+        yield HypothesisStore(provenance, _read(file, file_path, provenance), file)
 
 
-def _read(file: TextIO, path: Path, by: Mapping[str, Any]) -> dict[str, Heard]:
+def _read(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
     file.seek(0)
     try:
         *lines, last = file.read().split("\n")
@@ -121,27 +123,27 @@ def _read(file: TextIO, path: Path, by: Mapping[str, Any]) -> dict[str, Heard]:
     elif last:
         file.truncate(sum(len(line.encode()) + 1 for line in lines))
     numbered = enumerate(lines, start=1)
-    return dict(_heard(line, f"{path}:{number}", by) for number, line in numbered if line.strip())
+    return dict(_parse_line(line, f"{path}:{number}", provenance) for number, line in numbered if line.strip())
 
 
-def _heard(line: str, where: str, by: Mapping[str, Any]) -> tuple[str, Heard]:
-    its = parse_object(line, where)
-    made_by = take(its, "by", where, dict, "what made it", by)
-    for key in sorted(made_by.keys() | by.keys()):
-        if made_by.get(key) != by.get(key):
-            was, now = (json.dumps(them.get(key)) for them in (made_by, by))
+def _parse_line(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[str, EvalHypothesis]:
+    record = parse_object(line, where)
+    made_by = get_field(record, "by", where, dict, "what made it", provenance)
+    for key in sorted(made_by.keys() | provenance.keys()):
+        if made_by.get(key) != provenance.get(key):
+            was, now = (json.dumps(them.get(key)) for them in (made_by, provenance))
             raise ManifestError(f"{where}: was made with {key} {was}, not {now}; name another file")
-    heard = Heard(
-        text=take(its, "text", where, str, "what was heard"),
-        language=take(its, "language", where, str, "a code", None),
-        seconds=take(its, "seconds", where, (int, float), "a length in seconds", None),
-        wall_s=take(its, "wall_s", where, (int, float), "a time in seconds", None),
+    hypothesis = EvalHypothesis(
+        text=get_field(record, "text", where, str, "what was heard"),
+        language=get_field(record, "language", where, str, "a code", None),
+        seconds=get_field(record, "seconds", where, (int, float), "a length in seconds", None),
+        wall_s=get_field(record, "wall_s", where, (int, float), "a time in seconds", None),
     )
-    return take(its, "audio", where, str, "the name of a recording, such as german/a.flac"), heard
+    return get_field(record, "audio", where, str, "the name of a recording, such as german/a.flac"), hypothesis
 
 
 @contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
+def _as_output_error(path: str | Path) -> Iterator[None]:
     """Turn what the system says into an `OutputError` that names the file."""
     try:
         yield

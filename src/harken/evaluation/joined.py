@@ -10,17 +10,17 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from harken.api import Recognizer
-from harken.audio import load
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.evaluation.manifest import Entry
-from harken.evaluation.speed import Sound
+from harken.evaluation.speed import EvalRecording
 from harken.results import Word
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reel:
+class JoinedStream:
     """Recordings that are heard as one stream.
 
     Attributes
@@ -31,27 +31,27 @@ class Reel:
         Silence between two of them.
     """
 
-    sounds: tuple[Sound, ...]
+    recordings: tuple[EvalRecording, ...]
     gap_s: float = 0.0
 
     @property
-    def referenced(self) -> bool:
+    def has_reference(self) -> bool:
         """Whether all that is said in it is known."""
-        return all(sound.referenced for sound in self.sounds)
+        return all(sound.has_reference for sound in self.recordings)
 
     @property
     def entry(self) -> Entry:
         """The stream as one recording, named by the speaker."""
-        first, *others = (sound.entry for sound in self.sounds)
+        first, *others = (sound.entry for sound in self.recordings)
         if not others:
             return first
         folder = PurePosixPath(first.name).parent
-        seconds = [sound.entry.seconds for sound in self.sounds]
+        seconds = [sound.entry.seconds for sound in self.recordings]
         known = None if None in seconds else sum(filter(None, seconds)) + self.gap_s * len(others)
         return replace(
             first,
             name=str(folder / (first.speaker or "joined")),
-            text=" ".join(sound.entry.text for sound in self.sounds),
+            text=" ".join(sound.entry.text for sound in self.recordings),
             seconds=known,
         )
 
@@ -69,24 +69,28 @@ class Reel:
             If one cannot be read.
         """
         silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
-        *before, last = (load(sound.entry.path) for sound in self.sounds)
+        *before, last = (load_audio(sound.entry.path) for sound in self.recordings)
         return (*(np.concatenate([samples, silence]) for samples in before), last)
 
 
-def join(sounds: Iterable[Sound], gap_s: float) -> tuple[Reel, ...]:
+def join_by_speaker(recordings: Iterable[EvalRecording], gap_s: float) -> tuple[JoinedStream, ...]:
     """One stream a speaker (of a folder, in a language), its recordings in their order, with silence between them."""
 
-    def speaker(sound: Sound) -> tuple[str, ...]:
-        entry = sound.entry
+    def speaker(recording: EvalRecording) -> tuple[str, ...]:
+        entry = recording.entry
         return str(PurePosixPath(entry.name).parent), entry.language or "", entry.speaker or ""
 
     return tuple(
-        Reel(sounds=tuple(its), gap_s=gap_s) for _, its in groupby(sorted(sounds, key=speaker), key=speaker)
+        JoinedStream(recordings=tuple(group), gap_s=gap_s)
+        for _, group in groupby(sorted(recordings, key=speaker), key=speaker)
     )
 
 
-def spoken(
-    recognizer: Recognizer, reel: Reel, parts: Sequence[Floats], options: TranscribeOptions
+def reference_word_times(
+    recognizer: Recognizer,
+    stream: JoinedStream,
+    recording_samples: Sequence[Floats],
+    options: TranscribeOptions,
 ) -> tuple[Word, ...]:
     """When each word of a stream is spoken, as the model's own attention tells that hears all of it.
 
@@ -112,14 +116,16 @@ def spoken(
     """
     words: list[Word] = []
     start_s = 0.0
-    for sound, samples in zip(reel.sounds, parts, strict=True):
+    for recording, samples in zip(stream.recordings, recording_samples, strict=True):
         found: Iterable[Word]
-        if text := sound.entry.text:
+        if text := recording.entry.text:
             # Words in capitals are many tokens each, which blurs the times.
             found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
         else:
             segments = recognizer.transcribe(samples, options, word_timestamps=True).result().segments
             found = (word for segment in segments for word in segment.words)
-        words += (replace(its, start_s=its.start_s + start_s, end_s=its.end_s + start_s) for its in found)
+        words += (
+            replace(timed, start_s=timed.start_s + start_s, end_s=timed.end_s + start_s) for timed in found
+        )
         start_s += len(samples) / SAMPLE_RATE
     return tuple(words)

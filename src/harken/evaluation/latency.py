@@ -8,13 +8,13 @@ from typing import Self
 
 import numpy as np
 
-from harken.evaluation.display import Shown, Units, matches
-from harken.evaluation.live import Moment
+from harken.evaluation.display import DisplayedWord, UnitSplitter, matching_positions
+from harken.evaluation.live import EmissionTime
 from harken.results import Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class WordLatency:
     """A word of the final text whose time is known.
 
     Attributes
@@ -30,8 +30,8 @@ class Timed:
 
     text: str
     end_s: float
-    interim: Moment
-    commit: Moment
+    interim_latency: EmissionTime
+    commit_latency: EmissionTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +47,20 @@ class Latencies:
         Words of the reference that the final text does not have.
     """
 
-    words: tuple[Timed, ...] = ()
-    unspoken: int = 0
-    unheard: int = 0
+    words: tuple[WordLatency, ...] = ()
+    unmatched_hypothesis_words: int = 0
+    unmatched_reference_words: int = 0
 
     def __add__(self, other: Latencies) -> Latencies:
         return Latencies(
             words=self.words + other.words,
-            unspoken=self.unspoken + other.unspoken,
-            unheard=self.unheard + other.unheard,
+            unmatched_hypothesis_words=self.unmatched_hypothesis_words + other.unmatched_hypothesis_words,
+            unmatched_reference_words=self.unmatched_reference_words + other.unmatched_reference_words,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Percentiles:
     """Median, 95th percentile and maximum, in seconds."""
 
     p50: float
@@ -76,7 +76,9 @@ class Spread:
         return cls(p50=float(p50), p95=float(p95), max=max(values))
 
 
-def latencies(shown: Sequence[Shown], spoken: Sequence[Word], units: Units) -> Latencies:
+def measure_latencies(
+    displayed_words: Sequence[DisplayedWord], reference_words: Sequence[Word], split_units: UnitSplitter
+) -> Latencies:
     """Match the words of a final text with those that were spoken, by the fewest edits.
 
     Parameters
@@ -88,16 +90,30 @@ def latencies(shown: Sequence[Shown], spoken: Sequence[Word], units: Units) -> L
     units : callable
         What cut the text (see `harken.evaluation.display.units_of`).
     """
-    reference = [(unit, word.end_s) for word in spoken for unit in units(word.text)]
+    reference = [(unit, word.end_s) for word in reference_words for unit in split_units(word.text)]
     words = []
-    for said, heard in matches([unit for unit, _ in reference], [its.text for its in shown]):
-        (text, end_s), its = reference[said], shown[heard]
-        commit = its.committed or its.shown
+    for said, heard in matching_positions(
+        [unit for unit, _ in reference], [its.text for its in displayed_words]
+    ):
+        (text, end_s), its = reference[said], displayed_words[heard]
+        commit = its.committed_at or its.displayed_at
         words.append(
-            Timed(text=text, end_s=end_s, interim=_after(its.shown, end_s), commit=_after(commit, end_s))
+            WordLatency(
+                text=text,
+                end_s=end_s,
+                interim_latency=_latency(its.displayed_at, end_s),
+                commit_latency=_latency(commit, end_s),
+            )
         )
-    return Latencies(words=tuple(words), unspoken=len(shown) - len(words), unheard=len(reference) - len(words))
+    return Latencies(
+        words=tuple(words),
+        unmatched_hypothesis_words=len(displayed_words) - len(words),
+        unmatched_reference_words=len(reference) - len(words),
+    )
 
 
-def _after(moment: Moment, end_s: float) -> Moment:
-    return Moment(unaware_s=moment.unaware_s - end_s, aware_s=moment.aware_s - end_s)
+def _latency(emission_time: EmissionTime, end_s: float) -> EmissionTime:
+    return EmissionTime(
+        computation_unaware_s=emission_time.computation_unaware_s - end_s,
+        computation_aware_s=emission_time.computation_aware_s - end_s,
+    )

@@ -13,7 +13,7 @@ from harken.streaming import Event
 from harken.types import SAMPLE_RATE
 
 
-class Live(Protocol):
+class LiveSessionProtocol(Protocol):
     """What can be fed with a stream: `harken.streaming` has one, a benchmark may have others."""
 
     def feed(self, samples: Floats) -> list[Event]:
@@ -26,7 +26,7 @@ class Live(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class EmissionTime:
     """When something was known.
 
     Attributes
@@ -37,12 +37,12 @@ class Moment:
         With the time that computing took, on the clock of a stream that goes on meanwhile.
     """
 
-    unaware_s: float
-    aware_s: float
+    computation_unaware_s: float
+    computation_aware_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TimedCall:
     """One call of a session.
 
     Attributes
@@ -56,7 +56,7 @@ class Step:
     events : tuple of Event
     """
 
-    samples: int
+    position_samples: int
     wall_s: float
     cpu_s: float
     done_s: float
@@ -65,14 +65,18 @@ class Step:
     @property
     def lag_s(self) -> float:
         """How far the session was behind the sound when it was done."""
-        return self.done_s - self.samples / SAMPLE_RATE
+        return self.done_s - self.position_samples / SAMPLE_RATE
 
-    def moment(self, event: Event) -> Moment:
+    def emission_time(self, event: Event) -> EmissionTime:
         """When an event of it was known."""
-        return Moment(unaware_s=event.emitted_samples / SAMPLE_RATE, aware_s=self.done_s)
+        return EmissionTime(
+            computation_unaware_s=event.emitted_samples / SAMPLE_RATE, computation_aware_s=self.done_s
+        )
 
 
-def simulate(session: Live, samples: Floats, block_samples: int, *, one_core: bool = False) -> Iterator[Step]:
+def simulate_real_time(
+    session: LiveSessionProtocol, samples: Floats, block_samples: int, *, one_core: bool = False
+) -> Iterator[TimedCall]:
     """Feed a stream block by block, and close it.
 
     The queue of real time is simulated: a call begins once its block has been spoken and the call before it is
@@ -96,23 +100,25 @@ def simulate(session: Live, samples: Floats, block_samples: int, *, one_core: bo
     Step
         One a call, the last one of closing.
     """
-    step = Step(samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
+    timed_call = TimedCall(position_samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
     for start in range(0, len(samples), block_samples):
         block = samples[start : start + block_samples]
-        step = _call(partial(session.feed, block), start + len(block), step.done_s, one_core)
-        yield step
-    yield _call(session.close, len(samples), step.done_s, one_core)
+        timed_call = _time_call(partial(session.feed, block), start + len(block), timed_call.done_s, one_core)
+        yield timed_call
+    yield _time_call(session.close, len(samples), timed_call.done_s, one_core)
 
 
-def _call(work: Callable[[], list[Event]], samples: int, free_s: float, one_core: bool) -> Step:
+def _time_call(
+    call: Callable[[], list[Event]], position_samples: int, previous_done_s: float, one_core: bool
+) -> TimedCall:
     """Do a piece of work for which there is sound so far, at the earliest at `free_s`."""
-    began_s, began_cpu_s = perf_counter(), process_time()
-    events = work()
-    wall_s, cpu_s = perf_counter() - began_s, process_time() - began_cpu_s
-    return Step(
-        samples=samples,
+    start_s, start_cpu_s = perf_counter(), process_time()
+    events = call()
+    wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
+    return TimedCall(
+        position_samples=position_samples,
         wall_s=wall_s,
         cpu_s=cpu_s,
-        done_s=max(samples / SAMPLE_RATE, free_s) + (cpu_s if one_core else wall_s),
+        done_s=max(position_samples / SAMPLE_RATE, previous_done_s) + (cpu_s if one_core else wall_s),
         events=tuple(events),
     )

@@ -11,18 +11,18 @@ import numpy as np
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.evaluation.display import Display, units_of
-from harken.evaluation.joined import Reel, spoken
-from harken.evaluation.latency import Latencies, latencies
-from harken.evaluation.live import Live, simulate
+from harken.evaluation.display import Display, unit_splitter
+from harken.evaluation.joined import JoinedStream, reference_word_times
+from harken.evaluation.latency import Latencies, measure_latencies
+from harken.evaluation.live import LiveSessionProtocol, simulate_real_time
 from harken.evaluation.summary import Failure
 from harken.results import Word
-from harken.streaming import Committed, Interim, LoadChanged
-from harken.text import resolve
+from harken.streaming import FinalSegment, Interim, LoadChanged
+from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
-Open = Callable[[TranscribeOptions], Live]
+SessionFactory = Callable[[TranscribeOptions], LiveSessionProtocol]
 """Opens a session with some options."""
 
 WARM_UP_S = 5.0
@@ -30,15 +30,15 @@ WARM_UP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class ComputeCost:
     """What something took, in seconds: on the wall, of all processors together, and of sound it was for."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
     audio_s: float = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
+    def __add__(self, other: ComputeCost) -> ComputeCost:
+        return ComputeCost(
             wall_s=self.wall_s + other.wall_s,
             cpu_s=self.cpu_s + other.cpu_s,
             audio_s=self.audio_s + other.audio_s,
@@ -50,13 +50,13 @@ class Cost:
         return self.wall_s / self.audio_s
 
     @property
-    def cpu_factor(self) -> float:
+    def cpu_real_time_factor(self) -> float:
         """Seconds of processors for a second of sound: what one core would need."""
         return self.cpu_s / self.audio_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTake:
+class LiveRun:
     """One stream, heard live.
 
     Attributes
@@ -81,38 +81,38 @@ class LiveTake:
     cost : Cost
     """
 
-    interim: str
-    final: str
+    interim_text: str
+    final_text: str
     latencies: Latencies
     retractions: int
     flickered: int
     revised: int
     updates: int
-    loads: int
+    load_changes: int
     lag_s: float
-    cost: Cost
+    cost: ComputeCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTurn:
+class LiveRound:
     """One stream: the offline pass over it, and every session's passes by the names of their settings."""
 
-    reel: Reel
-    offline: str
-    offline_cost: Cost
-    takes: Mapping[str, tuple[LiveTake, ...]]
+    stream: JoinedStream
+    offline_text: str
+    offline_cost: ComputeCost
+    runs: Mapping[str, tuple[LiveRun, ...]]
 
 
-def take_live(
+def run_live_rounds(
     recognizer: Recognizer,
-    sessions: Mapping[str, Open],
-    reels: Sequence[Reel],
+    sessions: Mapping[str, SessionFactory],
+    streams: Sequence[JoinedStream],
     options: TranscribeOptions,
     *,
     block_samples: int,
     repeats: int,
     one_core: bool = False,
-) -> Iterator[LiveTurn | Failure]:
+) -> Iterator[LiveRound | Failure]:
     """Have sessions hear the same streams, so that a busy minute of the machine hits all of them.
 
     Parameters
@@ -141,45 +141,54 @@ def take_live(
     OptionError
         If the model does not know a language or the task, or a session refuses its setting.
     """
-    warm = False
-    for number, reel in enumerate(reels):
-        its = recognizer.checked(options, language=options.language or reel.entry.language)
+    warmed_up = False
+    for round_index, stream in enumerate(streams):
+        checked_options = recognizer.resolve_options(
+            options, language=options.language or stream.entry.language
+        )
         try:
-            parts = reel.load()
-            words = spoken(recognizer, reel, parts, its)
+            recording_samples = stream.load()
+            reference_words = reference_word_times(recognizer, stream, recording_samples, checked_options)
         except AudioError as error:
-            yield Failure(entry=reel.entry, reason=str(error))
+            yield Failure(entry=stream.entry, reason=str(error))
             continue
-        samples = np.concatenate(parts)
-        for open_session in {} if warm else sessions.values():
-            hear(open_session(its), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples)
-        warm = True
-        offline, cost = _offline(recognizer, samples, its)
-        takes: dict[str, list[LiveTake]] = {name: [] for name in sessions}
-        for repeat in range(repeats):
-            first = (number + repeat) % len(sessions)
+        samples = np.concatenate(recording_samples)
+        for open_session in {} if warmed_up else sessions.values():
+            run_live(open_session(checked_options), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples)
+        warmed_up = True
+        offline_text, offline_cost = _transcribe_offline(recognizer, samples, checked_options)
+        runs: dict[str, list[LiveRun]] = {name: [] for name in sessions}
+        for repeat_index in range(repeats):
+            first = (round_index + repeat_index) % len(sessions)
             for name in [*sessions][first:] + [*sessions][:first]:
-                session = sessions[name](its)
-                takes[name].append(
-                    hear(session, samples, block_samples, words, language=its.language, one_core=one_core)
+                session = sessions[name](checked_options)
+                runs[name].append(
+                    run_live(
+                        session,
+                        samples,
+                        block_samples,
+                        reference_words,
+                        language=checked_options.language,
+                        one_core=one_core,
+                    )
                 )
-        yield LiveTurn(
-            reel=reel,
-            offline=offline,
-            offline_cost=cost,
-            takes={name: tuple(each) for name, each in takes.items()},
+        yield LiveRound(
+            stream=stream,
+            offline_text=offline_text,
+            offline_cost=offline_cost,
+            runs={name: tuple(each) for name, each in runs.items()},
         )
 
 
-def hear(
-    session: Live,
+def run_live(
+    session: LiveSessionProtocol,
     samples: Floats,
     block_samples: int,
-    words: Sequence[Word] = (),
+    reference_words: Sequence[Word] = (),
     *,
     language: str | None = None,
     one_core: bool = False,
-) -> LiveTake:
+) -> LiveRun:
     """Let a session hear a stream in simulated real time (see `simulate`).
 
     Parameters
@@ -195,35 +204,37 @@ def hear(
     one_core : bool
         See `simulate`.
     """
-    units = units_of(language and resolve(language))
-    display = Display(units)
-    updates = loads = 0
+    split_units = unit_splitter(language and to_language_code(language))
+    display = Display(split_units)
+    updates = load_changes = 0
     lag_s = 0.0
-    cost = Cost(audio_s=len(samples) / SAMPLE_RATE)
-    for step in simulate(session, samples, block_samples, one_core=one_core):
-        cost += Cost(wall_s=step.wall_s, cpu_s=step.cpu_s)
-        lag_s = max(lag_s, step.lag_s)
-        for event in step.events:
-            display.take(event, step.moment(event))
-            updates += isinstance(event, Interim | Committed)
-            loads += isinstance(event, LoadChanged)
-    shown = display.words()
-    return LiveTake(
-        interim=" ".join(display.interim),
-        final="".join(display.final),
-        latencies=latencies(shown, words, units),
+    cost = ComputeCost(audio_s=len(samples) / SAMPLE_RATE)
+    for timed_call in simulate_real_time(session, samples, block_samples, one_core=one_core):
+        cost += ComputeCost(wall_s=timed_call.wall_s, cpu_s=timed_call.cpu_s)
+        lag_s = max(lag_s, timed_call.lag_s)
+        for event in timed_call.events:
+            display.update(event, timed_call.emission_time(event))
+            updates += isinstance(event, Interim | FinalSegment)
+            load_changes += isinstance(event, LoadChanged)
+    displayed_words = display.words()
+    return LiveRun(
+        interim_text=" ".join(display.interim_texts),
+        final_text="".join(display.final_texts),
+        latencies=measure_latencies(displayed_words, reference_words, split_units),
         retractions=display.retractions,
         flickered=display.flickered,
         revised=display.revised(),
         updates=updates,
-        loads=loads,
+        load_changes=load_changes,
         lag_s=lag_s,
         cost=cost,
     )
 
 
-def _offline(recognizer: Recognizer, samples: Floats, options: TranscribeOptions) -> tuple[str, Cost]:
-    began_s, began_cpu_s = perf_counter(), process_time()
+def _transcribe_offline(
+    recognizer: Recognizer, samples: Floats, options: TranscribeOptions
+) -> tuple[str, ComputeCost]:
+    start_s, start_cpu_s = perf_counter(), process_time()
     text = recognizer.transcribe(samples, options).text
-    wall_s, cpu_s = perf_counter() - began_s, process_time() - began_cpu_s
-    return text, Cost(wall_s=wall_s, cpu_s=cpu_s, audio_s=len(samples) / SAMPLE_RATE)
+    wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
+    return text, ComputeCost(wall_s=wall_s, cpu_s=cpu_s, audio_s=len(samples) / SAMPLE_RATE)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add, attrgetter
 
-from harken.evaluation.hypotheses import Heard
-from harken.evaluation.latency import Latencies, Spread
-from harken.evaluation.live_takes import Cost, LiveTake, LiveTurn
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.latency import Latencies, Percentiles
+from harken.evaluation.live_takes import ComputeCost, LiveRound, LiveRun
 from harken.evaluation.summary import ErrorRate, score, summarise
-from harken.text import resolve
+from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTiming:
+class LiveSummary:
     """What sessions of one setting came to over all streams; of the passes over each, the one of median time counts.
 
     Attributes
@@ -30,37 +30,37 @@ class LiveTiming:
     cost, offline_cost : Cost
     """
 
-    takes: tuple[LiveTake, ...]
-    interim_unaware: Spread | None
-    interim_aware: Spread | None
-    commit_unaware: Spread | None
-    commit_aware: Spread | None
+    runs: tuple[LiveRun, ...]
+    interim_latency_unaware: Percentiles | None
+    interim_latency_aware: Percentiles | None
+    commit_latency_unaware: Percentiles | None
+    commit_latency_aware: Percentiles | None
     latencies: Latencies
-    interim: ErrorRate | None
-    final: ErrorRate | None
-    offline: ErrorRate | None
-    cost: Cost
-    offline_cost: Cost
+    interim_wer: ErrorRate | None
+    final_wer: ErrorRate | None
+    offline_wer: ErrorRate | None
+    cost: ComputeCost
+    offline_cost: ComputeCost
 
     @property
-    def excess(self) -> float | None:
+    def relative_wer_increase(self) -> float | None:
         """How much higher the error rate of the segments is than the offline one, relative to that."""
-        if not (self.final and self.offline and self.offline.rate):
+        if not (self.final_wer and self.offline_wer and self.offline_wer.rate):
             return None
-        return self.final.rate / self.offline.rate - 1
+        return self.final_wer.rate / self.offline_wer.rate - 1
 
     @property
     def flicker(self) -> float | None:
         """Words taken off the screen for each that stayed."""
-        words = len(self.latencies.words) + self.latencies.unspoken
+        words = len(self.latencies.words) + self.latencies.unmatched_hypothesis_words
         return self.total("flickered") / words if words else None
 
     def total(self, name: str) -> int:
         """Sum of a count over all streams."""
-        return sum(getattr(take, name) for take in self.takes)
+        return sum(getattr(run, name) for run in self.runs)
 
 
-def live_timing(turns: Sequence[LiveTurn], name: str, options: TranscribeOptions) -> LiveTiming:
+def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
     """Add up the takes of one setting.
 
     Parameters
@@ -71,35 +71,35 @@ def live_timing(turns: Sequence[LiveTurn], name: str, options: TranscribeOptions
     options : TranscribeOptions
         Those of the turns.
     """
-    takes = tuple(_middle(turn.takes[name]) for turn in turns)
-    found: Latencies = reduce(add, (its.latencies for its in takes), Latencies())
+    runs = tuple(_median_run(turn.runs[name]) for turn in rounds)
+    latencies: Latencies = reduce(add, (its.latencies for its in runs), Latencies())
 
-    def spread(of: str) -> Spread | None:
-        return Spread.of(map(attrgetter(of), found.words))
+    def percentiles(attribute: str) -> Percentiles | None:
+        return Percentiles.of(map(attrgetter(attribute), latencies.words))
 
-    def errors(texts: Iterable[str]) -> ErrorRate | None:
-        language = options.language and resolve(options.language)
+    def wer(texts: Iterable[str]) -> ErrorRate | None:
+        language = options.language and to_language_code(options.language)
         return summarise(
-            score(turn.reel.entry, Heard(text=text), turn.reel.entry.language or language)
-            for turn, text in zip(turns, texts, strict=True)
-            if turn.reel.referenced
+            score(turn.stream.entry, EvalHypothesis(text=text), turn.stream.entry.language or language)
+            for turn, text in zip(rounds, texts, strict=True)
+            if turn.stream.has_reference
         ).wer
 
-    return LiveTiming(
-        takes=takes,
-        interim_unaware=spread("interim.unaware_s"),
-        interim_aware=spread("interim.aware_s"),
-        commit_unaware=spread("commit.unaware_s"),
-        commit_aware=spread("commit.aware_s"),
-        latencies=found,
-        interim=errors(its.interim for its in takes),
-        final=errors(its.final for its in takes),
-        offline=errors(turn.offline for turn in turns),
-        cost=reduce(add, (its.cost for its in takes), Cost()),
-        offline_cost=reduce(add, (turn.offline_cost for turn in turns), Cost()),
+    return LiveSummary(
+        runs=runs,
+        interim_latency_unaware=percentiles("interim_latency.computation_unaware_s"),
+        interim_latency_aware=percentiles("interim_latency.computation_aware_s"),
+        commit_latency_unaware=percentiles("commit_latency.computation_unaware_s"),
+        commit_latency_aware=percentiles("commit_latency.computation_aware_s"),
+        latencies=latencies,
+        interim_wer=wer(its.interim_text for its in runs),
+        final_wer=wer(its.final_text for its in runs),
+        offline_wer=wer(turn.offline_text for turn in rounds),
+        cost=reduce(add, (its.cost for its in runs), ComputeCost()),
+        offline_cost=reduce(add, (turn.offline_cost for turn in rounds), ComputeCost()),
     )
 
 
-def _middle(takes: Sequence[LiveTake]) -> LiveTake:
+def _median_run(runs: Sequence[LiveRun]) -> LiveRun:
     """The one that took the median time."""
-    return sorted(takes, key=lambda its: its.cost.wall_s)[(len(takes) - 1) // 2]
+    return sorted(runs, key=lambda run: run.cost.wall_s)[(len(runs) - 1) // 2]

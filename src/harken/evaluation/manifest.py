@@ -10,9 +10,9 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harken.audio import duration
+from harken.audio import audio_duration
 from harken.errors import ManifestError, OptionError
-from harken.text import resolve
+from harken.text import to_language_code
 
 MANIFEST = "manifest.jsonl"
 NO_LANGUAGE = ("", "none")
@@ -80,7 +80,9 @@ def read_manifests(
     """
     entries: dict[str, Entry] = {}
     for path in map(Path, paths):
-        for entry in spread(_read(path / MANIFEST if path.is_dir() else path, note, needs_text), limit):
+        for entry in subsample_evenly(
+            _read(path / MANIFEST if path.is_dir() else path, note, needs_text), limit
+        ):
             if entry.name in entries:
                 raise ManifestError(
                     f"{path}: there is another {entry.name}; allowed are names that folder and file tell apart"
@@ -89,7 +91,7 @@ def read_manifests(
     return tuple(entries.values())
 
 
-def spread(items: Sequence[T], limit: int | None) -> Sequence[T]:
+def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
     """As many of the items, evenly spread over all of them and always the same ones; all if there is no limit."""
     if limit is None or limit >= len(items):
         return items
@@ -105,54 +107,58 @@ def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Ent
         raise ManifestError(f"{path}: {reason}; allowed is a manifest, or a folder with {MANIFEST}") from error
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
-    named: dict[str, dict[str, Entry]] = {}
+    lines_by_name: dict[str, dict[str, Entry]] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            entry, where = _entry(line, path, number, needs_text)
-            named.setdefault(entry.name, {})[where] = entry
-    if not named:
+            entry, where = _parse_entry(line, path, number, needs_text)
+            lines_by_name.setdefault(entry.name, {})[where] = entry
+    if not lines_by_name:
         raise ManifestError(f"{path}: holds no recordings")
-    return [_only(its, note) for its in named.values()]
+    return [_resolve_duplicate_lines(duplicates, note) for duplicates in lines_by_name.values()]
 
 
-def _only(named: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
+def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
     """Of the lines that name one recording, the one that is of it."""
-    kept, *others = named
-    why = f"{kept} says the same"
-    if any(named[kept] != named[other] for other in others):
-        length_s = duration(named[kept].path)
-        off = {where: abs((entry.seconds or inf) - (length_s or inf)) for where, entry in named.items()}
-        if not all(map(isfinite, off.values())):
+    chosen, *others = lines
+    why = f"{chosen} says the same"
+    if any(lines[chosen] != lines[other] for other in others):
+        length_s = audio_duration(lines[chosen].path)
+        duration_errors_s = {
+            where: abs((entry.seconds or inf) - (length_s or inf)) for where, entry in lines.items()
+        }
+        if not all(map(isfinite, duration_errors_s.values())):
             raise ManifestError(
-                f"{others[0]}: {named[kept].path.name} is named in {kept} too, which says otherwise"
+                f"{others[0]}: {lines[chosen].path.name} is named in {chosen} too, which says otherwise"
             )
-        kept = min(off, key=off.__getitem__)
-        why = f"{named[kept].path.name} is {length_s:.3f} s long, as {kept} says"
-    for where in named:
-        if where != kept:
+        chosen = min(duration_errors_s, key=duration_errors_s.__getitem__)
+        why = f"{lines[chosen].path.name} is {length_s:.3f} s long, as {chosen} says"
+    for where in lines:
+        if where != chosen:
             note(f"{where}: left out: {why}")
-    return named[kept]
+    return lines[chosen]
 
 
-def _entry(line: str, manifest: Path, number: int, needs_text: bool) -> tuple[Entry, str]:
+def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tuple[Entry, str]:
     """Read a line, and say where it stands."""
     where = f"{manifest}:{number}"
     fields = parse_object(line, where)
-    audio = take(fields, "audio", where, str, "the path of a recording, from the manifest")
+    audio = get_field(fields, "audio", where, str, "the path of a recording, from the manifest")
     path = manifest.parent / audio
     if not path.is_file():
         raise ManifestError(f"{where}: audio={audio!r}: there is no file {path}")
-    seconds = take(fields, "seconds", where, (int, float), "a length in seconds", None)
+    seconds = get_field(fields, "seconds", where, (int, float), "a length in seconds", None)
     if seconds is not None and not (isfinite(seconds) and seconds >= 0):
         raise ManifestError(f"{where}: seconds={seconds!r}: allowed is a length in seconds, from 0 on")
-    speaker = take(fields, "speaker", where, (str, int), "a name or number", None)
+    speaker = get_field(fields, "speaker", where, (str, int), "a name or number", None)
     entry = Entry(
         name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
         path=path,
-        text=take(
+        text=get_field(
             fields, "text", where, str, "what is said, empty where nothing is", ... if needs_text else ""
         ),
-        language=_language(take(fields, "language", where, str, "a code or name, or none", None), where),
+        language=_parse_language(
+            get_field(fields, "language", where, str, "a code or name, or none", None), where
+        ),
         seconds=seconds,
         speaker=None if speaker is None else str(speaker),
     )
@@ -170,7 +176,9 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def take(fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...) -> Any:
+def get_field(
+    fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...
+) -> Any:
     """Give a field of a line; one without a default must be there."""
     if (value := fields.get(name)) is None:
         if default is ...:
@@ -181,10 +189,10 @@ def take(fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: s
     return value
 
 
-def _language(given: str | None, where: str) -> str | None:
+def _parse_language(given: str | None, where: str) -> str | None:
     if given is None or given.lower() in NO_LANGUAGE:
         return None
     try:
-        return resolve(given)
+        return to_language_code(given)
     except OptionError as error:
         raise ManifestError(f"{where}: {error}; none where nothing is said") from error

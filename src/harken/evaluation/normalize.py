@@ -6,18 +6,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from harken.evaluation.extra import extra
-from harken.text.languages import UNSPACED
+from harken.evaluation.extra import require_eval_extra
+from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 Normalizer = Callable[[str], str]
 
 # The reference's tokenizer cuts Khmer at spaces, but those stand between phrases, not words.
-_LETTERS_COUNT = UNSPACED | {"km"}
+_SCORED_BY_CHARACTER = LANGUAGES_WITHOUT_SPACES | {"km"}
 
 
-def has_words(language: str | None) -> bool:
+def is_spaced(language: str | None) -> bool:
     """Whether a language has spaces between its words; otherwise only its letters can be counted."""
-    return language not in _LETTERS_COUNT
+    return language not in _SCORED_BY_CHARACTER
 
 
 @cache
@@ -43,10 +43,12 @@ def normalizer(language: str | None) -> Normalizer:
     BackendUnavailable
         If the extra ``harken[eval]`` is not installed.
     """
-    with extra():
+    with require_eval_extra():
         from whisper_normalizer.basic import BasicTextNormalizer
         from whisper_normalizer.english import EnglishTextNormalizer
 
-    letters = not has_words(language)
-    clean: Any = EnglishTextNormalizer() if language == "en" else BasicTextNormalizer(split_letters=letters)
+    split_letters = not is_spaced(language)
+    clean: Any = (
+        EnglishTextNormalizer() if language == "en" else BasicTextNormalizer(split_letters=split_letters)
+    )
     return lambda text: str(clean(text)).strip()

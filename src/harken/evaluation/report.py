@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from harken.evaluation.compare import Tally
+from harken.evaluation.compare import ErrorCounts
 from harken.evaluation.summary import ErrorRate, Evaluation, Score
 
 
-def report(evaluation: Evaluation, by: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
+def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
     """Turn an evaluation into what `json.dumps` takes; docs/eval.md lists the keys.
 
     Parameters
@@ -23,7 +23,7 @@ def report(evaluation: Evaluation, by: Mapping[str, Any], *, complete: bool) -> 
     """
     speed = evaluation.times_real_time
     return {
-        "by": dict(by),
+        "by": dict(provenance),
         "complete": complete,
         "audio_s": round(evaluation.audio_s, 3),
         "wall_s": round(evaluation.wall_s, 3),
@@ -32,10 +32,10 @@ def report(evaluation: Evaluation, by: Mapping[str, Any], *, complete: bool) -> 
         "cer": _rate(evaluation.cer),
         "overall": _rate(evaluation.overall),
         "languages": {code: _rate(rate) for code, rate in evaluation.languages.items()},
-        "drawn": evaluation.drawn,
-        "invented": asdict(evaluation.invented),
+        "resampling_unit": evaluation.resampling_unit,
+        "hallucinations": asdict(evaluation.hallucinations),
         "recordings": [_recording(score) for score in evaluation.scores],
-        "failed": [{"audio": its.entry.name, "reason": its.reason} for its in evaluation.failures],
+        "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in evaluation.failures],
     }
 
 
@@ -45,23 +45,25 @@ def _recording(score: Score) -> dict[str, Any]:
         "language": score.language,
         "speaker": score.entry.speaker,
         "seconds": score.seconds,
-        "wall_s": score.heard.wall_s,
-        "heard_language": score.heard.language,
+        "wall_s": score.hypothesis.wall_s,
+        "hypothesis_language": score.hypothesis.language,
         "reference": score.entry.text,
-        "hypothesis": score.heard.text,
-        "normalized_reference": score.said,
-        "normalized_hypothesis": score.understood,
-        "words": score.words and _tally(score.words),
-        "characters": _tally(score.characters),
+        "hypothesis": score.hypothesis.text,
+        "normalized_reference": score.normalized_reference,
+        "normalized_hypothesis": score.normalized_hypothesis,
+        "words": score.word_errors and _error_counts(score.word_errors),
+        "characters": _error_counts(score.character_errors),
     }
 
 
 def _rate(rate: ErrorRate | None) -> dict[str, Any] | None:
     if rate is None:
         return None
-    low, high = rate.interval or (None, None)
-    return _tally(rate.tally) | {"low": low, "high": high}
+    low, high = rate.confidence_interval or (None, None)
+    return _error_counts(rate.error_counts) | {"low": low, "high": high}
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
-    return {"rate": tally.rate, "errors": tally.errors, "reference": tally.reference} | asdict(tally)
+def _error_counts(counts: ErrorCounts) -> dict[str, Any]:
+    return {"rate": counts.rate, "errors": counts.errors, "reference_length": counts.reference_length} | asdict(
+        counts
+    )

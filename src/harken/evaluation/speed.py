@@ -9,21 +9,21 @@ from statistics import median
 from time import perf_counter
 
 from harken.api import Recognizer
-from harken.decoding import Decoded, DecodeStats
+from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
-from harken.evaluation.hypotheses import Heard
+from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.manifest import Entry
 from harken.evaluation.summary import Evaluation, Failure, score, summarise
 from harken.results import Attempt
-from harken.text import resolve
-from harken.transcribe import Hooks, TranscribeOptions
+from harken.text import to_language_code
+from harken.transcribe import Callbacks, TranscribeOptions
 
-Window = tuple[float, tuple[int, ...]]
+WindowTokens = tuple[float, tuple[int, ...]]
 """Where a window begins, in seconds, and the tokens that were kept of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
+class EvalRecording:
     """A recording to measure with.
 
     Attributes
@@ -34,20 +34,20 @@ class Sound:
     """
 
     entry: Entry
-    referenced: bool
+    has_reference: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
+class RecordingResult:
     """What was heard in a recording in one pass over it, and the tokens that say so, window by window."""
 
     entry: Entry
-    heard: Heard
-    windows: tuple[Window, ...]
+    hypothesis: EvalHypothesis
+    windows: tuple[WindowTokens, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class Run:
     """One pass of an engine over recordings that are decoded together.
 
     Attributes
@@ -61,19 +61,19 @@ class Pass:
 
     wall_s: float
     stats: DecodeStats
-    outcomes: tuple[Take | Failure, ...]
+    results: tuple[RecordingResult | Failure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Round:
     """All passes over recordings that are decoded together, those of each engine in order."""
 
-    sounds: tuple[Sound, ...]
-    passes: Mapping[str, tuple[Pass, ...]]
+    recordings: tuple[EvalRecording, ...]
+    runs: Mapping[str, tuple[Run, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class Divergence:
     """The first token that two engines have chosen differently in a recording.
 
     Attributes
@@ -97,7 +97,7 @@ class Parting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class SpeedSummary:
     """What one engine has taken for all recordings.
 
     Attributes
@@ -117,7 +117,7 @@ class Timing:
     wall_s: float
     audio_s: float
     evaluation: Evaluation | None
-    takes: tuple[Take, ...]
+    results: tuple[RecordingResult, ...]
 
     @property
     def times_real_time(self) -> float | None:
@@ -125,9 +125,12 @@ class Timing:
         return self.audio_s / self.wall_s if self.wall_s else None
 
 
-def take_turns(
-    engines: Mapping[str, Recognizer], sounds: Sequence[Sound], options: TranscribeOptions, repeats: int
-) -> Iterator[Turn]:
+def run_rounds(
+    engines: Mapping[str, Recognizer],
+    recordings: Sequence[EvalRecording],
+    options: TranscribeOptions,
+    repeats: int,
+) -> Iterator[Round]:
     """Have engines transcribe the same recordings, so that a busy minute of the machine hits all of them.
 
     With `batch_size=1` every recording is a turn, otherwise all that are in one language. Before the first one each
@@ -148,23 +151,25 @@ def take_turns(
     OptionError
         Before the first turn, if an engine does not know a language or the task.
     """
-    turns = _together(sounds, options)
-    for language in dict.fromkeys(language for language, _ in turns):
+    batches = _batch_by_language(recordings, options)
+    for language in dict.fromkeys(language for language, _ in batches):
         for engine in engines.values():
-            engine.checked(options, language=language)
-    for language, its in turns[:1]:
+            engine.resolve_options(options, language=language)
+    for language, its in batches[:1]:
         for engine in engines.values():
             _transcribe(engine, its[: options.batch_size + 1], replace(options, language=language))
-    for number, (language, its) in enumerate(turns):
-        passes: dict[str, list[Pass]] = {name: [] for name in engines}
-        for repeat in range(repeats):
-            first = (number + repeat) % len(engines)
+    for round_index, (language, its) in enumerate(batches):
+        runs: dict[str, list[Run]] = {name: [] for name in engines}
+        for repeat_index in range(repeats):
+            first = (round_index + repeat_index) % len(engines)
             for name in [*engines][first:] + [*engines][:first]:
-                passes[name].append(_transcribe(engines[name], its, replace(options, language=language)))
-        yield Turn(sounds=its, passes={name: tuple(each) for name, each in passes.items()})
+                runs[name].append(_transcribe(engines[name], its, replace(options, language=language)))
+        yield Round(recordings=its, runs={name: tuple(each) for name, each in runs.items()})
 
 
-def timing(turns: Sequence[Turn], engine: str, options: TranscribeOptions, *, scored: bool) -> Timing:
+def summarise_speed(
+    rounds: Sequence[Round], engine: str, options: TranscribeOptions, *, scored: bool
+) -> SpeedSummary:
     """Add up what an engine has taken.
 
     Parameters
@@ -181,97 +186,105 @@ def timing(turns: Sequence[Turn], engine: str, options: TranscribeOptions, *, sc
     BackendUnavailable
         If errors are to be counted and the extra ``harken[eval]`` is not installed.
     """
-    middle = [_middle(turn.passes[engine]) for turn in turns]
-    sounds = [sound for turn in turns for sound in turn.sounds]
-    outcomes = [outcome for its in middle for outcome in its.outcomes]
-    takes = [(sound, its) for sound, its in zip(sounds, outcomes, strict=True) if isinstance(its, Take)]
-    chosen = options.language and resolve(options.language)
-    scores = [
-        score(its.entry, its.heard, "en" if options.task == "translate" else its.entry.language or chosen)
-        for sound, its in takes
-        if scored and sound.referenced
+    median_runs = [_median_run(turn.runs[engine]) for turn in rounds]
+    sounds = [sound for turn in rounds for sound in turn.recordings]
+    outcomes = [outcome for its in median_runs for outcome in its.results]
+    results = [
+        (sound, its) for sound, its in zip(sounds, outcomes, strict=True) if isinstance(its, RecordingResult)
     ]
-    return Timing(
-        stats=sum((its.stats for its in middle), DecodeStats()),
-        wall_s=sum(median(its.wall_s for its in turn.passes[engine]) for turn in turns),
-        audio_s=sum(its.heard.seconds or 0.0 for _, its in takes),
+    chosen = options.language and to_language_code(options.language)
+    scores = [
+        score(its.entry, its.hypothesis, "en" if options.task == "translate" else its.entry.language or chosen)
+        for sound, its in results
+        if scored and sound.has_reference
+    ]
+    return SpeedSummary(
+        stats=sum((its.stats for its in median_runs), DecodeStats()),
+        wall_s=sum(median(its.wall_s for its in turn.runs[engine]) for turn in rounds),
+        audio_s=sum(its.hypothesis.seconds or 0.0 for _, its in results),
         evaluation=summarise(scores) if scores else None,
-        takes=tuple(its for _, its in takes),
+        results=tuple(its for _, its in results),
     )
 
 
-def failures(turns: Iterable[Turn]) -> tuple[Failure, ...]:
+def failures(rounds: Iterable[Round]) -> tuple[Failure, ...]:
     """Recordings that could not be read, each once."""
-    outcomes = (its for turn in turns for each in turn.passes.values() for one in each for its in one.outcomes)
+    outcomes = (its for turn in rounds for each in turn.runs.values() for one in each for its in one.results)
     return tuple({its.entry.name: its for its in outcomes if isinstance(its, Failure)}.values())
 
 
-def partings(turns: Iterable[Turn], first: str, second: str) -> tuple[Parting, ...]:
+def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Divergence, ...]:
     """Where two engines part: one for each recording in which they do so in any of their passes."""
-    found: dict[str, Parting] = {}
-    for turn in turns:
-        for one, other in zip(turn.passes[first], turn.passes[second], strict=True):
-            for pair in zip(one.outcomes, other.outcomes, strict=True):
-                if its := parting(*pair):
-                    found.setdefault(its.entry.name, its)
+    found: dict[str, Divergence] = {}
+    for turn in rounds:
+        for one, other in zip(turn.runs[first], turn.runs[second], strict=True):
+            for pair in zip(one.results, other.results, strict=True):
+                if divergence := first_divergence(*pair):
+                    found.setdefault(divergence.entry.name, divergence)
     return tuple(found.values())
 
 
-def parting(one: Take | Failure, other: Take | Failure) -> Parting | None:
+def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
     """Where two takes of a recording part; None if all their tokens are equal, or it could not be read."""
     if isinstance(one, Failure) or isinstance(other, Failure):
         return None
-    ours, theirs = dict(one.windows), dict(other.windows)
-    for start_s in sorted({*ours, *theirs}):
-        both = zip((*ours.get(start_s, ()), None), (*theirs.get(start_s, ()), None), strict=False)
+    one_windows, other_windows = dict(one.windows), dict(other.windows)
+    for start_s in sorted({*one_windows, *other_windows}):
+        both = zip((*one_windows.get(start_s, ()), None), (*other_windows.get(start_s, ()), None), strict=False)
         for index, tokens in enumerate(both):
             if tokens[0] != tokens[1]:
-                return Parting(
+                return Divergence(
                     entry=one.entry,
                     start_s=start_s,
                     index=index,
                     tokens=tokens,
-                    same_text=one.heard.text == other.heard.text,
+                    same_text=one.hypothesis.text == other.hypothesis.text,
                 )
     return None
 
 
-def _together(
-    sounds: Sequence[Sound], options: TranscribeOptions
-) -> list[tuple[str | None, tuple[Sound, ...]]]:
+def _batch_by_language(
+    recordings: Sequence[EvalRecording], options: TranscribeOptions
+) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
     """Recordings by turns, and the language that is given with each turn."""
-    given = [(options.language or its.entry.language, its) for its in sounds]
+    with_language = [(options.language or its.entry.language, its) for its in recordings]
     if options.batch_size == 1:
-        return [(language, (its,)) for language, its in given]
+        return [(language, (its,)) for language, its in with_language]
     return [
-        (code, tuple(its for language, its in given if language == code))
-        for code in dict.fromkeys(language for language, _ in given)
+        (code, tuple(its for language, its in with_language if language == code))
+        for code in dict.fromkeys(language for language, _ in with_language)
     ]
 
 
-def _transcribe(engine: Recognizer, sounds: Sequence[Sound], options: TranscribeOptions) -> Pass:
+def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options: TranscribeOptions) -> Run:
     """Let an engine make one pass over recordings that are decoded together."""
-    windows: list[list[Window]] = [[] for _ in sounds]
-    hooks = {i: Hooks(decided=partial(_keep, its)) for i, its in enumerate(windows)}
-    began_s = perf_counter()
-    works = engine.transcribe_many([its.entry.path for its in sounds], options, hooks=hooks)
-    outcomes: list[Take | Failure] = []
-    for sound, work, its in zip(sounds, works, windows, strict=True):
+    windows: list[list[WindowTokens]] = [[] for _ in recordings]
+    callbacks = {i: Callbacks(on_window_end=partial(_record_window, its)) for i, its in enumerate(windows)}
+    start_s = perf_counter()
+    transcriptions = engine.transcribe_many(
+        [its.entry.path for its in recordings], options, callbacks=callbacks
+    )
+    outcomes: list[RecordingResult | Failure] = []
+    for recording, transcription, its in zip(recordings, transcriptions, windows, strict=True):
         try:
-            done = work.result()
+            transcript = transcription.result()
         except AudioError as error:
-            outcomes.append(Failure(entry=sound.entry, reason=str(error)))
+            outcomes.append(Failure(entry=recording.entry, reason=str(error)))
             continue
-        heard = Heard(text=done.text, language=done.language, seconds=done.duration_s)
-        outcomes.append(Take(entry=sound.entry, heard=heard, windows=tuple(its)))
-    return Pass(wall_s=perf_counter() - began_s, stats=works[0].batch_stats, outcomes=tuple(outcomes))
+        hypothesis = EvalHypothesis(
+            text=transcript.text, language=transcript.language, seconds=transcript.duration_s
+        )
+        outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(its)))
+    return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=tuple(outcomes))
 
 
-def _keep(windows: list[Window], start_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+def _record_window(
+    windows: list[WindowTokens], start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
+) -> None:
     """Note what was kept of a window: a hook of the transcription."""
     windows.append((start_s, decoded.hypothesis.tokens))
 
 
-def _middle(passes: Sequence[Pass]) -> Pass:
+def _median_run(runs: Sequence[Run]) -> Run:
     """The pass whose decoding took the median time."""
-    return sorted(passes, key=lambda its: its.stats.decode_s)[(len(passes) - 1) // 2]
+    return sorted(runs, key=lambda run: run.stats.decode_s)[(len(runs) - 1) // 2]

@@ -9,13 +9,13 @@ from itertools import groupby
 from operator import add, attrgetter
 
 from harken.errors import OptionError
-from harken.evaluation.bootstrap import interval, resampled
-from harken.evaluation.compare import Tally, count_characters, count_words
-from harken.evaluation.hypotheses import Heard
+from harken.evaluation.bootstrap import bootstrap_error_rates, confidence_interval
+from harken.evaluation.compare import ErrorCounts, count_character_errors, count_word_errors
+from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.manifest import Entry
-from harken.evaluation.normalize import has_words, normalizer
+from harken.evaluation.normalize import is_spaced, normalizer
 
-FEWEST_SPEAKERS = 5
+MIN_SPEAKERS = 5
 """From how many speakers on the confidence interval draws speakers: fewer say nothing about others."""
 
 
@@ -38,22 +38,22 @@ class Score:
     """
 
     entry: Entry
-    heard: Heard
+    hypothesis: EvalHypothesis
     language: str | None
-    said: str
-    understood: str
-    words: Tally | None
-    characters: Tally
+    normalized_reference: str
+    normalized_hypothesis: str
+    word_errors: ErrorCounts | None
+    character_errors: ErrorCounts
 
     @property
-    def tally(self) -> Tally:
+    def error_counts(self) -> ErrorCounts:
         """Words, or characters where there are no words: what counts in its language."""
-        return self.words or self.characters
+        return self.word_errors or self.character_errors
 
     @property
     def seconds(self) -> float | None:
         """Length of the recording, if known."""
-        return self.heard.seconds if self.entry.seconds is None else self.entry.seconds
+        return self.hypothesis.seconds if self.entry.seconds is None else self.entry.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +75,17 @@ class ErrorRate:
         What holds the rate with 95 % confidence; None for a single recording, which tells nothing about others.
     """
 
-    tally: Tally
-    interval: tuple[float, float] | None
+    error_counts: ErrorCounts
+    confidence_interval: tuple[float, float] | None
 
     @property
     def rate(self) -> float:
         """Errors over units of the reference."""
-        return self.tally.errors / self.tally.reference
+        return self.error_counts.errors / self.error_counts.reference_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Invented:
+class Hallucinations:
     """What was heard where nothing is said.
 
     Attributes
@@ -102,7 +102,7 @@ class Invented:
 
     recordings: int
     seconds: float
-    spoiled: int
+    affected: int
     words: int
 
 
@@ -137,8 +137,8 @@ class Evaluation:
     cer: ErrorRate | None
     overall: ErrorRate | None
     languages: dict[str, ErrorRate]
-    drawn: str
-    invented: Invented
+    resampling_unit: str
+    hallucinations: Hallucinations
     audio_s: float
     wall_s: float
 
@@ -150,13 +150,14 @@ class Evaluation:
     def worst(self, count: int) -> tuple[Score, ...]:
         """Give those recordings that have the most errors, and weigh most in the total; those without any never."""
         wrong = sorted(
-            (score for score in self.scores if score.tally.errors), key=lambda its: -its.tally.errors
+            (score for score in self.scores if score.error_counts.errors),
+            key=lambda scored: -scored.error_counts.errors,
         )
         return tuple(wrong[:count])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ErrorRateDifference:
     """How much higher the error rate of one engine is than that of another.
 
     Attributes
@@ -168,10 +169,10 @@ class Difference:
     """
 
     rate: float
-    interval: tuple[float, float] | None
+    confidence_interval: tuple[float, float] | None
 
 
-def score(entry: Entry, heard: Heard, language: str | None) -> Score:
+def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Score:
     """Compare what was heard with what is said.
 
     Parameters
@@ -182,47 +183,53 @@ def score(entry: Entry, heard: Heard, language: str | None) -> Score:
         Code of the language of both texts; None if it is not known.
     """
     normalize = normalizer(language)
-    said, understood = normalize(entry.text), normalize(heard.text)
-    words = count_words(said, understood)
-    spaced = has_words(language)
+    normalized_reference, normalized_hypothesis = normalize(entry.text), normalize(hypothesis.text)
+    word_errors = count_word_errors(normalized_reference, normalized_hypothesis)
+    has_spaces = is_spaced(language)
     return Score(
         entry=entry,
-        heard=heard,
+        hypothesis=hypothesis,
         language=language,
-        said=said,
-        understood=understood,
-        words=words if spaced else None,
-        characters=count_characters(said, understood) if spaced else words,
+        normalized_reference=normalized_reference,
+        normalized_hypothesis=normalized_hypothesis,
+        word_errors=word_errors if has_spaces else None,
+        character_errors=count_character_errors(normalized_reference, normalized_hypothesis)
+        if has_spaces
+        else word_errors,
     )
 
 
 def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Evaluation:
     """Add up the scores of recordings."""
     scores = tuple(scores)
-    spoken = [its for its in scores if its.said]
-    silent = [its for its in scores if not its.said]
-    timed = [(its.seconds, its.heard.wall_s) for its in scores if its.seconds is not None and its.heard.wall_s]
-    by_language = groupby(sorted(spoken, key=_language), key=_language)
+    with_speech = [its for its in scores if its.normalized_reference]
+    without_speech = [its for its in scores if not its.normalized_reference]
+    timed = [
+        (its.seconds, its.hypothesis.wall_s)
+        for its in scores
+        if its.seconds is not None and its.hypothesis.wall_s
+    ]
+    by_language = groupby(sorted(with_speech, key=_language_or_unknown), key=_language_or_unknown)
     return Evaluation(
         scores=scores,
         failures=tuple(failures),
-        wer=_error_rate([its for its in spoken if its.words], "words"),
-        cer=_error_rate(spoken, "characters"),
-        overall=_error_rate(spoken, "tally"),
-        languages={code: rate for code, its in by_language if (rate := _error_rate([*its], "tally"))},
-        drawn=_independent(spoken)[0],
-        invented=Invented(
-            recordings=len(silent),
-            seconds=sum(its.seconds or 0.0 for its in silent),
-            spoiled=sum(its.tally.errors > 0 for its in silent),
-            words=sum(its.tally.errors for its in silent),
+        wer=_error_rate([its for its in with_speech if its.word_errors], "word_errors"),
+        cer=_error_rate(with_speech, "character_errors"),
+        overall=_error_rate(with_speech, "error_counts"),
+        languages={code: rate for code, its in by_language if (rate := _error_rate([*its], "error_counts"))},
+        resampling_unit=_resampling_groups(with_speech)[0],
+        hallucinations=Hallucinations(
+            recordings=len(without_speech),
+            seconds=sum(its.seconds or 0.0 for its in without_speech),
+            affected=sum(its.error_counts.errors > 0 for its in without_speech),
+            words=sum(its.error_counts.errors for its in without_speech),
         ),
         audio_s=sum(seconds for seconds, _ in timed),
         wall_s=sum(wall_s for _, wall_s in timed),
     )
 
 
-def difference(first: Evaluation, second: Evaluation) -> Difference | None:
+def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
     """Compare two engines by the same recordings; None if nothing is said in them.
 
     The test sets that are drawn are the same for both, so the interval is narrower than their own intervals suggest.
@@ -232,42 +239,50 @@ def difference(first: Evaluation, second: Evaluation) -> Difference | None:
     OptionError
         If the recordings differ.
     """
-    heard = [[its for its in evaluation.scores if its.said] for evaluation in (first, second)]
-    ours, theirs = ([its.entry for its in scores] for scores in heard)
-    if ours != theirs:
-        raise OptionError("second", f"{len(theirs)} recordings", "an evaluation of the same recordings")
+    scored = [[its for its in evaluation.scores if its.normalized_reference] for evaluation in (first, second)]
+    first_entries, second_entries = ([its.entry for its in scores] for scores in scored)
+    if first_entries != second_entries:
+        raise OptionError("second", f"{len(second_entries)} recordings", "an evaluation of the same recordings")
     if not (first.overall and second.overall):
         return None
-    rates = [resampled(_tallies(scores, "tally")) for scores in heard] if len(ours) > 1 else None
-    return Difference(
-        rate=first.overall.rate - second.overall.rate, interval=interval(rates[0] - rates[1]) if rates else None
+    rates = (
+        [bootstrap_error_rates(_group_error_counts(scores, "error_counts")) for scores in scored]
+        if len(first_entries) > 1
+        else None
+    )
+    return ErrorRateDifference(
+        rate=first.overall.rate - second.overall.rate,
+        confidence_interval=confidence_interval(rates[0] - rates[1]) if rates else None,
     )
 
 
-def _language(its: Score) -> str:
-    return its.language or "unknown"
+def _language_or_unknown(score: Score) -> str:
+    return score.language or "unknown"
 
 
 def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
     if not scores:
         return None
-    tallies = _tallies(scores, unit)
+    error_counts = _group_error_counts(scores, unit)
     return ErrorRate(
-        tally=reduce(add, tallies), interval=interval(resampled(tallies)) if len(tallies) > 1 else None
+        error_counts=reduce(add, error_counts),
+        confidence_interval=confidence_interval(bootstrap_error_rates(error_counts))
+        if len(error_counts) > 1
+        else None,
     )
 
 
-def _tallies(scores: Sequence[Score], unit: str) -> list[Tally]:
+def _group_error_counts(scores: Sequence[Score], unit: str) -> list[ErrorCounts]:
     """One for each group that is drawn together."""
-    _, groups = _independent(scores)
+    _, groups = _resampling_groups(scores)
     return [reduce(add, map(attrgetter(unit), group)) for group in groups]
 
 
-def _independent(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]:
+def _resampling_groups(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]:
     """Groups of recordings that are drawn together: those of a speaker, if all are known and there are enough."""
     speakers: dict[str | None, list[Score]] = {}
     for its in scores:
         speakers.setdefault(its.entry.speaker, []).append(its)
-    if None not in speakers and FEWEST_SPEAKERS <= len(speakers) < len(scores):
+    if None not in speakers and MIN_SPEAKERS <= len(speakers) < len(scores):
         return "speakers", [*speakers.values()]
     return "recordings", [[its] for its in scores]

@@ -19,28 +19,38 @@ from collections.abc import Callable, Iterator
 
 from harken.errors import OptionError
 from harken.formats import rows, subtitles
-from harken.formats.document import Document, as_json, from_json
-from harken.formats.form import Form
+from harken.formats.document import JsonFormat, as_json, from_json
+from harken.formats.form import TranscriptFormat
 from harken.formats.layout import Layout
-from harken.formats.page import Page
-from harken.formats.plain import clock
-from harken.formats.recording import Recording
-from harken.formats.subtitles import Subtitles
+from harken.formats.page import HtmlFormat
+from harken.formats.plain import format_timestamp
+from harken.formats.recording import RecordingLink
+from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
 
-__all__ = ["FORMATS", "Form", "Layout", "Recording", "Writer", "as_json", "clock", "from_json", "render"]
+__all__ = [
+    "FORMATS",
+    "Layout",
+    "RecordingLink",
+    "TranscriptFormat",
+    "Writer",
+    "as_json",
+    "format_timestamp",
+    "from_json",
+    "render",
+]
 
 #: Every form by name, which is also the suffix of its files.
-FORMATS: dict[str, Callable[[Layout, Recording | None], Form]] = {
+FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] = {
     "txt": lambda layout, recording: rows.TXT,
-    "srt": lambda layout, recording: Subtitles(subtitles.SRT, layout),
-    "vtt": lambda layout, recording: Subtitles(subtitles.VTT, layout),
-    "ass": lambda layout, recording: Subtitles(subtitles.ASS, layout),
-    "lrc": lambda layout, recording: Subtitles(subtitles.LRC, layout),
+    "srt": lambda layout, recording: SubtitleFormat(subtitles.SRT, layout),
+    "vtt": lambda layout, recording: SubtitleFormat(subtitles.VTT, layout),
+    "ass": lambda layout, recording: SubtitleFormat(subtitles.ASS, layout),
+    "lrc": lambda layout, recording: SubtitleFormat(subtitles.LRC, layout),
     "tsv": lambda layout, recording: rows.TSV,
     "words.tsv": lambda layout, recording: rows.WORDS,
-    "json": lambda layout, recording: Document(),
-    "html": Page,
+    "json": lambda layout, recording: JsonFormat(),
+    "html": HtmlFormat,
 }
 
 
@@ -61,26 +71,26 @@ class Writer:
         If there is no such form.
     """
 
-    def __init__(self, name: str, layout: Layout | None = None, recording: Recording | None = None) -> None:
+    def __init__(self, name: str, layout: Layout | None = None, recording: RecordingLink | None = None) -> None:
         if name not in FORMATS:
             raise OptionError("format", name, ", ".join(FORMATS))
-        self._form = FORMATS[name](layout or Layout(), recording)
+        self._format = FORMATS[name](layout or Layout(), recording)
 
     def header(self) -> str:
         """What comes before the first segment."""
-        return self._form.header()
+        return self._format.header()
 
     def segment(self, segment: Segment) -> str:
         """What the next segment adds; a form that fills cues across segments may hold it back."""
-        return self._form.segment(segment)
+        return self._format.segment(segment)
 
     def footer(self, transcript: Transcript) -> str:
         """What comes after the last segment; json puts everything there that concerns the whole."""
-        return self._form.footer(transcript)
+        return self._format.footer(transcript)
 
 
 def render(
-    transcript: Transcript, name: str, layout: Layout | None = None, recording: Recording | None = None
+    transcript: Transcript, name: str, layout: Layout | None = None, recording: RecordingLink | None = None
 ) -> Iterator[str]:
     """Give the text of a finished transcript in one form, piece by piece.
 

@@ -12,7 +12,7 @@ from harken.errors import OptionError
 from harken.results import Segment, Transcript, Word
 
 # What readers of openai-whisper's json expect; every other key is the name of the field.
-_KEYS: dict[type, dict[str, str]] = {
+_JSON_KEYS: dict[type, dict[str, str]] = {
     Word: {"start_s": "start", "end_s": "end", "text": "word"},
     Segment: {"index": "id", "start_s": "start", "end_s": "end"},
     Transcript: {"duration_s": "duration"},
@@ -28,7 +28,7 @@ def as_json(value: Any) -> Any:
     that json cannot hold (infinite or not a number) becomes None.
     """
     if is_dataclass(value):
-        keys = _KEYS.get(type(value), {})
+        keys = _JSON_KEYS.get(type(value), {})
         return {keys.get(f.name, f.name): as_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return [as_json(item) for item in value]
@@ -54,15 +54,15 @@ def from_json(document: Any) -> Transcript:
     OptionError
         If something is missing or of another kind; the message names its place.
     """
-    transcript: Transcript = _read(Transcript, document, "transcript")
+    transcript: Transcript = _parse(Transcript, document, "transcript")
     return transcript
 
 
-class Document:
+class JsonFormat:
     """`harken.formats.form.Form` of json; what concerns the whole stands behind the segments."""
 
     def __init__(self) -> None:
-        self._written = 0
+        self._n_segments = 0
 
     def header(self) -> str:
         """The begin of the list of segments."""
@@ -70,48 +70,48 @@ class Document:
 
     def segment(self, segment: Segment) -> str:
         """One segment on a line of its own."""
-        self._written += 1
-        return f"{',' if self._written > 1 else ''}\n{_dumps(as_json(segment))}"
+        self._n_segments += 1
+        return f"{',' if self._n_segments > 1 else ''}\n{_dumps(as_json(segment))}"
 
     def footer(self, transcript: Transcript) -> str:
         """Everything else."""
-        about = as_json(replace(transcript, segments=()))
-        del about["segments"]
-        return f"\n],\n{_dumps(about | {'text': transcript.text})[1:]}\n"
+        metadata = as_json(replace(transcript, segments=()))
+        del metadata["segments"]
+        return f"\n],\n{_dumps(metadata | {'text': transcript.text})[1:]}\n"
 
 
 def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _read(kind: Any, value: Any, place: str) -> Any:
+def _parse(expected: Any, value: Any, key_path: str) -> Any:
     """Read a value of the given type, which stands at `place`."""
-    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if value is None and NoneType in options:
+    alternatives = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+    if value is None and NoneType in alternatives:
         return None
-    kind = options[0]
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _read_fields(kind, value, place)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        kinds = get_args(kind)
+    expected = alternatives[0]
+    if is_dataclass(expected) and isinstance(value, dict):
+        return _parse_dataclass(expected, value, key_path)
+    if get_origin(expected) is tuple and isinstance(value, list):
+        kinds = get_args(expected)
         kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
         if len(kinds) == len(value):
             items = enumerate(zip(kinds, value, strict=True))
-            return tuple(_read(item, part, f"{place}[{i}]") for i, (item, part) in items)
-    if kind is float and (value is None or type(value) in (int, float)):
+            return tuple(_parse(item, part, f"{key_path}[{i}]") for i, (item, part) in items)
+    if expected is float and (value is None or type(value) in (int, float)):
         return math.nan if value is None else float(value)
-    if type(value) is kind:
+    if type(value) is expected:
         return value
-    raise OptionError(place, value, getattr(kind, "__name__", str(kind)))
+    raise OptionError(key_path, value, getattr(expected, "__name__", str(expected)))
 
 
-def _read_fields(kind: Any, value: dict[str, Any], place: str) -> Any:
-    keys, hints = _KEYS.get(kind, {}), get_type_hints(kind)
-    read = {}
-    for field in fields(kind):
+def _parse_dataclass(cls: Any, value: dict[str, Any], key_path: str) -> Any:
+    keys, hints = _JSON_KEYS.get(cls, {}), get_type_hints(cls)
+    values = {}
+    for field in fields(cls):
         key = keys.get(field.name, field.name)
         if key in value:
-            read[field.name] = _read(hints[field.name], value[key], f"{place}.{key}")
+            values[field.name] = _parse(hints[field.name], value[key], f"{key_path}.{key}")
         elif field.default is MISSING:
-            raise OptionError(f"{place}.{key}", None, "what the json form holds there")
-    return kind(**read)
+            raise OptionError(f"{key_path}.{key}", None, "what the json form holds there")
+    return cls(**values)

@@ -7,7 +7,7 @@ from typing import Protocol
 from harken.results import Segment, Transcript
 
 
-class Form(Protocol):
+class TranscriptFormat(Protocol):
     """One transcript on its way into one form; every call gives the next piece of text."""
 
     def header(self) -> str:

@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from harken.formats.document import Document
+from harken.formats.document import JsonFormat
 from harken.formats.layout import Layout
-from harken.formats.recording import Recording
+from harken.formats.recording import RecordingLink
 from harken.results import Segment, Transcript
 
 _DATA = Path(__file__).parent / "data"
@@ -24,7 +24,7 @@ _PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
 kind that this browser does not know.</p>"""
 
 
-class Page:
+class HtmlFormat:
     """`harken.formats.form.Form` of html.
 
     Parameters
@@ -34,11 +34,11 @@ class Page:
         What the page plays; without one it is read only.
     """
 
-    def __init__(self, layout: Layout, recording: Recording | None) -> None:
-        self._document = Document()
-        self._embeds = layout.embed_audio
+    def __init__(self, layout: Layout, recording: RecordingLink | None) -> None:
+        self._json = JsonFormat()
+        self._embed_audio = layout.embed_audio
         self._recording = recording
-        self._before, _, self._after = _source("page.html").partition("$data")
+        self._page_start, _, self._page_end = _read_asset("page.html").partition("$data")
 
     def header(self) -> str:
         """The page up to its data; holds the whole recording, if that is to be inside.
@@ -48,41 +48,41 @@ class Page:
         AudioError
             If the recording is to be inside and cannot be read.
         """
-        style, script = _source("page.css"), _source("page.js")
-        frame = Template(self._before).substitute(
+        style, script = _read_asset("page.css"), _read_asset("page.js")
+        frame = Template(self._page_start).substitute(
             title=escape(self._recording.path.name if self._recording else "Transcript"),
             style=style,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
+            style_hash=_csp_hash(style),
+            script_hash=_csp_hash(script),
             player=self._player(),
         )
-        return frame + _as_data(self._document.header())
+        return frame + _escape_json(self._json.header())
 
     def segment(self, segment: Segment) -> str:
         """The data of one segment."""
-        return _as_data(self._document.segment(segment))
+        return _escape_json(self._json.segment(segment))
 
     def footer(self, transcript: Transcript) -> str:
         """The data of the whole, and the script that shows it."""
-        frame = Template(self._after).substitute(script=_source("page.js"))
-        return _as_data(self._document.footer(transcript)) + frame
+        frame = Template(self._page_end).substitute(script=_read_asset("page.js"))
+        return _escape_json(self._json.footer(transcript)) + frame
 
     def _player(self) -> str:
         if self._recording is None:
             return ""
-        url = self._recording.data if self._embeds else self._recording.link
+        url = self._recording.data_url if self._embed_audio else self._recording.url
         return _PLAYER.format(url=escape(url))
 
 
-def _source(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (_DATA / name).read_text(encoding="utf-8")
 
 
-def _hash(source: str) -> str:
+def _csp_hash(source: str) -> str:
     """How a content security policy names what may run: nothing else does, whatever gets into the page."""
     return f"sha256-{b64encode(sha256(source.encode()).digest()).decode()}"
 
 
-def _as_data(json: str) -> str:
+def _escape_json(json: str) -> str:
     """JSON that no parser of html takes for the end of its element: all of its ``<`` stand in strings."""
     return json.replace("<", "\\u003c")

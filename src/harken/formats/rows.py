@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harken.formats.plain import line, milliseconds
+from harken.formats.plain import single_line, to_milliseconds
 from harken.results import Segment, Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class TableFormat:
     """`harken.formats.form.Form` in which each segment stands for itself.
 
     Parameters
@@ -21,16 +21,16 @@ class Rows:
         What a segment becomes.
     """
 
-    head: str = ""
-    rows: Callable[[Segment], str]
+    header_row: str = ""
+    format_segment: Callable[[Segment], str]
 
     def header(self) -> str:
         """The head of the table, if it is one."""
-        return self.head
+        return self.header_row
 
     def segment(self, segment: Segment) -> str:
         """Its rows; none where it has no text."""
-        return self.rows(segment) if segment.text.strip() else ""
+        return self.format_segment(segment) if segment.text.strip() else ""
 
     def footer(self, transcript: Transcript) -> str:
         """Nothing."""
@@ -38,20 +38,22 @@ class Rows:
 
 
 def _txt(segment: Segment) -> str:
-    return f"{line(segment.text)}\n"
+    return f"{single_line(segment.text)}\n"
 
 
 def _tsv(segment: Segment) -> str:
-    return f"{milliseconds(segment.start_s)}\t{milliseconds(segment.end_s)}\t{line(segment.text)}\n"
+    return (
+        f"{to_milliseconds(segment.start_s)}\t{to_milliseconds(segment.end_s)}\t{single_line(segment.text)}\n"
+    )
 
 
 def _words(segment: Segment) -> str:
     return "".join(
-        f"{milliseconds(word.start_s)}\t{milliseconds(word.end_s)}\t{word.probability:.4f}\t{line(word.text)}\n"
+        f"{to_milliseconds(word.start_s)}\t{to_milliseconds(word.end_s)}\t{word.probability:.4f}\t{single_line(word.text)}\n"
         for word in segment.words
     )
 
 
-TXT = Rows(rows=_txt)
-TSV = Rows(head="start\tend\ttext\n", rows=_tsv)
-WORDS = Rows(head="start\tend\tprobability\tword\n", rows=_words)
+TXT = TableFormat(format_segment=_txt)
+TSV = TableFormat(header_row="start\tend\ttext\n", format_segment=_tsv)
+WORDS = TableFormat(header_row="start\tend\tprobability\tword\n", format_segment=_words)

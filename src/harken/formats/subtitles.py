@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from harken.formats.cues import Cue, Cutter
+from harken.formats.cues import Cue, CueBuilder
 from harken.formats.layout import Layout
-from harken.formats.plain import centiseconds, clock, milliseconds
+from harken.formats.plain import format_timestamp, to_centiseconds, to_milliseconds
 from harken.results import Segment, Transcript, Word
 
-Spread = Callable[[Cue], Iterator[Cue]]
+CueExpansion = Callable[[Cue], Iterator[Cue]]
 """What one cue whose text is escaped becomes where the times of its words are to show."""
 
 
-def _as_it_is(cue: Cue) -> Iterator[Cue]:
+def _unchanged(cue: Cue) -> Iterator[Cue]:
     yield cue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
+class SubtitleSyntax:
     """One form made of cues.
 
     Parameters
@@ -35,13 +35,13 @@ class Grammar:
     """
 
     header: str = ""
-    cue: Callable[[int, Cue], str]
+    format_cue: Callable[[int, Cue], str]
     escape: Callable[[str], str] = str
-    highlight: Spread = _as_it_is
-    karaoke: Spread = _as_it_is
+    highlight: CueExpansion = _unchanged
+    karaoke: CueExpansion = _unchanged
 
 
-class Subtitles:
+class SubtitleFormat:
     """`harken.formats.form.Form` of a grammar.
 
     Parameters
@@ -50,66 +50,66 @@ class Subtitles:
     layout : Layout
     """
 
-    def __init__(self, grammar: Grammar, layout: Layout) -> None:
-        self._grammar = grammar
-        self._cutter = Cutter(layout)
-        self._spread: Spread = _as_it_is
+    def __init__(self, syntax: SubtitleSyntax, layout: Layout) -> None:
+        self._syntax = syntax
+        self._cue_builder = CueBuilder(layout)
+        self._expand: CueExpansion = _unchanged
         if layout.highlight_words:
-            self._spread = grammar.highlight
+            self._expand = syntax.highlight
         if layout.karaoke:
-            self._spread = grammar.karaoke
-        self._written = 0
+            self._expand = syntax.karaoke
+        self._n_written = 0
 
     def header(self) -> str:
         """What the grammar begins with."""
-        return self._grammar.header
+        return self._syntax.header
 
     def segment(self, segment: Segment) -> str:
         """The cues that the segment completes."""
-        return "".join(self._write(self._cutter.feed(segment)))
+        return "".join(self._format_cues(self._cue_builder.feed(segment)))
 
     def footer(self, transcript: Transcript) -> str:
         """The cue that has been begun."""
-        return "".join(self._write(self._cutter.flush()))
+        return "".join(self._format_cues(self._cue_builder.flush()))
 
-    def _write(self, cues: Iterable[Cue]) -> Iterator[str]:
+    def _format_cues(self, cues: Iterable[Cue]) -> Iterator[str]:
         for cue in cues:
-            escaped = cue.mapped(self._grammar.escape)
-            for shown in self._spread(escaped) if cue.words else (escaped,):
-                self._written += 1
-                yield self._grammar.cue(self._written, shown)
+            escaped = cue.map_text(self._syntax.escape)
+            for expanded in self._expand(escaped) if cue.words else (escaped,):
+                self._n_written += 1
+                yield self._syntax.format_cue(self._n_written, expanded)
 
 
-def _marked(word: Word, before: str, after: str = "") -> str:
+def _tagged(word: Word, before: str, after: str = "") -> str:
     """A word with marks around it, inside of its white space."""
     text = word.text.lstrip()
     return f"{word.text.removesuffix(text)}{before}{text}{after}"
 
 
-def _underlined(cue: Cue) -> Iterator[Cue]:
+def _underline_words(cue: Cue) -> Iterator[Cue]:
     """One cue a word, and one for each pause (openai/whisper, utils.py, SubtitlesWriter.iterate_result)."""
     texts = [word.text for word in cue.words]
     last_s = cue.start_s
     for i, word in enumerate(cue.words):
-        if milliseconds(last_s) < milliseconds(word.start_s):
+        if to_milliseconds(last_s) < to_milliseconds(word.start_s):
             yield replace(cue, start_s=last_s, end_s=word.start_s)
-        marked = "".join([*texts[:i], _marked(word, "<u>", "</u>"), *texts[i + 1 :]])
-        yield replace(cue, start_s=word.start_s, end_s=word.end_s, text=marked)
+        text = "".join([*texts[:i], _tagged(word, "<u>", "</u>"), *texts[i + 1 :]])
+        yield replace(cue, start_s=word.start_s, end_s=word.end_s, text=text)
         last_s = word.end_s
 
 
-def _times(cue: Cue, mark: str) -> str:
-    start, end = milliseconds(cue.start_s), milliseconds(cue.end_s)
-    return f"{clock(start, mark)} --> {clock(max(end, start + 1), mark)}"  # players drop a cue of no length
+def _cue_times(cue: Cue, decimal_marker: str) -> str:
+    start, end = to_milliseconds(cue.start_s), to_milliseconds(cue.end_s)
+    return f"{format_timestamp(start, decimal_marker)} --> {format_timestamp(max(end, start + 1), decimal_marker)}"  # players drop a cue of no length
 
 
 def _srt(number: int, cue: Cue) -> str:
     # SubRip knows no escapes, so an arrow in the text is shortened (openai/whisper, utils.py)
-    return f"{number}\n{_times(cue, ',')}\n{re.sub('--+>', '->', cue.text)}\n\n"
+    return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('--+>', '->', cue.text)}\n\n"
 
 
 def _vtt(number: int, cue: Cue) -> str:
-    return f"{_times(cue, '.')}\n{cue.text}\n\n"
+    return f"{_cue_times(cue, '.')}\n{cue.text}\n\n"
 
 
 def _vtt_escape(text: str) -> str:
@@ -118,38 +118,38 @@ def _vtt_escape(text: str) -> str:
 
 def _vtt_karaoke(cue: Cue) -> Iterator[Cue]:
     """Times inside of the text; they have to lie within the cue and to rise (W3C, WebVTT, 4.2.2)."""
-    last, end = milliseconds(cue.start_s), milliseconds(cue.end_s)
+    last, end = to_milliseconds(cue.start_s), to_milliseconds(cue.end_s)
     marked = []
     for word in cue.words:
-        start = milliseconds(word.start_s)
-        stamp = ""
+        start = to_milliseconds(word.start_s)
+        tag = ""
         if last < start < end:
-            stamp, last = f"<{clock(start)}>", start
-        marked.append(_marked(word, f"{stamp}<c>", "</c>"))
+            tag, last = f"<{format_timestamp(start)}>", start
+        marked.append(_tagged(word, f"{tag}<c>", "</c>"))
     yield replace(cue, text="".join(marked))
 
 
 def _lrc(number: int, cue: Cue) -> str:
     text = cue.text.replace("\n", " ").replace("\t", " ")
-    apart = " " if text.startswith("[") else ""  # or a player would take the text for another tag
-    return f"[{_lrc_clock(cue.start_s)}]{apart}{text}\n"
+    separator = " " if text.startswith("[") else ""  # or a player would take the text for another tag
+    return f"[{_lrc_clock(cue.start_s)}]{separator}{text}\n"
 
 
 def _lrc_karaoke(cue: Cue) -> Iterator[Cue]:
     """A time before every word and behind the last ("enhanced" lrc, the A2 extension)."""
     words = [replace(word, text=re.sub(r"<(?=\d)", "< ", word.text)) for word in cue.words]
-    marked = [_marked(word, f"<{_lrc_clock(word.start_s)}>") for word in words]
+    marked = [_tagged(word, f"<{_lrc_clock(word.start_s)}>") for word in words]
     yield replace(cue, text=f"{''.join(marked)}<{_lrc_clock(cue.end_s)}>")
 
 
 def _lrc_clock(seconds: float) -> str:
-    minutes, rest = divmod(centiseconds(seconds), 6000)
+    minutes, rest = divmod(to_centiseconds(seconds), 6000)
     return f"{minutes:02}:{rest // 100:02}.{rest % 100:02}"
 
 
 def _ass(number: int, cue: Cue) -> str:
     text = cue.text.replace("\n", "\\N")
-    start, end = centiseconds(cue.start_s), centiseconds(cue.end_s)
+    start, end = to_centiseconds(cue.start_s), to_centiseconds(cue.end_s)
     return f"Dialogue: 0,{_ass_clock(start)},{_ass_clock(max(end, start + 1))},Default,,0,0,0,,{text}\n"
 
 
@@ -160,12 +160,12 @@ def _ass_escape(text: str) -> str:
 
 def _ass_karaoke(cue: Cue) -> Iterator[Cue]:
     r"""The length of every word, and of every pause, in hundredths of a second: ``{\k25}``."""
-    now, marked = centiseconds(cue.start_s), []
+    now, marked = to_centiseconds(cue.start_s), []
     for word in cue.words:
-        start, end = max(now, centiseconds(word.start_s)), centiseconds(word.end_s)
+        start, end = max(now, to_centiseconds(word.start_s)), to_centiseconds(word.end_s)
         pause = rf"{{\k{start - now}}}" if start > now else ""
         now = max(start, end)
-        marked.append(_marked(word, rf"{pause}{{\k{now - start}}}"))
+        marked.append(_tagged(word, rf"{pause}{{\k{now - start}}}"))
     yield replace(cue, text="".join(marked))
 
 
@@ -190,7 +190,9 @@ Style: Default,sans-serif,64,&H00FFFFFF,&H00A0A0A0,&H00000000,&H80000000,0,0,0,0
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
-SRT = Grammar(cue=_srt, highlight=_underlined)
-VTT = Grammar(header="WEBVTT\n\n", cue=_vtt, escape=_vtt_escape, highlight=_underlined, karaoke=_vtt_karaoke)
-ASS = Grammar(header=_ASS_HEADER, cue=_ass, escape=_ass_escape, karaoke=_ass_karaoke)
-LRC = Grammar(cue=_lrc, karaoke=_lrc_karaoke)
+SRT = SubtitleSyntax(format_cue=_srt, highlight=_underline_words)
+VTT = SubtitleSyntax(
+    header="WEBVTT\n\n", format_cue=_vtt, escape=_vtt_escape, highlight=_underline_words, karaoke=_vtt_karaoke
+)
+ASS = SubtitleSyntax(header=_ASS_HEADER, format_cue=_ass, escape=_ass_escape, karaoke=_ass_karaoke)
+LRC = SubtitleSyntax(format_cue=_lrc, karaoke=_lrc_karaoke)

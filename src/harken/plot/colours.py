@@ -15,29 +15,32 @@ _MAGMA = (
     (0, 0, 4), (29, 17, 71), (81, 18, 124), (131, 38, 129), (183, 55, 121), (231, 82, 99), (252, 137, 97),
     (254, 196, 136), (252, 253, 191),
 )  # fmt: skip
-_SURE, _UNSURE = (198, 219, 239), (240, 110, 60)
+_PROBABLE, _IMPROBABLE = (198, 219, 239), (240, 110, 60)
 
-INK, PATH, SPEECH, KEPT, REJECTED = "#222222", "#00c2d1", "#2a6fbb", "#3c9d5d", "#c9463d"
+INK, DTW_PATH, SPEECH, ACCEPTED, REJECTED = "#222222", "#00c2d1", "#2a6fbb", "#3c9d5d", "#c9463d"
 
 PALETTE: NDArray[np.uint8] = np.stack(
     [np.interp(np.linspace(0, 8, 256), range(9), channel) for channel in zip(*_MAGMA, strict=True)], axis=1
 ).astype(np.uint8)
 
 
-def levels(values: Floats, low: float, high: float) -> NDArray[np.uint8]:
+def palette_indices(values: Floats, low: float, high: float) -> NDArray[np.uint8]:
     """Place of each value in `PALETTE`: from 1 for `low` to 255 for `high`, and 0, which is transparent, for nan."""
     scaled = 1 + np.clip((values - low) / max(high - low, 1e-9), 0, 1) * 254
-    places: NDArray[np.uint8] = np.nan_to_num(scaled, nan=0).astype(np.uint8)
-    return places
+    indices: NDArray[np.uint8] = np.nan_to_num(scaled, nan=0).astype(np.uint8)
+    return indices
 
 
-def confidence(probability: float) -> str:
+def probability_colour(probability: float) -> str:
     """Colour of something that is as probable as that, as ``#rrggbb``."""
-    mixed = (round(u + (s - u) * min(1.0, max(0.0, probability))) for s, u in zip(_SURE, _UNSURE, strict=True))
+    mixed = (
+        round(u + (s - u) * min(1.0, max(0.0, probability)))
+        for s, u in zip(_PROBABLE, _IMPROBABLE, strict=True)
+    )
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Encode places in `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2 and 11.3)."""
     height, width = pixels.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels], axis=1)  # 0: a line without a filter
@@ -48,8 +51,8 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
         (b"IDAT", zlib.compress(lines.tobytes(), 9)),
         (b"IEND", b""),
     )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, data) for kind, data in chunks)
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from harken.errors import BackendUnavailable
-from harken.plot.colours import INK, KEPT, PALETTE, PATH, REJECTED, SPEECH, confidence
-from harken.plot.picture import LISTENING_RANGE, TICKS_HZ, Heard, Picture, band_of, explained
+from harken.plot.colours import ACCEPTED, DTW_PATH, INK, PALETTE, REJECTED, SPEECH, probability_colour
+from harken.plot.picture import ATTENTION_RANGE, TICKS_HZ, DecodedWindow, PlotData, describe_attempt, mel_band
 
 try:
     from matplotlib.axes import Axes
@@ -24,51 +24,53 @@ except ImportError as error:
 
 INCHES_PER_S = 0.46
 INCHES_PER_TOKEN = 0.125
-MARKS_INCHES = 1.0
+WORDS_INCHES = 1.0
 _CHARACTER_INCHES = 0.072
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 1.0, 1.35, 0.6, 0.3, 0.28  # inches of margins, and between panels
 _COLOURS = ListedColormap(PALETTE / 255)
 _BAR = 1.0  # inches of the token probabilities
 
 
-def png(picture: Picture, dots_per_inch: int = 110) -> bytes:
+def render_png(data: PlotData, dots_per_inch: int = 110) -> bytes:
     """Draw a picture and encode it; signs that the font lacks become boxes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure(picture).savefig(buffer, format="png", dpi=dots_per_inch)
+        draw_figure(data).savefig(buffer, format="png", dpi=dots_per_inch)
     return buffer.getvalue()
 
 
-def figure(picture: Picture) -> Figure:
+def draw_figure(data: PlotData) -> Figure:
     """Draw a picture: panels below one another, all with the same axis of time."""
     panels = [
         (_draw_mel, 1.9),
         (_draw_speech, 0.9),
-        (_draw_marks, MARKS_INCHES),
-        (_draw_tokens, max(1.0, INCHES_PER_TOKEN * picture.rows[-1])),
-        (_draw_attempts, 0.2 * max(1, picture.most_attempts)),
+        (_draw_words, WORDS_INCHES),
+        (_draw_tokens, max(1.0, INCHES_PER_TOKEN * data.first_rows[-1])),
+        (_draw_attempts, 0.2 * max(1, data.max_attempts)),
     ]
-    inside = max(6.0, INCHES_PER_S * (picture.end_s - picture.start_s))
-    width = _LEFT + inside + _RIGHT
+    panel_width = max(6.0, INCHES_PER_S * (data.end_s - data.start_s))
+    width = _LEFT + panel_width + _RIGHT
     height = _TOP + sum(size + _GAP for _, size in panels) + _BOTTOM
     drawing = Figure(figsize=(width, height))
-    drawing.text(_LEFT / width, 1 - 0.3 / height, picture.title, fontsize=11, weight="bold", parse_math=False)
+    drawing.text(_LEFT / width, 1 - 0.3 / height, data.title, fontsize=11, weight="bold", parse_math=False)
     top = height - _TOP
-    time: Axes | None = None
+    shared_axes: Axes | None = None
     for draw, size in panels:
         top -= size
-        axes = drawing.add_axes((_LEFT / width, top / height, inside / width, size / height), sharex=time)
-        time = time or axes
+        axes = drawing.add_axes(
+            (_LEFT / width, top / height, panel_width / width, size / height), sharex=shared_axes
+        )
+        shared_axes = shared_axes or axes
         axes.tick_params(labelsize=8, labelbottom=draw is _draw_attempts)
-        draw(axes, picture)
+        draw(axes, data)
         top -= _GAP
-    axes.set_xlim(picture.start_s, picture.end_s)
+    axes.set_xlim(data.start_s, data.end_s)
     axes.set_xlabel("seconds", fontsize=9)
     return drawing
 
 
-def _name(axes: Axes, text: str) -> None:
+def _set_title(axes: Axes, text: str) -> None:
     axes.set_title(text, fontsize=8, loc="left", pad=3)
 
 
@@ -76,47 +78,47 @@ def _legend(axes: Axes, **settings: Any) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), fontsize=7, frameon=False, **settings)
 
 
-def _draw_mel(axes: Axes, picture: Picture) -> None:
-    n_mels = len(picture.mel)
+def _draw_mel(axes: Axes, data: PlotData) -> None:
+    n_mels = len(data.mel)
     axes.imshow(
-        picture.mel,
+        data.mel,
         cmap=_COLOURS,
         origin="lower",
         aspect="auto",
-        extent=(picture.start_s, picture.end_s, 0, n_mels),
+        extent=(data.start_s, data.end_s, 0, n_mels),
         interpolation="nearest",
     )
-    axes.set_yticks([band_of(hertz, n_mels) for hertz in TICKS_HZ], [f"{hertz} Hz" for hertz in TICKS_HZ])
-    _name(axes, "log-mel spectrogram")
+    axes.set_yticks([mel_band(hertz, n_mels) for hertz in TICKS_HZ], [f"{hertz} Hz" for hertz in TICKS_HZ])
+    _set_title(axes, "log-mel spectrogram")
 
 
-def _draw_speech(axes: Axes, picture: Picture) -> None:
-    for i, (start_s, end_s) in enumerate(picture.regions):
+def _draw_speech(axes: Axes, data: PlotData) -> None:
+    for i, (start_s, end_s) in enumerate(data.speech_regions):
         axes.axvspan(start_s, end_s, color=SPEECH, alpha=0.18, lw=0, label=None if i else "region")
-    times = picture.start_s + picture.chunk_s * np.arange(len(picture.speech) + 1)
-    axes.stairs(picture.speech, times, color=SPEECH, lw=1.0, label="probability")
-    for threshold, style in zip(picture.thresholds, ("--", ":"), strict=True):
+    times = data.start_s + data.vad_chunk_s * np.arange(len(data.speech_probabilities) + 1)
+    axes.stairs(data.speech_probabilities, times, color=SPEECH, lw=1.0, label="probability")
+    for threshold, style in zip(data.vad_thresholds, ("--", ":"), strict=True):
         axes.axhline(threshold, color=INK, lw=0.6, ls=style, label=f"threshold {threshold:.2f}")
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 1])
-    _name(axes, "probability of speech")
+    _set_title(axes, "probability of speech")
     _legend(axes)
 
 
-def _draw_marks(axes: Axes, picture: Picture) -> None:
-    for mark in picture.marks:
-        look: dict[str, Any] = {"facecolor": confidence(mark.probability), "edgecolor": "white"}
-        if mark.reason is not None:
-            look = {"facecolor": "white", "edgecolor": "#aaaaaa", "hatch": "//"}
-        length = max(mark.end_s - mark.start_s, 0.02)
-        place = Rectangle((mark.start_s, 0), length, 1, lw=0.5, **look)
-        axes.add_patch(place)
-        wanted, given = _CHARACTER_INCHES * len(mark.label), length * INCHES_PER_S
-        upright = given < min(wanted, MARKS_INCHES)
+def _draw_words(axes: Axes, data: PlotData) -> None:
+    for span in data.text_spans:
+        style: dict[str, Any] = {"facecolor": probability_colour(span.probability), "edgecolor": "white"}
+        if span.reason is not None:
+            style = {"facecolor": "white", "edgecolor": "#aaaaaa", "hatch": "//"}
+        length = max(span.end_s - span.start_s, 0.02)
+        rectangle = Rectangle((span.start_s, 0), length, 1, lw=0.5, **style)
+        axes.add_patch(rectangle)
+        needed_inches, available_inches = _CHARACTER_INCHES * len(span.label), length * INCHES_PER_S
+        upright = available_inches < min(needed_inches, WORDS_INCHES)
         text = axes.text(
-            mark.start_s + length / 2,
+            span.start_s + length / 2,
             0.5,
-            mark.label,
+            span.label,
             rotation=90 if upright else 0,
             ha="center",
             va="center",
@@ -126,32 +128,30 @@ def _draw_marks(axes: Axes, picture: Picture) -> None:
             parse_math=False,
         )
         if not upright:
-            text.set_clip_path(place)
+            text.set_clip_path(rectangle)
     axes.set_ylim(0, 1)
     axes.set_yticks([])
-    _name(axes, "words")
+    _set_title(axes, "words")
     shades = (1.0, 0.75, 0.5, 0.25)
-    _legend(axes, handles=[Patch(color=confidence(p), label=f"probability {p:.2f}") for p in shades])
+    _legend(axes, handles=[Patch(color=probability_colour(p), label=f"probability {p:.2f}") for p in shades])
 
 
-def _draw_tokens(axes: Axes, picture: Picture) -> None:
-    rows = picture.rows
-    for first, window in zip(rows, picture.windows, strict=False):
+def _draw_tokens(axes: Axes, data: PlotData) -> None:
+    rows = data.first_rows
+    for first, window in zip(rows, data.windows, strict=False):
         _draw_window(axes, first, window)
     axes.set_facecolor("#eeeeee")
     axes.set_ylim(max(1, rows[-1]), 0)
-    axes.set_yticks(
-        [row + 0.5 for row in range(rows[-1])], picture.token_labels, fontsize=6.5, parse_math=False
-    )
+    axes.set_yticks([row + 0.5 for row in range(rows[-1])], data.token_labels, fontsize=6.5, parse_math=False)
     axes.tick_params(axis="y", length=0)
-    _name(axes, "what each token listened to, and the path of dynamic time warping")
+    _set_title(axes, "what each token listened to, and the path of dynamic time warping")
     bars = axes.inset_axes((1.005, 0, _BAR / axes.get_window_extent().width * axes.figure.dpi, 1), sharey=axes)
-    probabilities = picture.token_probabilities
+    probabilities = data.token_probabilities
     bars.barh(
         [row + 0.5 for row in range(len(probabilities))],
         probabilities,
         height=0.8,
-        color=[confidence(p) for p in probabilities],
+        color=[probability_colour(p) for p in probabilities],
     )
     bars.set_xlim(0, 1)
     bars.set_xticks([0, 0.5, 1])
@@ -159,44 +159,44 @@ def _draw_tokens(axes: Axes, picture: Picture) -> None:
     bars.set_title("probability", fontsize=8, pad=3)
 
 
-def _draw_window(axes: Axes, first: int, window: Heard) -> None:
+def _draw_window(axes: Axes, first: int, window: DecodedWindow) -> None:
     """One window's attention in its place, and the path as a line from the start of each token to that of the next."""
     tokens = len(window.tokens)
     axes.imshow(
-        window.listening,
+        window.attention,
         cmap=_COLOURS,
-        vmin=LISTENING_RANGE[0],
-        vmax=LISTENING_RANGE[1],
+        vmin=ATTENTION_RANGE[0],
+        vmax=ATTENTION_RANGE[1],
         aspect="auto",
         extent=(window.start_s, window.end_s, first + tokens, first),
         interpolation="nearest",
     )
-    if window.path:
-        times, rows = zip(*window.path, strict=True)
-        axes.step(times, [first + row for row in rows], where="post", color=PATH, lw=1.3)
+    if window.dtw_path:
+        times, rows = zip(*window.dtw_path, strict=True)
+        axes.step(times, [first + row for row in rows], where="post", color=DTW_PATH, lw=1.3)
 
 
-def _draw_attempts(axes: Axes, picture: Picture) -> None:
-    for window in picture.windows:
-        for rung, attempt in enumerate(window.attempts):
+def _draw_attempts(axes: Axes, data: PlotData) -> None:
+    for window in data.windows:
+        for index, attempt in enumerate(window.attempts):
             axes.barh(
-                rung + 0.5,
+                index + 0.5,
                 window.end_s - window.start_s,
                 left=window.start_s,
                 height=0.84,
-                color=REJECTED if attempt.reason else KEPT,
+                color=REJECTED if attempt.reason else ACCEPTED,
                 edgecolor="white",
             )
             axes.text(
                 window.start_s + 0.1,
-                rung + 0.5,
-                explained(attempt),
+                index + 0.5,
+                describe_attempt(attempt),
                 va="center",
                 fontsize=7,
                 color="white",
                 clip_on=True,
                 parse_math=False,
             )
-    axes.set_ylim(max(1, picture.most_attempts), 0)
+    axes.set_ylim(max(1, data.max_attempts), 0)
     axes.set_yticks([])
-    _name(axes, "attempts at each window")
+    _set_title(axes, "attempts at each window")

@@ -9,13 +9,13 @@ from itertools import chain
 import numpy as np
 
 from harken.api import Recognizer
-from harken.audio import AudioSource, LogMel, normalize, stream
-from harken.audio.vad import CHUNK_SAMPLES, Regions, SpeechDetector
+from harken.audio import AudioSource, LogMel, normalize, stream_audio
+from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
 from harken.contract import Floats
-from harken.decoding import Decoded
-from harken.decoding.listening import listening
+from harken.decoding import DecodingResult
+from harken.decoding.listening import alignment_matrix
 from harken.errors import OptionError
-from harken.plot.picture import STEP_S, Heard, Mark, Picture, marks_of
+from harken.plot.picture import ENCODER_POSITION_S, DecodedWindow, PlotData, TextSpan, text_spans_of
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
@@ -23,7 +23,7 @@ from harken.transcribe.warping import token_starts
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 
-def stretch(source: AudioSource, start_s: float, duration_s: float) -> Floats:
+def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floats:
     """Samples of a recording from a time on.
 
     Returns
@@ -39,23 +39,23 @@ def stretch(source: AudioSource, start_s: float, duration_s: float) -> Floats:
         If it cannot be read.
     """
     start, end = round(start_s * SAMPLE_RATE), round((start_s + duration_s) * SAMPLE_RATE)
-    wanted: list[Floats] = []
-    read = 0
-    for block in stream(source):
-        wanted.append(block[max(0, start - read) : max(0, end - read)])
-        read += len(block)
-        if read >= end:
+    blocks: list[Floats] = []
+    position = 0
+    for block in stream_audio(source):
+        blocks.append(block[max(0, start - position) : max(0, end - position)])
+        position += len(block)
+        if position >= end:
             break
-    if read <= start:
+    if position <= start:
         raise OptionError(
-            "start", start_s, f"a time before the end of the recording, {read / SAMPLE_RATE:.2f} s"
+            "start", start_s, f"a time before the end of the recording, {position / SAMPLE_RATE:.2f} s"
         )
-    return np.concatenate(wanted)
+    return np.concatenate(blocks)
 
 
-def gather(
+def collect_plot_data(
     recognizer: Recognizer, samples: Floats, options: TranscribeOptions, *, title: str, start_s: float
-) -> Picture:
+) -> PlotData:
     """Transcribe a stretch of a recording and collect what there is to see.
 
     The stretch is decoded as a recording of its own, silence included, so that there is one axis of time for
@@ -72,31 +72,37 @@ def gather(
     start_s : float
         Where the stretch begins in the recording.
     """
-    windows: list[Heard] = []
-    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * STEP_S
+    windows: list[DecodedWindow] = []
+    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * ENCODER_POSITION_S
 
-    def decided(seek_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]) -> None:
+    def decided(seek_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         begin_s = start_s + seek_s
-        windows.append(_heard(recognizer.tokenizer, begin_s, min(begin_s + window_s, end_s), decoded, attempts))
+        windows.append(
+            _decoded_window(recognizer.tokenizer, begin_s, min(begin_s + window_s, end_s), decoded, attempts)
+        )
 
     # Exact windows keep no attention of the decode, so they are drawn only where they are asked for.
     fidelity = "fast" if options.fidelity == "auto" else options.fidelity
     options = replace(options, word_timestamps=True, vad=False, fidelity=fidelity, clip_timestamps=())
-    transcript = recognizer.transcribe(samples, options, decided=decided).result()
-    marks = [mark for segment in transcript.segments for mark in marks_of(segment)]
-    marks += [mark for dropped in transcript.dropped for mark in marks_of(dropped.segment, dropped.reason)]
+    transcript = recognizer.transcribe(samples, options, on_window_end=decided).result()
+    text_spans = [mark for segment in transcript.segments for mark in text_spans_of(segment)]
+    text_spans += [
+        mark for dropped in transcript.dropped for mark in text_spans_of(dropped.segment, dropped.reason)
+    ]
     vad = options.vad_options()
-    speech = _speech(samples)
-    return Picture(
+    speech_probabilities = _speech_probabilities(samples)
+    return PlotData(
         title=title,
         start_s=start_s,
         mel=_mel(samples, recognizer.dims.n_mels),
-        speech=speech,
-        chunk_s=CHUNK_SAMPLES / SAMPLE_RATE,
-        thresholds=(vad.onset, vad.silence_below),
-        regions=_regions(speech, Regions(vad), len(samples), start_s),
+        speech_probabilities=speech_probabilities,
+        vad_chunk_s=CHUNK_SAMPLES / SAMPLE_RATE,
+        vad_thresholds=(vad.threshold, vad.effective_neg_threshold),
+        speech_regions=_speech_regions(speech_probabilities, RegionTracker(vad), len(samples), start_s),
         windows=tuple(windows),
-        marks=tuple(sorted((_moved(mark, start_s) for mark in marks), key=lambda mark: mark.start_s)),
+        text_spans=tuple(
+            sorted((_shifted(mark, start_s) for mark in text_spans), key=lambda mark: mark.start_s)
+        ),
     )
 
 
@@ -106,55 +112,55 @@ def _mel(samples: Floats, n_mels: int) -> Floats:
     return normalize(frames, mel.ceiling)
 
 
-def _speech(samples: Floats) -> Floats:
+def _speech_probabilities(samples: Floats) -> Floats:
     detector = SpeechDetector()
     return np.concatenate([detector.feed(samples), detector.flush()])
 
 
-def _regions(
-    speech: Floats, regions: Regions, n_samples: int, start_s: float
+def _speech_regions(
+    probabilities: Floats, detector: RegionTracker, n_samples: int, start_s: float
 ) -> tuple[tuple[float, float], ...]:
     frames = n_samples * FRAMES_PER_SECOND // SAMPLE_RATE
-    found = chain(regions.feed(speech.tolist()), regions.flush(frames))
+    found = chain(detector.feed(probabilities.tolist()), detector.flush(frames))
     return tuple((start_s + a / FRAMES_PER_SECOND, start_s + b / FRAMES_PER_SECOND) for a, b in found)
 
 
-def _moved(mark: Mark, seconds: float) -> Mark:
-    return replace(mark, start_s=mark.start_s + seconds, end_s=mark.end_s + seconds)
+def _shifted(span: TextSpan, seconds: float) -> TextSpan:
+    return replace(span, start_s=span.start_s + seconds, end_s=span.end_s + seconds)
 
 
-def _heard(
-    tokenizer: Tokenizer, start_s: float, end_s: float, decoded: Decoded, attempts: tuple[Attempt, ...]
-) -> Heard:
+def _decoded_window(
+    tokenizer: Tokenizer, start_s: float, end_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
+) -> DecodedWindow:
     hypothesis = decoded.hypothesis
     tokens = (*hypothesis.tokens, tokenizer.eot)[: len(hypothesis.logprobs)]
-    text = [row for row, token in enumerate(tokens) if token < tokenizer.eot]
-    closing = [text[-1] + 1] if text and text[-1] + 1 < len(tokens) else []
-    seen, begins = _aligned(hypothesis.attention, text + closing, len(tokens), end_s - start_s)
-    return Heard(
+    text_rows = [row for row, token in enumerate(tokens) if token < tokenizer.eot]
+    end_row = [text_rows[-1] + 1] if text_rows and text_rows[-1] + 1 < len(tokens) else []
+    attention, starts = _dtw_attention(hypothesis.attention, text_rows + end_row, len(tokens), end_s - start_s)
+    return DecodedWindow(
         start_s=start_s,
         end_s=end_s,
-        tokens=tuple(tokenizer.describe(token) for token in tokens),
+        tokens=tuple(tokenizer.describe_token(token) for token in tokens),
         probabilities=tuple(float(np.exp(logprob)) for logprob in hypothesis.logprobs),
-        listening=seen,
-        begins_s=tuple(None if step is None else start_s + step * STEP_S for step in begins),
+        attention=attention,
+        token_starts_s=tuple(None if step is None else start_s + step * ENCODER_POSITION_S for step in starts),
         attempts=attempts,
     )
 
 
-def _aligned(
-    attention: Floats | None, rows: Sequence[int], tokens: int, length_s: float
+def _dtw_attention(
+    attention: Floats | None, rows: Sequence[int], n_tokens: int, length_s: float
 ) -> tuple[Floats, list[int | None]]:
     """What dynamic time warping sees of the rows that take part in it, and the step at which each of them begins.
 
     Those are the rows of `harken.transcribe.alignment.align_decoded`: text, and the token behind it.
     """
-    begins: list[int | None] = [None] * tokens
+    starts: list[int | None] = [None] * n_tokens
     if attention is None or not rows:
-        return np.full((tokens, 1), np.nan, np.float32), begins
-    steps = max(1, min(attention.shape[-1], round(length_s / STEP_S)))
-    seen = np.full((tokens, steps), np.nan, np.float32)
-    seen[rows] = listening(attention[:, rows], steps)
-    for row, step in zip(rows, token_starts(seen[rows]).tolist(), strict=True):
-        begins[row] = step
-    return seen, begins
+        return np.full((n_tokens, 1), np.nan, np.float32), starts
+    steps = max(1, min(attention.shape[-1], round(length_s / ENCODER_POSITION_S)))
+    normalized = np.full((n_tokens, steps), np.nan, np.float32)
+    normalized[rows] = alignment_matrix(attention[:, rows], steps)
+    for row, step in zip(rows, token_starts(normalized[rows]).tolist(), strict=True):
+        starts[row] = step
+    return normalized, starts

@@ -13,14 +13,14 @@ from harken.results import Attempt, Segment, Word
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 TICKS_HZ = (500, 1000, 2000, 4000)
-LISTENING_RANGE = (-0.5, 4.0)
+ATTENTION_RANGE = (-0.5, 4.0)
 """Darkest and lightest of what tokens listened to, in standard deviations over the tokens."""
-STEP_S = 0.02
+ENCODER_POSITION_S = 0.02
 """Length of one position of the encoder's output, and of one step of timestamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Heard:
+class DecodedWindow:
     """One window as it was decoded.
 
     Parameters
@@ -44,19 +44,19 @@ class Heard:
     end_s: float
     tokens: tuple[str, ...]
     probabilities: tuple[float, ...]
-    listening: Floats
-    begins_s: tuple[float | None, ...]
+    attention: Floats
+    token_starts_s: tuple[float | None, ...]
     attempts: tuple[Attempt, ...]
 
     @property
-    def path(self) -> tuple[tuple[float, int], ...]:
+    def dtw_path(self) -> tuple[tuple[float, int], ...]:
         """Corners of the path: when each token begins, and its row; then the end of the window."""
-        corners = [(begin_s, row) for row, begin_s in enumerate(self.begins_s) if begin_s is not None]
+        corners = [(begin_s, row) for row, begin_s in enumerate(self.token_starts_s) if begin_s is not None]
         return (*corners, (self.end_s, corners[-1][1] + 1)) if corners else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TextSpan:
     """Something that was said: a word, or a segment that has no words, or one that was left out.
 
     Parameters
@@ -82,7 +82,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Picture:
+class PlotData:
     """A stretch of a recording; all times are seconds from the start of the recording.
 
     Parameters
@@ -108,12 +108,12 @@ class Picture:
     title: str
     start_s: float
     mel: Floats
-    speech: Floats
-    chunk_s: float
-    thresholds: tuple[float, float]
-    regions: tuple[tuple[float, float], ...]
-    windows: tuple[Heard, ...]
-    marks: tuple[Mark, ...]
+    speech_probabilities: Floats
+    vad_chunk_s: float
+    vad_thresholds: tuple[float, float]
+    speech_regions: tuple[tuple[float, float], ...]
+    windows: tuple[DecodedWindow, ...]
+    text_spans: tuple[TextSpan, ...]
 
     @property
     def end_s(self) -> float:
@@ -121,7 +121,7 @@ class Picture:
         return self.start_s + len(self.mel.T) / FRAMES_PER_SECOND
 
     @property
-    def rows(self) -> tuple[int, ...]:
+    def first_rows(self) -> tuple[int, ...]:
         """Row of the first token of each window, and how many there are, where they all stand below one another."""
         return tuple(accumulate((len(window.tokens) for window in self.windows), initial=0))
 
@@ -137,12 +137,12 @@ class Picture:
         return tuple(probability for window in self.windows for probability in window.probabilities)
 
     @property
-    def most_attempts(self) -> int:
+    def max_attempts(self) -> int:
         """Rungs of the fallback ladder that were used at most."""
         return max((len(window.attempts) for window in self.windows), default=0)
 
 
-def marks_of(segment: Segment, reason: str | None = None) -> tuple[Mark, ...]:
+def text_spans_of(segment: Segment, reason: str | None = None) -> tuple[TextSpan, ...]:
     """What a segment shows: its words, or itself where it has none."""
     whole = Word(
         start_s=segment.start_s,
@@ -152,7 +152,7 @@ def marks_of(segment: Segment, reason: str | None = None) -> tuple[Mark, ...]:
     )
     words = segment.words if segment.words and reason is None else (whole,)
     return tuple(
-        Mark(
+        TextSpan(
             start_s=word.start_s,
             end_s=word.end_s,
             text=word.text.strip(),
@@ -163,13 +163,13 @@ def marks_of(segment: Segment, reason: str | None = None) -> tuple[Mark, ...]:
     )
 
 
-def band_of(hertz: float, n_mels: int) -> int:
+def mel_band(hertz: float, n_mels: int) -> int:
     """Mel band that listens to a frequency most."""
     bins = mel_filters(n_mels).shape[1]
     return int(np.argmax(mel_filters(n_mels)[:, round(hertz / (SAMPLE_RATE / 2) * (bins - 1))]))
 
 
-def explained(attempt: Attempt) -> str:
+def describe_attempt(attempt: Attempt) -> str:
     """One rung of the fallback ladder in words."""
     if attempt.reason:
         return f"temperature {attempt.temperature:g} rejected: {attempt.reason}"

@@ -1,19 +1,19 @@
 """Live sessions: samples in, events out; nothing here waits or knows the time."""
 
-from harken.streaming.events import Committed, Event, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.options import StreamOptions
 from harken.streaming.session import LiveSession, LiveSessions
-from harken.streaming.setting import Setting
+from harken.streaming.setting import StreamingConfig
 
 __all__ = [
-    "Committed",
     "Event",
+    "FinalSegment",
     "Interim",
     "LiveSession",
     "LiveSessions",
     "LoadChanged",
-    "Setting",
     "SpeechEnded",
     "SpeechStarted",
     "StreamOptions",
+    "StreamingConfig",
 ]

@@ -24,26 +24,26 @@ from statistics import median
 from harken.audio.mel import FFT_SAMPLES
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.errors import OptionError
-from harken.streaming.noise import NOISY_FRAMES
+from harken.streaming.noise import NOISY_WINDOW_FRAMES
 from harken.streaming.options import StreamOptions
-from harken.streaming.presets import PRESETS, adapted, ladder, overridden
-from harken.streaming.running import MARGIN_FRAMES
-from harken.streaming.setting import Setting
+from harken.streaming.presets import PRESETS, interpolated_presets, scale_window, with_overrides
+from harken.streaming.running import ALIGNATT_THRESHOLD_FRAMES
+from harken.streaming.setting import StreamingConfig
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
-EDGE_S = FFT_SAMPLES / 2 / SAMPLE_RATE
+STFT_LOOK_AHEAD_S = FFT_SAMPLES / 2 / SAMPLE_RATE
 """The convolutions see one frame behind a window, which is centred on the first sample behind it."""
-UTILISATION = 0.8
+MAX_UTILISATION = 0.8
 """Most of a hop that an update may take: finals, and whatever else the machine does, need some of it too."""
-TOKENS_PER_S = 6.0
+FAST_SPEECH_TOKENS_PER_S = 6.0
 """Of fast speech: more than 4 words a second, with their punctuation."""
 HOP_STEP_FRAMES = 10
 
-_MS = 1000
+_MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class UpdateCost:
     """What an update takes on one machine, with one model, for so many streams at once.
 
     Parameters
@@ -57,22 +57,22 @@ class Cost:
     """
 
     base_s: float = 0.0
-    frame_s: float = 0.0
-    token_s: float = 0.0
+    per_frame_s: float = 0.0
+    per_token_s: float = 0.0
 
     def update_s(self, window_frames: int, tokens: float) -> float:
         """Seconds that an update takes."""
-        return self.base_s + self.frame_s * window_frames + self.token_s * tokens
+        return self.base_s + self.per_frame_s * window_frames + self.per_token_s * tokens
 
 
-def measure(
-    update: Callable[[int, int], object],
+def measure_update_cost(
+    run_update: Callable[[int, int], object],
     clock: Callable[[], float],
     *,
     windows: tuple[int, int] = (100, 1400),
     tokens: tuple[int, int] = (4, 24),
     repeats: int = 3,
-) -> Cost:
+) -> UpdateCost:
     """Find out what an update takes.
 
     Parameters
@@ -95,23 +95,23 @@ def measure(
     """
 
     def timed(window_frames: int, n_tokens: int) -> float:
-        update(window_frames, n_tokens)
+        run_update(window_frames, n_tokens)
         seconds = []
         for _ in range(repeats):
             start = clock()
-            update(window_frames, n_tokens)
+            run_update(window_frames, n_tokens)
             seconds.append(clock() - start)
         return median(seconds)
 
-    least = timed(windows[0], tokens[0])
-    frame_s = max(0.0, timed(windows[1], tokens[0]) - least) / (windows[1] - windows[0])
-    token_s = max(0.0, timed(windows[0], tokens[1]) - least) / (tokens[1] - tokens[0])
-    base_s = max(0.0, least - frame_s * windows[0] - token_s * tokens[0])
-    return Cost(base_s=base_s, frame_s=frame_s, token_s=token_s)
+    smallest_s = timed(windows[0], tokens[0])
+    per_frame_s = max(0.0, timed(windows[1], tokens[0]) - smallest_s) / (windows[1] - windows[0])
+    per_token_s = max(0.0, timed(windows[0], tokens[1]) - smallest_s) / (tokens[1] - tokens[0])
+    base_s = max(0.0, smallest_s - per_frame_s * windows[0] - per_token_s * tokens[0])
+    return UpdateCost(base_s=base_s, per_frame_s=per_frame_s, per_token_s=per_token_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class LatencyBound:
     """How long a word takes at most, from its end, in seconds.
 
     Parameters
@@ -144,7 +144,7 @@ class Bound:
     @property
     def total_ms(self) -> int:
         """`total_s` in whole milliseconds, rounded up."""
-        return _up_ms(self.total_s)
+        return _ceil_ms(self.total_s)
 
     @property
     def utilisation(self) -> float:
@@ -154,35 +154,35 @@ class Bound:
     @property
     def sustainable(self) -> bool:
         """Whether updates can be kept up."""
-        return self.utilisation <= UTILISATION
+        return self.utilisation <= MAX_UTILISATION
 
     @property
-    def terms(self) -> str:
+    def breakdown(self) -> str:
         """What the time to a commit is made of, in words."""
-        wait_ms = _up_ms(self.wait_s)
+        wait_ms = _ceil_ms(self.wait_s)
         return f"{wait_ms} ms of waiting + {self.total_ms - wait_ms} ms of computing"
 
     @property
-    def excess(self) -> str:
+    def overload_reason(self) -> str:
         """Why it is not sustainable, in words."""
-        hop_ms = self.hop_s * _MS
-        most = f"{UTILISATION:.0%} of the {hop_ms:.0f} ms between two"
-        return f"an update takes {self.process_s * _MS:.0f} ms, more than {most}"
+        hop_ms = self.hop_s * _MS_PER_S
+        limit = f"{MAX_UTILISATION:.0%} of the {hop_ms:.0f} ms between two"
+        return f"an update takes {self.process_s * _MS_PER_S:.0f} ms, more than {limit}"
 
     def __str__(self) -> str:
-        return f"shown within {self.interim_s:.2f} s, committed within {self.total_s:.2f} s ({self.terms})"
+        return f"shown within {self.interim_s:.2f} s, committed within {self.total_s:.2f} s ({self.breakdown})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LatencyPlan:
     """A setting, and how long a word takes with it."""
 
-    setting: Setting
-    bound: Bound
+    config: StreamingConfig
+    bound: LatencyBound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class LatencyPlanner:
     """What a machine can keep, of what is asked of it.
 
     Parameters
@@ -196,25 +196,25 @@ class Budget:
         Speech that has to be heard before an utterance begins.
     """
 
-    cost: Cost = Cost()
+    cost: UpdateCost = UpdateCost()
     options: StreamOptions = field(default_factory=StreamOptions)
-    margin_frames: int = MARGIN_FRAMES
+    alignatt_threshold_frames: int = ALIGNATT_THRESHOLD_FRAMES
     min_speech_s: float = VadOptions().min_speech_s
 
-    def bound(self, setting: Setting) -> Bound:
+    def bound(self, config: StreamingConfig) -> LatencyBound:
         """How long a word takes with a setting."""
-        hop_s = setting.hop_frames / FRAMES_PER_SECOND
-        margin_s = self.margin_frames / FRAMES_PER_SECOND
-        hold_s = max(setting.hold_frames / FRAMES_PER_SECOND, margin_s)
-        widest = adapted(setting, NOISY_FRAMES) if self.options.adaptive else setting
-        return Bound(
-            wait_s=self._heard_s(hold_s, hop_s) + (setting.agreement - 1) * hop_s,
-            interim_wait_s=self._heard_s(margin_s, hop_s),
-            process_s=self.cost.update_s(widest.longest_window_frames, fresh_tokens(setting)),
+        hop_s = config.hop_frames / FRAMES_PER_SECOND
+        alignatt_threshold_s = self.alignatt_threshold_frames / FRAMES_PER_SECOND
+        commit_delay_s = max(config.commit_delay_frames / FRAMES_PER_SECOND, alignatt_threshold_s)
+        longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
+        return LatencyBound(
+            wait_s=self._window_wait_s(commit_delay_s, hop_s) + (config.local_agreement - 1) * hop_s,
+            interim_wait_s=self._window_wait_s(alignatt_threshold_s, hop_s),
+            process_s=self.cost.update_s(longest.max_window_frames, max_new_tokens(config)),
             hop_s=hop_s,
         )
 
-    def choose(self) -> Plan:
+    def choose(self) -> LatencyPlan:
         """The setting for the delay that the options ask for.
 
         A name stands for its preset. A number of milliseconds is given to the best setting that keeps it: the
@@ -227,86 +227,94 @@ class Budget:
         OptionError
             If the machine cannot keep the delay, with what it can; or if another option is not allowed.
         """
-        asked = self.options.delay
-        if asked in PRESETS:
-            plan = self._plan(overridden(PRESETS[asked], self.options))
+        delay = self.options.delay
+        if delay in PRESETS:
+            plan = self._plan(with_overrides(PRESETS[delay], self.options))
             if plan.bound.sustainable:
                 return plan
-            raise self._too_slow(plan.bound)
-        for plan in self._sustainable():
-            if plan.bound.total_ms <= int(asked):
-                return self._with_longer_hold(plan, int(asked))
-        raise self._too_soon()
+            raise self._preset_too_slow(plan.bound)
+        for plan in self._sustainable_plans():
+            if plan.bound.total_ms <= int(delay):
+                return self._with_longer_commit_delay(plan, int(delay))
+        raise self._delay_too_short()
 
-    def _sustainable(self) -> list[Plan]:
+    def _sustainable_plans(self) -> list[LatencyPlan]:
         """Plans for those who ask for milliseconds, the best first."""
-        return [plan for plan in map(self._plan, self._settings()) if plan.bound.sustainable]
+        return [plan for plan in map(self._plan, self._candidate_configs()) if plan.bound.sustainable]
 
-    def _settings(self) -> Iterator[Setting]:
-        for setting in (overridden(rung, self.options) for rung in ladder()):
-            yield setting
-            if self.options.hop is None:
-                first, last = setting.hop_frames + HOP_STEP_FRAMES, setting.window_frames // 2
+    def _candidate_configs(self) -> Iterator[StreamingConfig]:
+        for config in (with_overrides(preset, self.options) for preset in interpolated_presets()):
+            yield config
+            if self.options.hop_frames is None:
+                first, last = config.hop_frames + HOP_STEP_FRAMES, config.window_frames // 2
                 for hop_frames in range(first, last + 1, HOP_STEP_FRAMES):
-                    yield replace(setting, hop_frames=hop_frames)
+                    yield replace(config, hop_frames=hop_frames)
 
-    def _with_longer_hold(self, plan: Plan, delay_ms: int) -> Plan:
+    def _with_longer_commit_delay(self, plan: LatencyPlan, delay_ms: int) -> LatencyPlan:
         """A plan with as much more hold as the delay allows."""
-        if self.options.hold is not None:
+        if self.options.commit_delay_frames is not None:
             return plan
-        for hold_frames in range(PRESETS["high"].hold_frames, plan.setting.hold_frames, -1):
-            longer = self._plan(replace(plan.setting, hold_frames=hold_frames))
+        for commit_delay_frames in range(
+            PRESETS["high"].commit_delay_frames, plan.config.commit_delay_frames, -1
+        ):
+            longer = self._plan(replace(plan.config, commit_delay_frames=commit_delay_frames))
             if longer.bound.sustainable and longer.bound.total_ms <= delay_ms:
                 return longer
         return plan
 
-    def _too_slow(self, asked: Bound) -> OptionError:
+    def _preset_too_slow(self, preset_bound: LatencyBound) -> OptionError:
         """Refuse a name."""
-        if not (plans := self._sustainable()):
-            return self._nothing()
+        if not (plans := self._sustainable_plans()):
+            return self._none_sustainable()
         names = [
-            name for name, preset in PRESETS.items() if self.bound(overridden(preset, self.options)).sustainable
+            name
+            for name, preset in PRESETS.items()
+            if self.bound(with_overrides(preset, self.options)).sustainable
         ]
-        allowed = ", ".join([*names, f"or at least {_shortest(plans).total_ms} ms"]).removeprefix("or ")
-        return OptionError("delay", self.options.delay, f"{allowed} on this machine: {asked.excess}")
+        allowed = ", ".join([*names, f"or at least {_lowest_latency(plans).total_ms} ms"]).removeprefix("or ")
+        return OptionError(
+            "delay", self.options.delay, f"{allowed} on this machine: {preset_bound.overload_reason}"
+        )
 
-    def _too_soon(self) -> OptionError:
+    def _delay_too_short(self) -> OptionError:
         """Refuse a number of milliseconds."""
-        if not (plans := self._sustainable()):
-            return self._nothing()
-        least = _shortest(plans)
-        allowed = f"at least {least.total_ms} ms on this machine: {least.terms} at the smallest setting"
+        if not (plans := self._sustainable_plans()):
+            return self._none_sustainable()
+        lowest = _lowest_latency(plans)
+        allowed = f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting"
         return OptionError("delay", self.options.delay, allowed)
 
-    def _nothing(self) -> OptionError:
+    def _none_sustainable(self) -> OptionError:
         """Refuse whatever is asked."""
-        bounds = [self.bound(setting) for setting in self._settings()]
+        bounds = [self.bound(config) for config in self._candidate_configs()]
         best = min(bounds, key=lambda bound: bound.utilisation)
-        return OptionError("delay", self.options.delay, f"none on this machine, with this model: {best.excess}")
+        return OptionError(
+            "delay", self.options.delay, f"none on this machine, with this model: {best.overload_reason}"
+        )
 
-    def _plan(self, setting: Setting) -> Plan:
-        return Plan(setting=setting, bound=self.bound(setting))
+    def _plan(self, config: StreamingConfig) -> LatencyPlan:
+        return LatencyPlan(config=config, bound=self.bound(config))
 
-    def _heard_s(self, behind_s: float, hop_s: float) -> float:
+    def _window_wait_s(self, following_s: float, hop_s: float) -> float:
         """Until there is a window that ends so much behind a word; an utterance has to have begun, too."""
-        return max(behind_s + hop_s + EDGE_S, onset_s(self.min_speech_s))
+        return max(following_s + hop_s + STFT_LOOK_AHEAD_S, speech_detection_delay_s(self.min_speech_s))
 
 
-def _up_ms(seconds: float) -> int:
-    return math.ceil(round(seconds * _MS, 6))
+def _ceil_ms(seconds: float) -> int:
+    return math.ceil(round(seconds * _MS_PER_S, 6))
 
 
-def _shortest(plans: Sequence[Plan]) -> Bound:
+def _lowest_latency(plans: Sequence[LatencyPlan]) -> LatencyBound:
     return min((plan.bound for plan in plans), key=lambda bound: bound.total_s)
 
 
-def fresh_tokens(setting: Setting) -> int:
+def max_new_tokens(config: StreamingConfig) -> int:
     """Tokens that an update chooses at most: all of what is not committed yet, none of it as it was before."""
-    frames = setting.hold_frames + setting.agreement * setting.hop_frames
-    return math.ceil(TOKENS_PER_S * frames / FRAMES_PER_SECOND)
+    frames = config.commit_delay_frames + config.local_agreement * config.hop_frames
+    return math.ceil(FAST_SPEECH_TOKENS_PER_S * frames / FRAMES_PER_SECOND)
 
 
-def onset_s(min_speech_s: float) -> float:
+def speech_detection_delay_s(min_speech_s: float) -> float:
     """How long after speech began it is known to have: it fills chunks of 32 ms, and begins within one."""
     chunks = max(1, math.ceil(min_speech_s * SAMPLE_RATE / CHUNK_SAMPLES))
     return (chunks + 1) * CHUNK_SAMPLES / SAMPLE_RATE

@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harken.audio.vad import CHUNK_SAMPLES, Region, Regions, VadOptions
+from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechRegion, VadOptions
 from harken.errors import OptionError
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
-LIMIT_FRAMES = 29 * FRAMES_PER_SECOND
+MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
 """So that an utterance and some silence behind it fit into one window."""
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class UtteranceStart:
     """An utterance begins.
 
     Parameters
@@ -41,7 +41,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class UtteranceEnd:
     """The utterance is over.
 
     Parameters
@@ -56,7 +56,7 @@ class Ended:
     reason: str
 
     @property
-    def goes_on(self) -> bool:
+    def is_continued(self) -> bool:
         """Whether it was cut off while somebody spoke: the next utterance has begun, and continues this one."""
         return self.reason == "limit"
 
@@ -67,7 +67,7 @@ class Endpointer:
     Parameters
     ----------
     vad : VadOptions
-        What counts as speech. `min_silence_s` and `max_region_s` are replaced by what is said here, and there is no
+        What counts as speech. `min_silence_s` and `max_speech_s` are replaced by what is said here, and there is no
         more padding than half a pause.
     sentence_pause_s : float
         Silence that ends an utterance behind the end of a sentence.
@@ -79,7 +79,7 @@ class Endpointer:
     Raises
     ------
     OptionError
-        If a pause is not allowed, or the limit not as a `max_region_s`.
+        If a pause is not allowed, or the limit not as a `max_speech_s`.
 
     Notes
     -----
@@ -87,25 +87,30 @@ class Endpointer:
     """
 
     def __init__(
-        self, vad: VadOptions, *, sentence_pause_s: float, pause_s: float, limit_frames: int = LIMIT_FRAMES
+        self,
+        vad: VadOptions,
+        *,
+        sentence_pause_s: float,
+        pause_s: float,
+        max_utterance_frames: int = MAX_UTTERANCE_FRAMES,
     ) -> None:
         for name, value in (("sentence_pause_s", sentence_pause_s), ("pause_s", pause_s)):
-            if not SHORTEST_PAUSE_S <= value <= LONGEST_PAUSE_S:
-                raise OptionError(name, value, f"{SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g} seconds")
+            if not MIN_PAUSE_S <= value <= MAX_PAUSE_S:
+                raise OptionError(name, value, f"{MIN_PAUSE_S:g} to {MAX_PAUSE_S:g} seconds")
         self._pauses_s = {"sentence": sentence_pause_s, "silence": pause_s}
-        self._limit_frames = limit_frames
-        self._regions = Regions(
+        self._max_utterance_frames = max_utterance_frames
+        self._regions = RegionTracker(
             replace(
                 vad,
                 min_silence_s=pause_s,
-                padding_s=min(vad.padding_s, pause_s / 2),
-                max_region_s=limit_frames / FRAMES_PER_SECOND,
+                speech_pad_s=min(vad.speech_pad_s, pause_s / 2),
+                max_speech_s=max_utterance_frames / FRAMES_PER_SECOND,
             )
         )
-        self._heard_chunks = 0
-        self._speaking = False
+        self._n_chunks = 0
+        self._in_utterance = False
 
-    def hear(self, probability: float, *, sentence_ended: bool) -> list[Began | Ended]:
+    def feed(self, probability: float, *, sentence_ended: bool) -> list[UtteranceStart | UtteranceEnd]:
         """Take the next speech probability, of `CHUNK_SAMPLES`, and return what happened.
 
         Parameters
@@ -114,45 +119,53 @@ class Endpointer:
         sentence_ended : bool
             Whether what has been heard of the utterance by now is the end of a sentence.
         """
-        self._heard_chunks += 1
+        self._n_chunks += 1
         regions = self._regions.feed([probability])
-        happened = self._ended(regions, "silence" if self.speaking_since is None else "limit")
-        if not self._speaking and self.speaking_since is not None:
-            self._speaking = True
-            happened.append(Began(self.speaking_since))
+        endpoints = self._endpoints_of(regions, "silence" if self.utterance_start_frame is None else "limit")
+        if not self._in_utterance and self.utterance_start_frame is not None:
+            self._in_utterance = True
+            endpoints.append(UtteranceStart(self.utterance_start_frame))
         reason = "sentence" if sentence_ended else "silence"
-        if self._speaking and self._regions.silence_s >= self._enough_s(self._pauses_s[reason]):
-            happened += self._ended(self._regions.end_speech(), reason)
-        return happened
+        if self._in_utterance and self._regions.trailing_silence_s >= self._required_pause_s(
+            self._pauses_s[reason]
+        ):
+            endpoints += self._endpoints_of(self._regions.end_speech(), reason)
+        return endpoints
 
-    def flush(self, frames: int) -> list[Began | Ended]:
+    def flush(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
         """End the utterance that is going on, if there is one, where the stream has `frames` frames by now."""
-        return self._ended(self._regions.flush(frames), "flush")
+        return self._endpoints_of(self._regions.flush(frames), "flush")
 
-    def close(self, frames: int) -> list[Began | Ended]:
+    def close(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
         """End the stream, which has `frames` frames."""
-        return self._ended(self._regions.flush(frames), "close")
+        return self._endpoints_of(self._regions.flush(frames), "close")
 
     @property
-    def speaking_since(self) -> int | None:
+    def utterance_start_frame(self) -> int | None:
         """First frame of the utterance that is going on; None while there is none."""
         return self._regions.speaking_since
 
     @property
-    def needed_frames(self) -> int:
+    def earliest_needed_frame(self) -> int:
         """No utterance that goes on or is still to come has a frame before this one."""
-        return self._regions.settled_frames
+        return self._regions.stable_until_frames
 
-    def _enough_s(self, pause_s: float) -> float:
+    def _required_pause_s(self, pause_s: float) -> float:
         """The pause that ends the utterance, as long as that is by now."""
-        frames = self._heard_chunks * CHUNK_SAMPLES / HOP_SAMPLES - self.needed_frames
-        patience = min(2 * (1 - frames / self._limit_frames), 1.0)
-        return max(patience * pause_s, SHORTEST_PAUSE_S)
+        frames = self._n_chunks * CHUNK_SAMPLES / HOP_SAMPLES - self.earliest_needed_frame
+        pause_scale = min(2 * (1 - frames / self._max_utterance_frames), 1.0)
+        return max(pause_scale * pause_s, MIN_PAUSE_S)
 
-    def _ended(self, regions: Sequence[Region], reason: str) -> list[Began | Ended]:
+    def _endpoints_of(
+        self, regions: Sequence[SpeechRegion], reason: str
+    ) -> list[UtteranceStart | UtteranceEnd]:
         """What regions that have become certain say; usually of an utterance whose beginning has been told."""
-        happened: list[Began | Ended] = []
+        endpoints: list[UtteranceStart | UtteranceEnd] = []
         for start, end in regions:
-            happened += [Ended(end, reason)] if self._speaking else [Began(start), Ended(end, reason)]
-            self._speaking = False
-        return happened
+            endpoints += (
+                [UtteranceEnd(end, reason)]
+                if self._in_utterance
+                else [UtteranceStart(start), UtteranceEnd(end, reason)]
+            )
+            self._in_utterance = False
+        return endpoints

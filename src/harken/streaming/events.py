@@ -52,7 +52,7 @@ class Interim(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed(_Event):
+class FinalSegment(_Event):
     """A final segment, in order of time; nothing of it will change. It ends at `audio_s`.
 
     Parameters
@@ -97,4 +97,4 @@ class LoadChanged(_Event):
     detail: str
 
 
-Event = SpeechStarted | Interim | Committed | SpeechEnded | LoadChanged
+Event = SpeechStarted | Interim | FinalSegment | SpeechEnded | LoadChanged

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harken.audio import stream
+from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.results import Segment
-from harken.transcribe import Batch, Hearing, LongForm
+from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Utterance:
+class FinalRequest:
     """A stretch of a stream that has ended.
 
     Parameters
@@ -32,11 +32,11 @@ class Utterance:
 
     samples: Floats
     start_s: float
-    previous: tuple[int, ...] = ()
+    draft_tokens: tuple[int, ...] = ()
     language: str | None = None
 
 
-class Finals:
+class FinalPass:
     """Transcribes utterances of one stream or of several, as many windows together as may be.
 
     Parameters
@@ -47,10 +47,10 @@ class Finals:
         Most windows to decode together.
     """
 
-    def __init__(self, hearing: Hearing, batch_size: int) -> None:
-        self._hearing, self._batch_size = hearing, batch_size
+    def __init__(self, window_decoder: WindowDecoder, batch_size: int) -> None:
+        self._window_decoder, self._batch_size = window_decoder, batch_size
 
-    def hear(self, utterances: Sequence[Utterance]) -> list[tuple[Segment, ...]]:
+    def transcribe(self, requests: Sequence[FinalRequest]) -> list[tuple[Segment, ...]]:
         """Transcribe some utterances.
 
         Returns
@@ -66,23 +66,28 @@ class Finals:
         OptionError
             If a language is unknown.
         """
-        works = [
-            LongForm(self._hearing, stream(its.samples), language=its.language, previous=its.previous)
-            for its in utterances
+        recordings = [
+            RecordingTranscriber(
+                self._window_decoder,
+                stream_audio(request.samples),
+                language=request.language,
+                draft_tokens=request.draft_tokens,
+            )
+            for request in requests
         ]
-        batch = Batch(self._hearing, works, self._batch_size, eager=False)
+        scheduler = Scheduler(self._window_decoder, recordings, self._batch_size, first_window_alone=False)
         return [
-            tuple(_shifted(segment, its.start_s) for segment in batch.segments(work))
-            for its, work in zip(utterances, works, strict=True)
+            tuple(_shifted(segment, its.start_s) for segment in scheduler.segments(work))
+            for its, work in zip(requests, recordings, strict=True)
         ]
 
 
-def _shifted(segment: Segment, by_s: float) -> Segment:
+def _shifted(segment: Segment, offset_s: float) -> Segment:
     """A segment with the times of the stream."""
     return replace(
         segment,
-        start_s=segment.start_s + by_s,
-        end_s=segment.end_s + by_s,
-        seek_s=segment.seek_s + by_s,
-        words=tuple(replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in segment.words),
+        start_s=segment.start_s + offset_s,
+        end_s=segment.end_s + offset_s,
+        seek_s=segment.seek_s + offset_s,
+        words=tuple(replace(w, start_s=w.start_s + offset_s, end_s=w.end_s + offset_s) for w in segment.words),
     )

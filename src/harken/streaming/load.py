@@ -14,24 +14,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from harken.streaming.setting import Setting
+from harken.streaming.setting import StreamingConfig
 from harken.types import FRAMES_PER_SECOND
 
-LATE_IN_A_ROW = 2
+LATE_UPDATES_TO_SHED = 2
 """Pieces of work that have to be more than a hop late, one after another, before less is done."""
-CALM_S = 5.0
+RECOVERY_S = 5.0
 """How long everything has to be early before more is done again."""
-CALM_HOPS = 0.5
+RECOVERY_LAG_HOPS = 0.5
 """What early is: a lag of no more than so much of the hop that there would be then."""
 
-LEAST_WINDOW_FRAMES = 100
-LEAST_LOOK_AHEAD_FRAMES = 50
+MIN_WINDOW_FRAMES = 100
+MIN_LOOK_AHEAD_FRAMES = 50
 """Without any, a third more words are wrong; half a second of it brings most of that back."""
-_LONGEST_WINDOW = 1000
+_MAX_WINDOW_FRAMES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class LoadLevel:
     """How much is done.
 
     Parameters
@@ -47,18 +47,18 @@ class Level:
     """
 
     detail: str
-    hops: int = 1
+    hop_multiple: int = 1
     shortest_window: bool = False
     exact_finals: bool = True
 
 
-LEVELS = (
-    Level(detail="all that was asked for"),
-    Level(detail="half as many updates", hops=2),
-    Level(detail="half as many updates, of the shortest windows", hops=2, shortest_window=True),
-    Level(
+LOAD_LEVELS = (
+    LoadLevel(detail="all that was asked for"),
+    LoadLevel(detail="half as many updates", hop_multiple=2),
+    LoadLevel(detail="half as many updates, of the shortest windows", hop_multiple=2, shortest_window=True),
+    LoadLevel(
         detail="half as many updates, of the shortest windows, and utterances are not heard again as a whole",
-        hops=2,
+        hop_multiple=2,
         shortest_window=True,
         exact_finals=False,
     ),
@@ -67,7 +67,7 @@ LEVELS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelChange:
+class LoadLevelChange:
     """Less is done from now on, or more again; as in `harken.streaming.events.LoadChanged`."""
 
     level: int
@@ -75,23 +75,23 @@ class LevelChange:
     detail: str
 
 
-def apply(level: int, setting: Setting) -> Setting:
+def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
     """What a setting comes to at one of the `LEVELS`.
 
     Windows keep half a second of look-ahead, or as much as the setting has if that is less.
     """
     if level == 0:
-        return setting
-    look_ahead = min(LEAST_LOOK_AHEAD_FRAMES, setting.look_ahead_frames)
-    hop = min(LEVELS[level].hops * setting.hop_frames, _LONGEST_WINDOW - look_ahead)
-    shortest = max(min(LEAST_WINDOW_FRAMES, setting.window_frames), hop + look_ahead)
-    window = max(setting.window_frames, shortest)
-    if LEVELS[level].shortest_window:
-        window = min(window, shortest)
-    return replace(setting, window_frames=window, hop_frames=hop)
+        return config
+    look_ahead = min(MIN_LOOK_AHEAD_FRAMES, config.look_ahead_frames)
+    hop = min(LOAD_LEVELS[level].hop_multiple * config.hop_frames, _MAX_WINDOW_FRAMES - look_ahead)
+    min_window = max(min(MIN_WINDOW_FRAMES, config.window_frames), hop + look_ahead)
+    window = max(config.window_frames, min_window)
+    if LOAD_LEVELS[level].shortest_window:
+        window = min(window, min_window)
+    return replace(config, window_frames=window, hop_frames=hop)
 
 
-class Load:
+class LoadMonitor:
     """How far one stream is behind, and the level that follows from it.
 
     Where computation takes no time, as with a clock that stands still, nothing ever changes.
@@ -110,15 +110,17 @@ class Load:
         How far behind the last piece of work was done.
     """
 
-    def __init__(self, setting: Setting, *, most: int = len(LEVELS) - 1) -> None:
+    def __init__(self, config: StreamingConfig, *, max_level: int = len(LOAD_LEVELS) - 1) -> None:
         self.level = 0
         self.lag_s = 0.0
-        self._hops_s = [apply(level, setting).hop_frames / FRAMES_PER_SECOND for level in range(most + 1)]
-        self._end_s = -math.inf
-        self._late = 0
-        self._calm_since_s: float | None = None
+        self._hops_s = [
+            apply_load_level(level, config).hop_frames / FRAMES_PER_SECOND for level in range(max_level + 1)
+        ]
+        self._finished_s = -math.inf
+        self._consecutive_late = 0
+        self._recovering_since_s: float | None = None
 
-    def book(self, arrival_s: float, compute_s: float) -> LevelChange | None:
+    def record(self, arrival_s: float, compute_s: float) -> LoadLevelChange | None:
         """Book a piece of work, in the order in which it was done.
 
         Parameters
@@ -133,25 +135,25 @@ class Load:
         LevelChange or None
             If the next piece is to be done at another level.
         """
-        self._end_s = max(arrival_s, self._end_s) + compute_s
-        self.lag_s = self._end_s - arrival_s
-        self._late = self._late + 1 if self.lag_s > self._hops_s[self.level] else 0
-        self._mind_calm(arrival_s)
-        if self._late >= LATE_IN_A_ROW and self.level + 1 < len(self._hops_s):
-            return self._change(+1)
-        if self._calm_since_s is not None and arrival_s - self._calm_since_s >= CALM_S:
-            return self._change(-1)
+        self._finished_s = max(arrival_s, self._finished_s) + compute_s
+        self.lag_s = self._finished_s - arrival_s
+        self._consecutive_late = self._consecutive_late + 1 if self.lag_s > self._hops_s[self.level] else 0
+        self._track_recovery(arrival_s)
+        if self._consecutive_late >= LATE_UPDATES_TO_SHED and self.level + 1 < len(self._hops_s):
+            return self._change_level(+1)
+        if self._recovering_since_s is not None and arrival_s - self._recovering_since_s >= RECOVERY_S:
+            return self._change_level(-1)
         return None
 
-    def _mind_calm(self, arrival_s: float) -> None:
+    def _track_recovery(self, arrival_s: float) -> None:
         """Remember since when it would have been early at the level before this one."""
-        calm = self.level > 0 and self.lag_s <= CALM_HOPS * self._hops_s[self.level - 1]
-        if not calm:
-            self._calm_since_s = None
-        elif self._calm_since_s is None:
-            self._calm_since_s = arrival_s
+        recovering = self.level > 0 and self.lag_s <= RECOVERY_LAG_HOPS * self._hops_s[self.level - 1]
+        if not recovering:
+            self._recovering_since_s = None
+        elif self._recovering_since_s is None:
+            self._recovering_since_s = arrival_s
 
-    def _change(self, step: int) -> LevelChange:
+    def _change_level(self, step: int) -> LoadLevelChange:
         self.level += step
-        self._late, self._calm_since_s = 0, None
-        return LevelChange(level=self.level, lag_s=self.lag_s, detail=LEVELS[self.level].detail)
+        self._consecutive_late, self._recovering_since_s = 0, None
+        return LoadLevelChange(level=self.level, lag_s=self.lag_s, detail=LOAD_LEVELS[self.level].detail)

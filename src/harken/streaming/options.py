@@ -11,7 +11,7 @@ from harken.transcribe.options import option
 DELAYS = ("minimal", "low", "medium", "high")
 FINALS = ("exact", "streamed")
 
-_live = partial(option, "Live")
+_live_option = partial(option, "Live")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,32 +24,36 @@ class StreamOptions:
         If a value is outside what is allowed.
     """
 
-    delay: str = _live(
+    delay: str = _live_option(
         "low", "minimal, low, medium, high; or how many milliseconds a word may take to be committed."
     )
-    finals: str = _live(
+    finals: str = _live_option(
         "exact",
         "exact hears each utterance once more as a whole, and gives what a transcription of it would; streamed "
         "keeps what was committed word by word.",
     )
-    adaptive: bool = _live(
+    adaptive: bool = _live_option(
         True, "Hear with shorter windows where it is quiet, with longer ones where it is noisy."
     )
-    window: int | None = _live(
+    window_frames: int | None = _live_option(
         None, "Frames of 10 ms that attend to each other, instead of what the delay says."
     )
-    hop: int | None = _live(None, "Frames from one update to the next, instead of what the delay says.")
-    history: int | None = _live(None, "Frames that a window looks back at, instead of what the delay says.")
-    hold: int | None = _live(
+    hop_frames: int | None = _live_option(
+        None, "Frames from one update to the next, instead of what the delay says."
+    )
+    history_frames: int | None = _live_option(
+        None, "Frames that a window looks back at, instead of what the delay says."
+    )
+    commit_delay_frames: int | None = _live_option(
         None, "Frames of sound behind a word before it is committed, instead of what the delay says."
     )
-    agreement: int | None = _live(
+    local_agreement: int | None = _live_option(
         None, "Hypotheses in a row that have to agree on a word, instead of what the delay says."
     )
-    sentence_pause_s: float = _live(
+    sentence_pause_s: float = _live_option(
         0.8, "Silence that ends an utterance behind the end of a sentence, in seconds."
     )
-    pause_s: float = _live(1.5, "Silence that ends an utterance anywhere, in seconds.")
+    pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.")
 
     def __post_init__(self) -> None:
         if self.delay not in DELAYS and not (self.delay.isdecimal() and 0 < int(self.delay) <= 60_000):

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from harken.contract import Ints
-from harken.decoding.drafts import common
-from harken.streaming.setting import Setting
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
+from harken.decoding.drafts import common_prefix_length
+from harken.streaming.setting import StreamingConfig
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-LONGEST_TOKEN = FRAMES_PER_SECOND // FRAMES_PER_STEP // 2
+MAX_TOKEN_POSITIONS = FRAMES_PER_SECOND // FRAMES_PER_POSITION // 2
 """Positions, half a second: what a token listens to is seldom further from its end."""
 
 
-def settled(
+def stable_prefix_length(
     tokens: Sequence[int],
-    places: Ints,
-    lengths: Sequence[int],
-    earlier: Sequence[Sequence[int]],
-    positions: int,
-    setting: Setting,
+    attended_positions: Ints,
+    word_lengths: Sequence[int],
+    previous_hypotheses: Sequence[Sequence[int]],
+    encoded_positions: int,
+    config: StreamingConfig,
 ) -> int:
     """How many tokens of a hypothesis will not change any more.
 
@@ -41,14 +41,29 @@ def settled(
         How many positions have been heard.
     setting : Setting
     """
-    if len(earlier) < setting.agreement - 1:
+    if len(previous_hypotheses) < config.local_agreement - 1:
         return 0
-    agreed = min([len(tokens), *(common(tokens, its) for its in earlier[: setting.agreement - 1])])
-    limit = positions - setting.hold_frames // FRAMES_PER_STEP
-    ends = [end for end in accumulate(lengths) if end <= agreed]
-    return max((end for end in ends if ended(places[end - 1], places[end]) <= limit), default=0)
+    agreed = min(
+        [
+            len(tokens),
+            *(
+                common_prefix_length(tokens, hypothesis)
+                for hypothesis in previous_hypotheses[: config.local_agreement - 1]
+            ),
+        ]
+    )
+    last_stable_position = encoded_positions - config.commit_delay_frames // FRAMES_PER_POSITION
+    ends = [end for end in accumulate(word_lengths) if end <= agreed]
+    return max(
+        (
+            end
+            for end in ends
+            if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position
+        ),
+        default=0,
+    )
 
 
-def ended(place: int, next_place: int) -> int:
+def token_end(position: int, next_position: int) -> int:
     """Where a token ends that listens to one position, and the one behind it to another."""
-    return min(next_place, place + LONGEST_TOKEN)
+    return min(next_position, position + MAX_TOKEN_POSITIONS)

@@ -7,26 +7,26 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from harken.audio.mel import FFT_SAMPLES, SILENCE, LogMel, normalize
-from harken.contract import Encoder, Floats
-from harken.decoding import Grown
-from harken.streaming.policy import ended, settled
-from harken.streaming.setting import MOST_AGREEMENT, Setting
+from harken.audio.mel import FFT_SAMPLES, LOG_MEL_FLOOR, LogMel, normalize
+from harken.contract import Floats, StreamingEncoderState
+from harken.decoding import PartialHypothesis
+from harken.streaming.policy import stable_prefix_length, token_end
+from harken.streaming.setting import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.text import Tokenizer
-from harken.types import FRAMES_PER_STEP, HOP_SAMPLES
+from harken.types import FRAMES_PER_POSITION, HOP_SAMPLES
 
-QUIET_FRAMES = 100
+TRAILING_SILENCE_FRAMES = 100
 """Silence that is heard behind the sound so far: without it a decoder repeats itself."""
-CLOSING_QUIET_FRAMES = 400
+FINAL_SILENCE_FRAMES = 400
 """And behind the end of an utterance, where nothing else stops it."""
-ROUND_FRAMES = 100
+WINDOW_BUCKET_FRAMES = 100
 """To which the last window is rounded up, so that there are few shapes to compile for."""
-MARGIN_FRAMES = 16
+ALIGNATT_THRESHOLD_FRAMES = 16
 """What is said in the last of the sound is not guessed at yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class TimedToken:
     """A token that is committed.
 
     Parameters
@@ -39,20 +39,28 @@ class Spoken:
 
     token: int
     logprob: float
-    start: int
-    end: int
+    start_position: int
+    end_position: int
 
-    def moved(self, positions: int) -> Spoken:
+    def rebased(self, origin_position: int) -> TimedToken:
         """The same token in an utterance that begins so many positions later."""
-        return replace(self, start=self.start - positions, end=self.end - positions)
+        return replace(
+            self,
+            start_position=self.start_position - origin_position,
+            end_position=self.end_position - origin_position,
+        )
 
-    def until(self, position: int) -> Spoken:
+    def clipped(self, max_position: int) -> TimedToken:
         """The same token in an utterance that ends at a position."""
-        return replace(self, start=min(self.start, position), end=min(self.end, position))
+        return replace(
+            self,
+            start_position=min(self.start_position, max_position),
+            end_position=min(self.end_position, max_position),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class UtteranceSplit:
     """What is said before some place of an utterance, and behind it, as an utterance that begins there counts it.
 
     Parameters
@@ -63,13 +71,13 @@ class Cut:
     tentative : tuple of int
     """
 
-    before: list[Spoken]
-    committed: list[Spoken]
-    tentative: tuple[int, ...]
+    finished_tokens: list[TimedToken]
+    next_committed: list[TimedToken]
+    next_tentative: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sound:
+class EncoderChunk:
     """The next window of an utterance.
 
     Parameters
@@ -84,13 +92,13 @@ class Sound:
     """
 
     mel: Floats
-    keep: int
+    final_frames: int
     positions: int
-    margin: int
+    frame_threshold: int
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Running:
+class ActiveUtterance:
     """One utterance of a stream.
 
     Parameters
@@ -117,24 +125,24 @@ class Running:
         Whether nothing of the last hypothesis is believed.
     """
 
-    encoder: Encoder
+    encoder: StreamingEncoderState
     n_mels: int
     start_frame: int
-    committed: list[Spoken] = field(default_factory=list)
+    committed: list[TimedToken] = field(default_factory=list)
     tentative: tuple[int, ...] = ()
     language: str | None = None
-    heard: Grown | None = None
-    seen_frames: int = 0
+    hypothesis: PartialHypothesis | None = None
+    encoded_frames: int = 0
     no_speech_prob: float = 0.0
-    doubted: bool = False
-    _earlier: list[tuple[int, ...]] = field(default_factory=list)
-    _mel: LogMel = field(init=False)
-    _frames: Floats = field(init=False)
-    _taken_samples: int = 0
+    rejected: bool = False
+    _previous_hypotheses: list[tuple[int, ...]] = field(default_factory=list)
+    _log_mel: LogMel = field(init=False)
+    _mel_frames: Floats = field(init=False)
+    _received_samples: int = 0
 
     def __post_init__(self) -> None:
-        self._mel = LogMel(self.n_mels)
-        self._frames = np.empty((self.n_mels, 0), np.float32)
+        self._log_mel = LogMel(self.n_mels)
+        self._mel_frames = np.empty((self.n_mels, 0), np.float32)
 
     @property
     def start_sample(self) -> int:
@@ -144,54 +152,63 @@ class Running:
     @property
     def tokens(self) -> tuple[int, ...]:
         """All that is said in it by now."""
-        return (*(spoken.token for spoken in self.committed), *self.tentative)
+        return (*(committed.token for committed in self.committed), *self.tentative)
 
     @property
-    def wanted_sample(self) -> int:
+    def next_sample(self) -> int:
         """Sample of the stream behind those that have been taken."""
-        return self.start_sample + self._taken_samples
+        return self.start_sample + self._received_samples
 
-    def due_sample(self, setting: Setting) -> int:
+    def next_update_sample(self, config: StreamingConfig) -> int:
         """Sample of the stream behind the last one that the next update needs.
 
         The convolutions see one frame behind the window, and half of that frame's FFT lies behind its centre.
         """
-        frames = self.seen_frames + setting.hop_frames
+        frames = self.encoded_frames + config.hop_frames
         return self.start_sample + frames * HOP_SAMPLES + FFT_SAMPLES // 2
 
-    def take_samples(self, samples: Floats) -> None:
+    def add_samples(self, samples: Floats) -> None:
         """Take the next samples, float32 at 16 kHz, from `wanted_sample` on."""
-        self._taken_samples += len(samples)
-        self._frames = np.concatenate([self._frames, self._mel.feed(samples)], axis=1)
+        self._received_samples += len(samples)
+        self._mel_frames = np.concatenate([self._mel_frames, self._log_mel.feed(samples)], axis=1)
 
-    def next_window(self, setting: Setting) -> Sound:
+    def next_chunk(self, config: StreamingConfig) -> EncoderChunk:
         """Hear on as far as whole hops go in what has been taken."""
-        hops = (self._frames.shape[1] - 1 - self.seen_frames) // setting.hop_frames
-        self.seen_frames += hops * setting.hop_frames
-        first = self.encoder.kept * FRAMES_PER_STEP
-        next_frames = self.seen_frames + setting.hop_frames - first
+        hops = (self._mel_frames.shape[1] - 1 - self.encoded_frames) // config.hop_frames
+        self.encoded_frames += hops * config.hop_frames
+        first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
+        next_window_frames = self.encoded_frames + config.hop_frames - first_frame
         # While there is no history, what would be history is heard again too: beginnings need what follows them.
-        most = setting.window_frames if first else setting.longest_window_frames
-        keep = next_frames - setting.window_frames if next_frames > most else 0
-        return Sound(
-            mel=self._with_silence(self._frames[:, first : self.seen_frames + 1], QUIET_FRAMES),
-            keep=min(keep, self.seen_frames - first) // FRAMES_PER_STEP * FRAMES_PER_STEP,
-            positions=self.seen_frames // FRAMES_PER_STEP,
-            margin=MARGIN_FRAMES // FRAMES_PER_STEP,
+        max_frames = config.window_frames if first_frame else config.max_window_frames
+        final_frames = next_window_frames - config.window_frames if next_window_frames > max_frames else 0
+        return EncoderChunk(
+            mel=self._with_silence(
+                self._mel_frames[:, first_frame : self.encoded_frames + 1], TRAILING_SILENCE_FRAMES
+            ),
+            final_frames=min(final_frames, self.encoded_frames - first_frame)
+            // FRAMES_PER_POSITION
+            * FRAMES_PER_POSITION,
+            positions=self.encoded_frames // FRAMES_PER_POSITION,
+            frame_threshold=ALIGNATT_THRESHOLD_FRAMES // FRAMES_PER_POSITION,
         )
 
-    def last_window(self, end_frame: int) -> Sound:
+    def last_chunk(self, end_frame: int) -> EncoderChunk:
         """Hear the rest, up to a frame of the stream."""
-        first = self.encoder.kept * FRAMES_PER_STEP
-        self.seen_frames = max(end_frame - self.start_frame, first)
-        if self._frames.shape[1] < self.seen_frames:
-            self._frames = np.concatenate([self._frames, self._mel.flush()], axis=1)
-        sound = self._frames[:, first : self.seen_frames]
-        quiet = CLOSING_QUIET_FRAMES + -(sound.shape[1] + CLOSING_QUIET_FRAMES) % ROUND_FRAMES
-        mel = self._with_silence(sound, quiet)
-        return Sound(mel=mel, keep=mel.shape[1], positions=-(-self.seen_frames // FRAMES_PER_STEP), margin=0)
+        first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
+        self.encoded_frames = max(end_frame - self.start_frame, first_frame)
+        if self._mel_frames.shape[1] < self.encoded_frames:
+            self._mel_frames = np.concatenate([self._mel_frames, self._log_mel.flush()], axis=1)
+        frames = self._mel_frames[:, first_frame : self.encoded_frames]
+        silence_frames = FINAL_SILENCE_FRAMES + -(frames.shape[1] + FINAL_SILENCE_FRAMES) % WINDOW_BUCKET_FRAMES
+        mel = self._with_silence(frames, silence_frames)
+        return EncoderChunk(
+            mel=mel,
+            final_frames=mel.shape[1],
+            positions=-(-self.encoded_frames // FRAMES_PER_POSITION),
+            frame_threshold=0,
+        )
 
-    def take(self, grown: Grown, setting: Setting, tokenizer: Tokenizer) -> None:
+    def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
         """Take a hypothesis, and commit what will not change in it; nothing before the language is known.
 
         Parameters
@@ -200,77 +217,100 @@ class Running:
         setting : Setting
         tokenizer : Tokenizer
         """
-        self.doubted = False
+        self.rejected = False
         if self.language is None:
-            self._commit(grown, 0)
+            self._commit(hypothesis, 0)
             return
-        _, words = tokenizer.split_words(grown.tokens, self.language)
-        lengths = [*map(len, words)]
-        positions = self.seen_frames // FRAMES_PER_STEP
-        self._commit(grown, settled(grown.tokens, grown.places, lengths, self._earlier, positions, setting))
+        _, words = tokenizer.split_words(hypothesis.tokens, self.language)
+        word_lengths = [*map(len, words)]
+        encoded_positions = self.encoded_frames // FRAMES_PER_POSITION
+        self._commit(
+            hypothesis,
+            stable_prefix_length(
+                hypothesis.tokens,
+                hypothesis.attended_positions,
+                word_lengths,
+                self._previous_hypotheses,
+                encoded_positions,
+                config,
+            ),
+        )
 
-    def take_last(self, grown: Grown) -> None:
+    def finalize(self, hypothesis: PartialHypothesis) -> None:
         """Take the last hypothesis, and commit all of it."""
-        self.doubted = False
-        self._commit(grown, len(grown.tokens))
+        self.rejected = False
+        self._commit(hypothesis, len(hypothesis.tokens))
 
-    def doubt(self, grown: Grown) -> None:
+    def reject(self, hypothesis: PartialHypothesis) -> None:
         """Take a hypothesis of which nothing is believed yet: it is the next draft, and that is all."""
-        self.doubted = True
-        self._commit(grown, 0)
+        self.rejected = True
+        self._commit(hypothesis, 0)
 
-    def _commit(self, grown: Grown, count: int) -> None:
+    def _commit(self, hypothesis: PartialHypothesis, count: int) -> None:
         """Take a hypothesis, so many tokens of which are final."""
-        if grown.no_speech_prob is not None:
-            self.no_speech_prob = grown.no_speech_prob
-        self.heard = grown
-        self.committed += self._spoken(grown)[:count]
-        self.tentative = grown.tokens[count:]
-        kept = [its[count:] for its in self._earlier if its[:count] == grown.tokens[:count]]
-        self._earlier = [self.tentative, *kept][:MOST_AGREEMENT]
+        if hypothesis.no_speech_prob is not None:
+            self.no_speech_prob = hypothesis.no_speech_prob
+        self.hypothesis = hypothesis
+        self.committed += self._timed_tokens(hypothesis)[:count]
+        self.tentative = hypothesis.tokens[count:]
+        agreeing = [
+            earlier[count:]
+            for earlier in self._previous_hypotheses
+            if earlier[:count] == hypothesis.tokens[:count]
+        ]
+        self._previous_hypotheses = [self.tentative, *agreeing][:MAX_LOCAL_AGREEMENT]
 
     def has_decoded(self, frame: int) -> bool:
         """Whether all that is said before a frame of the stream has been decoded: the margin lies behind it."""
-        return frame <= self.start_frame + self.seen_frames - MARGIN_FRAMES
+        return frame <= self.start_frame + self.encoded_frames - ALIGNATT_THRESHOLD_FRAMES
 
-    def cut(self, frame: int, tokenizer: Tokenizer) -> Cut:
+    def split(self, frame: int, tokenizer: Tokenizer) -> UtteranceSplit:
         """Cut what is said at a frame of the stream, between words."""
-        position = (frame - self.start_frame) // FRAMES_PER_STEP
-        spoken = [*self.committed, *self._pending()]
-        _, words = tokenizer.split_words([its.token for its in spoken], self.language or "en")
-        starts = [0, *accumulate(map(len, words))]
+        position = (frame - self.start_frame) // FRAMES_PER_POSITION
+        tokens = [*self.committed, *self._tentative_tokens()]
+        _, words = tokenizer.split_words([its.token for its in tokens], self.language or "en")
+        word_bounds = [0, *accumulate(map(len, words))]
         # By the middle of a word: its first token may listen to the silence before it.
-        first = next(
-            (at for at, end in pairwise(starts) if spoken[at].start + spoken[end - 1].end >= 2 * position),
-            len(spoken),
+        split_index = next(
+            (
+                at
+                for at, end in pairwise(word_bounds)
+                if tokens[at].start_position + tokens[end - 1].end_position >= 2 * position
+            ),
+            len(tokens),
         )
-        behind = [its.moved(position) for its in spoken[first:]]
-        committed = max(0, len(self.committed) - first)
-        return Cut(
-            before=[] if self.doubted else [its.until(position) for its in spoken[:first]],
-            committed=behind[:committed],
-            tentative=tuple(its.token for its in behind[committed:]),
+        next_tokens = [token.rebased(position) for token in tokens[split_index:]]
+        n_committed = max(0, len(self.committed) - split_index)
+        return UtteranceSplit(
+            finished_tokens=[] if self.rejected else [its.clipped(position) for its in tokens[:split_index]],
+            next_committed=next_tokens[:n_committed],
+            next_tentative=tuple(its.token for its in next_tokens[n_committed:]),
         )
 
-    def _pending(self) -> list[Spoken]:
+    def _tentative_tokens(self) -> list[TimedToken]:
         """Tentative tokens with what is known of them."""
-        if self.heard is None or not self.tentative:
+        if self.hypothesis is None or not self.tentative:
             return []
-        return self._spoken(self.heard)[-len(self.tentative) :]
+        return self._timed_tokens(self.hypothesis)[-len(self.tentative) :]
 
-    def _spoken(self, grown: Grown) -> list[Spoken]:
+    def _timed_tokens(self, hypothesis: PartialHypothesis) -> list[TimedToken]:
         """Tokens of a hypothesis: none listens to what is before the committed ones, whatever it does."""
-        floor = self.committed[-1].end if self.committed else 0
-        places = np.maximum(grown.places, floor).tolist()
+        min_position = self.committed[-1].end_position if self.committed else 0
+        positions = np.maximum(hypothesis.attended_positions, min_position).tolist()
         return [
-            Spoken(token=token, logprob=logprob, start=place, end=ended(place, behind))
-            for token, logprob, place, behind in zip(
-                grown.tokens, grown.logprobs, places[:-1], places[1:], strict=True
+            TimedToken(
+                token=token,
+                logprob=logprob,
+                start_position=position,
+                end_position=token_end(position, next_position),
+            )
+            for token, logprob, position, next_position in zip(
+                hypothesis.tokens, hypothesis.logprobs, positions[:-1], positions[1:], strict=True
             )
         ]
 
-    def _with_silence(self, frames: Floats, quiet: int) -> Floats:
+    def _with_silence(self, frames: Floats, silence_frames: int) -> Floats:
         """Frames as the encoder takes them, with silence behind them."""
-        ceiling = float(np.max(self._frames[:, : self.seen_frames + 1], initial=SILENCE))
-        silence = np.full((self.n_mels, quiet), SILENCE, np.float32)
+        ceiling = float(np.max(self._mel_frames[:, : self.encoded_frames + 1], initial=LOG_MEL_FLOOR))
+        silence = np.full((self.n_mels, silence_frames), LOG_MEL_FLOOR, np.float32)
         return normalize(np.concatenate([frames, silence], axis=1), ceiling)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio import stream
+from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
-from harken.streaming.budget import Plan
+from harken.streaming.budget import LatencyPlan
 from harken.streaming.events import Event
 from harken.streaming.options import StreamOptions
-from harken.streaming.setting import Setting
+from harken.streaming.setting import StreamingConfig
 from harken.streaming.stream import Stream
-from harken.streaming.work import Worker
+from harken.streaming.work import ModelWorker
 
 
 class LiveSession:
@@ -37,17 +37,17 @@ class LiveSession:
         How the stream is heard, and how long a word takes at most.
     """
 
-    def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:
+    def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self.plan = plan
         self._worker = worker
-        self._streams = LiveSessions(worker, options, plan)
-        self._streams.open(None)
+        self._sessions = LiveSessions(worker, options, plan)
+        self._sessions.open(None)
         self._closed = False
 
     @property
-    def setting(self) -> Setting:
+    def config(self) -> StreamingConfig:
         """How the stream is heard, but for what noise and load change in it."""
-        return self.plan.setting
+        return self.plan.config
 
     @property
     def stats(self) -> DecodeStats:
@@ -74,16 +74,16 @@ class LiveSession:
         HarkenError
             If the session is closed.
         """
-        return self._streams.feed({None: samples})[None]
+        return self._sessions.feed({None: samples})[None]
 
     def flush(self) -> list[Event]:
         """End the utterance that is going on, as after a pause; the session goes on."""
-        return self._streams.flush(None)
+        return self._sessions.flush(None)
 
     def close(self) -> list[Event]:
         """End the stream and return what it still holds; closing again brings nothing."""
         closed, self._closed = self._closed, True
-        return [] if closed else self._streams.close(None)
+        return [] if closed else self._sessions.close(None)
 
 
 class LiveSessions:
@@ -101,7 +101,7 @@ class LiveSessions:
     >>> events = streams.feed({"door": samples})["door"]
     """
 
-    def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:
+    def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self.plan = plan
         self._worker, self._options = worker, options
         self._streams: dict[Hashable, Stream] = {}
@@ -138,25 +138,25 @@ class LiveSessions:
         HarkenError
             If there is no such stream.
         """
-        fed = {name: self._stream(name) for name in samples}
-        checked = {name: checked_samples(its) for name, its in samples.items()}
-        self._worker.drive([its.feed(checked[name]) for name, its in fed.items()])
-        return {name: its.take_events() for name, its in fed.items()}
+        streams = {name: self._opened_stream(name) for name in samples}
+        blocks = {name: checked_samples(block) for name, block in samples.items()}
+        self._worker.run([its.feed(blocks[name]) for name, its in streams.items()])
+        return {name: its.pop_events() for name, its in streams.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
         """End the utterance that is going on in a stream."""
-        its = self._stream(name)
-        self._worker.drive([its.flush()])
-        return its.take_events()
+        opened = self._opened_stream(name)
+        self._worker.run([opened.flush()])
+        return opened.pop_events()
 
     def close(self, name: Hashable) -> list[Event]:
         """End a stream and return what it still holds."""
-        its = self._stream(name)
-        self._worker.drive([its.close()])
+        opened = self._opened_stream(name)
+        self._worker.run([opened.close()])
         del self._streams[name]
-        return its.take_events()
+        return opened.pop_events()
 
-    def _stream(self, name: Hashable) -> Stream:
+    def _opened_stream(self, name: Hashable) -> Stream:
         if name not in self._streams:
             which = "session is closed" if name is None else f"stream {name!r} is closed, or was never opened"
             raise HarkenError(f"the {which}")
@@ -172,4 +172,4 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
         If they are of another kind, or not finite.
     """
     samples = np.asarray(samples)
-    return np.concatenate([np.empty(0, np.float32), *(stream(samples) if samples.size else ())])
+    return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harken.errors import OptionError
-from harken.types import FRAMES_PER_STEP, WINDOW_FRAMES
+from harken.types import FRAMES_PER_POSITION, WINDOW_FRAMES
 
-MOST_AGREEMENT = 8
+MAX_LOCAL_AGREEMENT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StreamingConfig:
     """One way to hear a stream, in mel frames of 10 ms.
 
     At every update the encoder hears a window: `hop_frames` that become final, and look-ahead behind them that is heard
@@ -41,8 +41,8 @@ class Setting:
     window_frames: int = 200
     hop_frames: int = 50
     history_frames: int = 400
-    hold_frames: int = 100
-    agreement: int = 1
+    commit_delay_frames: int = 100
+    local_agreement: int = 1
 
     def __post_init__(self) -> None:
         limits = {
@@ -50,17 +50,17 @@ class Setting:
             "hop_frames": (10, self.window_frames),
             "history_frames": (0, WINDOW_FRAMES),
         }
-        for name, (least, most) in limits.items():
+        for name, (low, high) in limits.items():
             value = getattr(self, name)
-            if not least <= value <= most or value % FRAMES_PER_STEP:
-                raise OptionError(name, value, f"an even number from {least} to {most}")
-        if not 0 <= self.hold_frames <= 1000:
-            raise OptionError("hold_frames", self.hold_frames, "0 to 1000")
-        if not 1 <= self.agreement <= MOST_AGREEMENT:
-            raise OptionError("agreement", self.agreement, f"1 to {MOST_AGREEMENT}")
+            if not low <= value <= high or value % FRAMES_PER_POSITION:
+                raise OptionError(name, value, f"an even number from {low} to {high}")
+        if not 0 <= self.commit_delay_frames <= 1000:
+            raise OptionError("commit_delay_frames", self.commit_delay_frames, "0 to 1000")
+        if not 1 <= self.local_agreement <= MAX_LOCAL_AGREEMENT:
+            raise OptionError("local_agreement", self.local_agreement, f"1 to {MAX_LOCAL_AGREEMENT}")
 
     @property
-    def longest_window_frames(self) -> int:
+    def max_window_frames(self) -> int:
         """Frames of the longest window, in the beginning of an utterance."""
         return self.window_frames + self.history_frames
 

@@ -10,24 +10,37 @@ import numpy as np
 
 from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
-from harken.decoding import Grown
+from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.budget import Plan
-from harken.streaming.endpoints import Began, Ended, Endpointer
-from harken.streaming.events import Committed, Event, Interim, LoadChanged, SpeechEnded, SpeechStarted
-from harken.streaming.finals import Utterance
-from harken.streaming.load import LEVELS, Load, apply
-from harken.streaming.noise import USUAL_FRAMES, SignalToNoise, window_for
+from harken.streaming.budget import LatencyPlan
+from harken.streaming.endpoints import Endpointer, UtteranceEnd, UtteranceStart
+from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming.finals import FinalRequest
+from harken.streaming.load import LOAD_LEVELS, LoadMonitor, apply_load_level
+from harken.streaming.noise import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
 from harken.streaming.options import StreamOptions
-from harken.streaming.presets import adapted
-from harken.streaming.running import CLOSING_QUIET_FRAMES, ROUND_FRAMES, Cut, Running, Sound, Spoken
-from harken.streaming.setting import Setting
-from harken.streaming.tape import Tape
-from harken.streaming.telling import ends_sentence, is_invented, segments, shown, words
-from harken.streaming.work import Done, Steps, Update, Work, Worker
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, HOP_SAMPLES, SAMPLE_RATE
+from harken.streaming.presets import scale_window
+from harken.streaming.running import (
+    FINAL_SILENCE_FRAMES,
+    WINDOW_BUCKET_FRAMES,
+    ActiveUtterance,
+    EncoderChunk,
+    TimedToken,
+    UtteranceSplit,
+)
+from harken.streaming.setting import StreamingConfig
+from harken.streaming.tape import SampleBuffer
+from harken.streaming.telling import (
+    display_text,
+    ends_sentence,
+    is_hallucination,
+    utterance_segments,
+    utterance_words,
+)
+from harken.streaming.work import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
-SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
+MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """So long an utterance is before the end of a sentence counts in it."""
 
 
@@ -47,220 +60,230 @@ class Stream:
         What has happened and not been taken yet.
     """
 
-    def __init__(self, worker: Worker, options: StreamOptions, plan: Plan) -> None:
+    def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self._worker, self._options, self._plan = worker, options, plan
         self.events: list[Event] = []
-        self._load = Load(plan.setting, most=len(LEVELS) - 1 if options.finals == "exact" else len(LEVELS) - 2)
-        self._detector, self._noise = SpeechDetector(), SignalToNoise()
+        self._load_monitor = LoadMonitor(
+            plan.config, max_level=len(LOAD_LEVELS) - 1 if options.finals == "exact" else len(LOAD_LEVELS) - 2
+        )
+        self._detector, self._snr = SpeechDetector(), SnrEstimator()
         self._endpointer = Endpointer(
             worker.options.vad_options(),
             sentence_pause_s=options.sentence_pause_s,
             pause_s=options.pause_s,
-            limit_frames=FRAMES_PER_STEP * worker.backend.dims.n_audio_ctx
-            - CLOSING_QUIET_FRAMES
-            - ROUND_FRAMES,
+            max_utterance_frames=FRAMES_PER_POSITION * worker.backend.dims.n_audio_ctx
+            - FINAL_SILENCE_FRAMES
+            - WINDOW_BUCKET_FRAMES,
         )
-        self._sound, self._speech = Tape(), Tape()
-        self._now = 0
-        self._window_frames = USUAL_FRAMES
-        self._running: Running | None = None
-        self._cut: Cut | None = None
-        self._told: tuple[str, str] = ("", "")
-        self._told_tokens = 0
-        self._before: tuple[int, ...] = ()
-        self._language: str | None = None
-        self._segments = 0
+        self._samples, self._speech_probs = SampleBuffer(), SampleBuffer()
+        self._now_sample = 0
+        self._noise_window_frames = NORMAL_WINDOW_FRAMES
+        self._utterance: ActiveUtterance | None = None
+        self._split: UtteranceSplit | None = None
+        self._shown_text: tuple[str, str] = ("", "")
+        self._shown_tokens = 0
+        self._context_tokens: tuple[int, ...] = ()
+        self._last_language: str | None = None
+        self._n_segments = 0
 
-    def feed(self, samples: Floats) -> Steps:
+    def feed(self, samples: Floats) -> RequestGenerator:
         """Take the next samples, float32 at 16 kHz."""
-        self._sound.add(samples)
-        yield from self._hear(self._detector.feed(samples))
-        yield from self._update_until(self._sound.end)
+        self._samples.add(samples)
+        yield from self._process_probabilities(self._detector.feed(samples))
+        yield from self._run_updates_until(self._samples.end)
 
-    def flush(self) -> Steps:
+    def flush(self) -> RequestGenerator:
         """End the utterance that is going on."""
-        self._now = self._sound.end
-        for happened in self._endpointer.flush(self._sound.end // HOP_SAMPLES):
-            yield from self._turn(happened)
+        self._now_sample = self._samples.end
+        for endpoint in self._endpointer.flush(self._samples.end // HOP_SAMPLES):
+            yield from self._handle_endpoint(endpoint)
 
-    def close(self) -> Steps:
+    def close(self) -> RequestGenerator:
         """End the stream."""
-        yield from self._hear(self._detector.flush())
-        self._now = self._sound.end
-        for happened in self._endpointer.close(self._sound.end // HOP_SAMPLES):
-            yield from self._turn(happened)
+        yield from self._process_probabilities(self._detector.flush())
+        self._now_sample = self._samples.end
+        for endpoint in self._endpointer.close(self._samples.end // HOP_SAMPLES):
+            yield from self._handle_endpoint(endpoint)
 
-    def take_events(self) -> list[Event]:
+    def pop_events(self) -> list[Event]:
         """What has happened since it was asked last."""
-        taken, self.events = self.events, []
-        return taken
+        popped, self.events = self.events, []
+        return popped
 
-    def _hear(self, probabilities: Floats) -> Steps:
+    def _process_probabilities(self, probabilities: Floats) -> RequestGenerator:
         """Go through chunks in order of time, whatever was fed together."""
         for probability in probabilities.tolist():
-            start = self._speech.end * CHUNK_SAMPLES
-            end = min(start + CHUNK_SAMPLES, self._sound.end)
-            yield from self._update_until(end)
-            self._now = end
-            self._speech.add(np.array([probability], np.float32))
-            self._noise.hear(self._sound.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
-            for happened in self._endpointer.hear(probability, sentence_ended=self._sentence_ended):
-                yield from self._turn(happened)
-            needed = min(self._endpointer.needed_frames * HOP_SAMPLES, self._now)
-            self._sound.forget(needed)
-            self._speech.forget(needed // CHUNK_SAMPLES)
+            start = self._speech_probs.end * CHUNK_SAMPLES
+            end = min(start + CHUNK_SAMPLES, self._samples.end)
+            yield from self._run_updates_until(end)
+            self._now_sample = end
+            self._speech_probs.add(np.array([probability], np.float32))
+            self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
+            for endpoint in self._endpointer.feed(probability, sentence_ended=self._sentence_ended):
+                yield from self._handle_endpoint(endpoint)
+            needed_sample = min(self._endpointer.earliest_needed_frame * HOP_SAMPLES, self._now_sample)
+            self._samples.discard_before(needed_sample)
+            self._speech_probs.discard_before(needed_sample // CHUNK_SAMPLES)
 
-    def _turn(self, happened: Began | Ended) -> Steps:
-        if isinstance(happened, Ended):
-            yield from self._end(happened)
+    def _handle_endpoint(self, endpoint: UtteranceStart | UtteranceEnd) -> RequestGenerator:
+        if isinstance(endpoint, UtteranceEnd):
+            yield from self._end_utterance(endpoint)
         else:
-            self._begin(happened)
+            self._begin_utterance(endpoint)
 
-    def _begin(self, began: Began) -> None:
-        cut, self._cut = self._cut, None
-        self._running = Running(
-            encoder=self._worker.backend.open_encoder(self._plan.setting.history_frames),
+    def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
+        split, self._split = self._split, None
+        self._utterance = ActiveUtterance(
+            encoder=self._worker.backend.open_encoder(self._plan.config.history_frames),
             n_mels=self._worker.backend.dims.n_mels,
-            start_frame=began.frame,
-            committed=cut.committed if cut else [],
-            tentative=cut.tentative if cut else (),
-            language=self._language if cut else None,
+            start_frame=utterance_start.frame,
+            committed=split.next_committed if split else [],
+            tentative=split.next_tentative if split else (),
+            language=self._last_language if split else None,
         )
-        self._told, self._told_tokens = ("", ""), len(self._running.committed)
-        self._tell(SpeechStarted, began.frame / FRAMES_PER_SECOND, Done())
+        self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
+        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
 
-    def _update_until(self, end: int) -> Steps:
+    def _run_updates_until(self, end: int) -> RequestGenerator:
         """Do the updates that are due up to some sample."""
-        while (running := self._running) is not None:
-            setting = self._setting()
-            due = max(running.due_sample(setting), self._now)
-            if due > end:
+        while (utterance := self._utterance) is not None:
+            config = self._current_config()
+            update_sample = max(utterance.next_update_sample(config), self._now_sample)
+            if update_sample > end:
                 break
-            self._now = due
-            running.take_samples(self._sound.between(running.wanted_sample, due))
-            done = yield self._asked(running, running.next_window(setting))
-            assert done.updated, "an update gives a hypothesis"
-            if done.updated.sure:
-                running.language = done.updated.language
-            grown = done.updated.grown
-            if self._is_invented(running, grown):
-                running.doubt(grown)
+            self._now_sample = update_sample
+            utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
+            response = yield self._partial_request(utterance, utterance.next_chunk(config))
+            assert response.partial, "an update gives a hypothesis"
+            if response.partial.language_known:
+                utterance.language = response.partial.language
+            hypothesis = response.partial.hypothesis
+            if self._is_hallucination(utterance, hypothesis):
+                utterance.reject(hypothesis)
             else:
-                running.take(grown, setting, self._worker.tokenizer)
-                self._show(running, done)
-            self._book(done)
+                utterance.update(hypothesis, config, self._worker.tokenizer)
+                self._emit_interim(utterance, response)
+            self._record_load(response)
 
-    def _end(self, ended: Ended) -> Steps:
+    def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
         """Give the final text of the utterance."""
-        running, self._running = self._running, None
-        assert running, "what ends has begun"
-        exact = self._options.finals == "exact" and LEVELS[self._load.level].exact_finals
-        done = Done()
+        utterance, self._utterance = self._utterance, None
+        assert utterance, "what ends has begun"
+        exact = self._options.finals == "exact" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        response = ModelResponse()
         if exact:
-            done = yield Utterance(
-                samples=self._sound.between(running.start_sample, ended.frame * HOP_SAMPLES),
-                start_s=running.start_frame / FRAMES_PER_SECOND,
-                previous=running.tokens,
+            response = yield FinalRequest(
+                samples=self._samples.between(utterance.start_sample, utterance_end.frame * HOP_SAMPLES),
+                start_s=utterance.start_frame / FRAMES_PER_SECOND,
+                draft_tokens=utterance.tokens,
             )
-        elif not ended.goes_on or not running.has_decoded(ended.frame):
-            done = yield from self._hear_last(running, ended.frame)
-        spoken = running.committed
-        if ended.goes_on:
-            self._cut = running.cut(ended.frame, self._worker.tokenizer)
-            spoken = self._cut.before
-        final = done.segments if exact else self._streamed(running, spoken)
-        self._language = running.language or self._language
-        for segment in final:
-            self._tell(Committed, segment.end_s, done, segment=replace(segment, index=self._segments))
-            self._segments += 1
+        elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
+            response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
+        committed = utterance.committed
+        if utterance_end.is_continued:
+            self._split = utterance.split(utterance_end.frame, self._worker.tokenizer)
+            committed = self._split.finished_tokens
+        final_segments = response.segments if exact else self._committed_segments(utterance, committed)
+        self._last_language = utterance.language or self._last_language
+        for segment in final_segments:
+            self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
+            self._n_segments += 1
         if self._worker.options.condition_on_previous_text:
-            self._before = self._with_text(final)
-        self._tell(SpeechEnded, ended.frame / FRAMES_PER_SECOND, done, reason=ended.reason)
-        self._book(done)
+            self._context_tokens = self._extended_context(final_segments)
+        self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
+        self._record_load(response)
 
-    def _hear_last(self, running: Running, end_frame: int) -> Generator[Work, Done, Done]:
+    def _decode_last_chunk(
+        self, utterance: ActiveUtterance, end_frame: int
+    ) -> Generator[ModelRequest, ModelResponse, ModelResponse]:
         """Hear the utterance to its end."""
-        end = min(end_frame * HOP_SAMPLES, self._sound.end)
-        if end > running.wanted_sample:
-            running.take_samples(self._sound.between(running.wanted_sample, end))
-        done = yield self._asked(running, running.last_window(end_frame))
-        assert done.updated, "an update gives a hypothesis"
-        running.language = running.language or done.updated.language
-        if self._is_invented(running, done.updated.grown):
-            running.doubt(done.updated.grown)
+        end = min(end_frame * HOP_SAMPLES, self._samples.end)
+        if end > utterance.next_sample:
+            utterance.add_samples(self._samples.between(utterance.next_sample, end))
+        response = yield self._partial_request(utterance, utterance.last_chunk(end_frame))
+        assert response.partial, "an update gives a hypothesis"
+        utterance.language = utterance.language or response.partial.language
+        if self._is_hallucination(utterance, response.partial.hypothesis):
+            utterance.reject(response.partial.hypothesis)
         else:
-            running.take_last(done.updated.grown)
-        return done
+            utterance.finalize(response.partial.hypothesis)
+        return response
 
-    def _streamed(self, running: Running, spoken: Sequence[Spoken]) -> list[Segment]:
+    def _committed_segments(self, utterance: ActiveUtterance, committed: Sequence[TimedToken]) -> list[Segment]:
         with_words = self._worker.options.word_timestamps
-        its = segments(spoken, running, self._worker.tokenizer, with_words=with_words)
-        return [segment for segment in its if segment.text.strip()]
+        sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
+        return [segment for segment in sentences if segment.text.strip()]
 
-    def _with_text(self, final: Sequence[Segment]) -> tuple[int, ...]:
+    def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
         """The text before what is heard next, as much of it as fits into a prompt."""
-        eot, most = self._worker.tokenizer.eot, self._worker.backend.dims.n_text_ctx
-        tokens = (token for segment in final for token in segment.tokens if token < eot)
-        return (*self._before, *tokens)[-most:]
+        eot, max_tokens = self._worker.tokenizer.eot, self._worker.backend.dims.n_text_ctx
+        tokens = (token for segment in final_segments for token in segment.tokens if token < eot)
+        return (*self._context_tokens, *tokens)[-max_tokens:]
 
-    def _is_invented(self, running: Running, grown: Grown) -> bool:
+    def _is_hallucination(self, utterance: ActiveUtterance, hypothesis: PartialHypothesis) -> bool:
         """Whether nothing of it is to be shown; what has been committed is not taken back."""
         threshold = self._worker.options.hallucination_threshold
-        if running.committed or threshold is None:
+        if utterance.committed or threshold is None:
             return False
-        start = running.start_sample // CHUNK_SAMPLES
-        speech = self._speech.between(start, self._speech.end)
-        return is_invented(running, grown, speech, threshold, self._worker.tokenizer)
+        start = utterance.start_sample // CHUNK_SAMPLES
+        speech_probs = self._speech_probs.between(start, self._speech_probs.end)
+        return is_hallucination(utterance, hypothesis, speech_probs, threshold, self._worker.tokenizer)
 
     @property
     def _sentence_ended(self) -> bool:
         """Whether a shorter pause may end the utterance; what is short is heard better with what follows it."""
-        running = self._running
-        if running is None or running.seen_frames < SENTENCE_FRAMES:
+        utterance = self._utterance
+        if utterance is None or utterance.encoded_frames < MIN_SENTENCE_FRAMES:
             return False
-        return ends_sentence(running, self._worker.tokenizer)
+        return ends_sentence(utterance, self._worker.tokenizer)
 
-    def _show(self, running: Running, done: Done) -> None:
+    def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
         """Tell what is said by now, if that is news."""
         tokenizer = self._worker.tokenizer
-        told, self._told = self._told, shown(running, tokenizer)
-        if self._told != told:
-            fresh, self._told_tokens = running.committed[self._told_tokens :], len(running.committed)
-            committed, tentative = self._told
-            self._tell(
+        previous_text, self._shown_text = self._shown_text, display_text(utterance, tokenizer)
+        if self._shown_text != previous_text:
+            new_tokens, self._shown_tokens = utterance.committed[self._shown_tokens :], len(utterance.committed)
+            committed, tentative = self._shown_text
+            self._emit(
                 Interim,
-                (running.start_frame + running.seen_frames) / FRAMES_PER_SECOND,
-                done,
+                (utterance.start_frame + utterance.encoded_frames) / FRAMES_PER_SECOND,
+                response,
                 committed=committed,
                 tentative=tentative,
-                words=tuple(words(fresh, running, tokenizer)),
+                words=tuple(utterance_words(new_tokens, utterance, tokenizer)),
             )
 
-    def _asked(self, running: Running, sound: Sound) -> Update:
-        return Update(
-            encoder=running.encoder,
-            history_frames=self._plan.setting.history_frames,
-            sound=sound,
-            committed=tuple(its.token for its in running.committed),
-            previous=running.tentative,
-            before=self._before,
-            language=running.language,
-            likely=self._language,
+    def _partial_request(self, utterance: ActiveUtterance, chunk: EncoderChunk) -> PartialRequest:
+        return PartialRequest(
+            encoder=utterance.encoder,
+            history_frames=self._plan.config.history_frames,
+            chunk=chunk,
+            committed=tuple(its.token for its in utterance.committed),
+            draft_tokens=utterance.tentative,
+            context_tokens=self._context_tokens,
+            language=utterance.language,
+            previous_language=self._last_language,
         )
 
-    def _setting(self) -> Setting:
+    def _current_config(self) -> StreamingConfig:
         """How to hear now: by the noise there is, and what the machine can keep up with."""
-        setting = self._plan.setting
+        config = self._plan.config
         if self._options.adaptive:
-            self._window_frames = window_for(self._noise.snr_db, self._window_frames)
-            setting = adapted(setting, self._window_frames)
-        return apply(self._load.level, setting)
+            self._noise_window_frames = window_frames_for_snr(self._snr.snr_db, self._noise_window_frames)
+            config = scale_window(config, self._noise_window_frames)
+        return apply_load_level(self._load_monitor.level, config)
 
-    def _book(self, done: Done) -> None:
-        change = self._load.book(self._now / SAMPLE_RATE, done.compute_s)
+    def _record_load(self, response: ModelResponse) -> None:
+        change = self._load_monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s)
         if change:
-            what = {"level": change.level, "lag_s": change.lag_s, "detail": change.detail}
-            self._tell(LoadChanged, self._now / SAMPLE_RATE, Done(), **what)
+            fields = {"level": change.level, "lag_s": change.lag_s, "detail": change.detail}
+            self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)
 
-    def _tell(self, kind: Callable[..., Event], audio_s: float, done: Done, **what: Any) -> None:
-        self.events.append(kind(audio_s=audio_s, emitted_samples=self._now, compute_s=done.compute_s, **what))
+    def _emit(
+        self, event_type: Callable[..., Event], audio_s: float, response: ModelResponse, **fields: Any
+    ) -> None:
+        self.events.append(
+            event_type(
+                audio_s=audio_s, emitted_samples=self._now_sample, compute_s=response.compute_s, **fields
+            )
+        )

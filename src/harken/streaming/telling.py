@@ -7,35 +7,43 @@ from collections.abc import Sequence
 import numpy as np
 
 from harken.contract import Floats
-from harken.decoding import Grown
+from harken.decoding import PartialHypothesis
 from harken.decoding.window import compression_ratio
 from harken.results import Segment, Word
-from harken.streaming.running import Running, Spoken
+from harken.streaming.running import ActiveUtterance, TimedToken
 from harken.text import Tokenizer
-from harken.transcribe.guard import Facts, assess, concentration
-from harken.transcribe.words import APPENDED, SENTENCE_ENDS
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
+from harken.transcribe.guard import HallucinationFeatures, attention_concentration, score_hallucination
+from harken.transcribe.words import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-CLOSING = " \n\"'”’»)]」』"
+CLOSING_PUNCTUATION = " \n\"'”’»)]」』"
 """What may stand behind the mark that ends a sentence."""
-UNFINISHED = "�"
+REPLACEMENT_CHARACTER = "�"
 """What bytes decode to that are not a character yet."""
 
 
-def shown(running: Running, tokenizer: Tokenizer) -> tuple[str, str]:
+def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str, str]:
     """Committed text of an utterance, and the tentative text behind it; together they are its text."""
-    committed = tokenizer.decode([its.token for its in running.committed]).rstrip(UNFINISHED)
-    whole = tokenizer.decode(running.tokens).rstrip(UNFINISHED)
+    committed = tokenizer.decode([token.token for token in utterance.committed]).rstrip(REPLACEMENT_CHARACTER)
+    whole = tokenizer.decode(utterance.tokens).rstrip(REPLACEMENT_CHARACTER)
     tentative = whole[len(committed) :]
     return (committed.lstrip(), tentative) if committed else ("", tentative.lstrip())
 
 
-def ends_sentence(running: Running, tokenizer: Tokenizer) -> bool:
+def ends_sentence(utterance: ActiveUtterance, tokenizer: Tokenizer) -> bool:
     """Whether what is said by now is the end of a sentence."""
-    return tokenizer.decode(running.tokens[-4:]).rstrip(CLOSING).endswith(tuple(SENTENCE_ENDS))
+    return (
+        tokenizer.decode(utterance.tokens[-4:]).rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
+    )
 
 
-def is_invented(running: Running, grown: Grown, speech: Floats, threshold: float, tokenizer: Tokenizer) -> bool:
+def is_hallucination(
+    utterance: ActiveUtterance,
+    hypothesis: PartialHypothesis,
+    speech_probs: Floats,
+    threshold: float,
+    tokenizer: Tokenizer,
+) -> bool:
     """Whether probably nobody said what a hypothesis says.
 
     Parameters
@@ -49,85 +57,91 @@ def is_invented(running: Running, grown: Grown, speech: Floats, threshold: float
         Hallucination score from which on it is.
     tokenizer : Tokenizer
     """
-    text = tokenizer.decode(grown.tokens)
-    positions = running.seen_frames // FRAMES_PER_STEP
-    facts = Facts(
+    text = tokenizer.decode(hypothesis.tokens)
+    positions = utterance.encoded_frames // FRAMES_PER_POSITION
+    features = HallucinationFeatures(
         text=text,
-        tokens=len(grown.tokens),
-        duration_s=running.seen_frames / FRAMES_PER_SECOND,
-        avg_logprob=sum(grown.logprobs) / (len(grown.tokens) + 1),
-        no_speech_prob=running.no_speech_prob if grown.no_speech_prob is None else grown.no_speech_prob,
+        n_tokens=len(hypothesis.tokens),
+        duration_s=utterance.encoded_frames / FRAMES_PER_SECOND,
+        avg_logprob=sum(hypothesis.logprobs) / (len(hypothesis.tokens) + 1),
+        no_speech_prob=utterance.no_speech_prob
+        if hypothesis.no_speech_prob is None
+        else hypothesis.no_speech_prob,
         compression_ratio=compression_ratio(text),
-        speech_prob=float(speech.mean()) if len(speech) else None,
-        attention=concentration(grown.attention[:, :-1], positions),
+        speech_prob=float(speech_probs.mean()) if len(speech_probs) else None,
+        attention_concentration=attention_concentration(hypothesis.attention[:, :-1], positions),
     )
-    return assess(facts).score >= threshold
+    return score_hallucination(features).score >= threshold
 
 
-def words(spoken: Sequence[Spoken], running: Running, tokenizer: Tokenizer) -> list[Word]:
+def utterance_words(
+    committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer
+) -> list[Word]:
     """Whole words of an utterance with the punctuation behind them, in the times of the stream."""
-    return [_word(its, running, tokenizer) for its in _grouped(spoken, running, tokenizer)]
+    return [_word(word, utterance, tokenizer) for word in _group_by_word(committed, utterance, tokenizer)]
 
 
-def segments(
-    spoken: Sequence[Spoken], running: Running, tokenizer: Tokenizer, *, with_words: bool
+def utterance_segments(
+    committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer, *, with_words: bool
 ) -> list[Segment]:
     """Sentences of an utterance as it was committed word by word."""
-    sentences: list[list[list[Spoken]]] = [[]]
-    for word in _grouped(spoken, running, tokenizer):
+    sentences: list[list[list[TimedToken]]] = [[]]
+    for word in _group_by_word(committed, utterance, tokenizer):
         sentences[-1].append(word)
-        if _text(word, tokenizer).rstrip().endswith(tuple(SENTENCE_ENDS)):
+        if _text(word, tokenizer).rstrip().endswith(tuple(SENTENCE_END_MARKS)):
             sentences.append([])
-    return [_segment(sentence, running, tokenizer, with_words) for sentence in sentences if sentence]
+    return [_segment(sentence, utterance, tokenizer, with_words) for sentence in sentences if sentence]
 
 
 def _segment(
-    sentence: Sequence[Sequence[Spoken]], running: Running, tokenizer: Tokenizer, with_words: bool
+    sentence: Sequence[Sequence[TimedToken]], utterance: ActiveUtterance, tokenizer: Tokenizer, with_words: bool
 ) -> Segment:
-    its_words = tuple(_word(word, running, tokenizer) for word in sentence)
-    spoken = [token for word in sentence for token in word]
-    text = _text(spoken, tokenizer)
+    words = tuple(_word(word, utterance, tokenizer) for word in sentence)
+    committed = [token for word in sentence for token in word]
+    text = _text(committed, tokenizer)
     return Segment(
         index=0,
-        start_s=its_words[0].start_s,
-        end_s=its_words[-1].end_s,
+        start_s=words[0].start_s,
+        end_s=words[-1].end_s,
         text=text,
-        tokens=tuple(its.token for its in spoken),
+        tokens=tuple(committed_token.token for committed_token in committed),
         temperature=0.0,
-        avg_logprob=sum(its.logprob for its in spoken) / len(spoken),
+        avg_logprob=sum(its.logprob for its in committed) / len(committed),
         compression_ratio=compression_ratio(text),
-        no_speech_prob=running.no_speech_prob,
-        seek_s=running.start_frame / FRAMES_PER_SECOND,
-        words=its_words if with_words else (),
-        language=running.language,
+        no_speech_prob=utterance.no_speech_prob,
+        seek_s=utterance.start_frame / FRAMES_PER_SECOND,
+        words=words if with_words else (),
+        language=utterance.language,
     )
 
 
-def _word(spoken: Sequence[Spoken], running: Running, tokenizer: Tokenizer) -> Word:
+def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer) -> Word:
     def time_s(position: int) -> float:
-        return (running.start_frame + FRAMES_PER_STEP * max(0, position)) / FRAMES_PER_SECOND
+        return (utterance.start_frame + FRAMES_PER_POSITION * max(0, position)) / FRAMES_PER_SECOND
 
     return Word(
-        text=_text(spoken, tokenizer),
-        start_s=time_s(spoken[0].start),
-        end_s=time_s(spoken[-1].end),
-        probability=float(np.exp([its.logprob for its in spoken]).mean()),
+        text=_text(committed, tokenizer),
+        start_s=time_s(committed[0].start_position),
+        end_s=time_s(committed[-1].end_position),
+        probability=float(np.exp([token.logprob for token in committed]).mean()),
     )
 
 
-def _grouped(spoken: Sequence[Spoken], running: Running, tokenizer: Tokenizer) -> list[list[Spoken]]:
+def _group_by_word(
+    committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer
+) -> list[list[TimedToken]]:
     """Tokens of each word, with the punctuation behind it."""
-    texts, groups = tokenizer.split_words([its.token for its in spoken], running.language or "en")
-    grouped: list[list[Spoken]] = []
-    tokens = iter(spoken)
+    texts, groups = tokenizer.split_words([its.token for its in committed], utterance.language or "en")
+    grouped: list[list[TimedToken]] = []
+    remaining = iter(committed)
     for text, group in zip(texts, groups, strict=True):
-        its = [next(tokens) for _ in group]
-        if grouped and text in APPENDED:
+        its = [next(remaining) for _ in group]
+        if grouped and text in APPEND_PUNCTUATIONS:
             grouped[-1] += its
         else:
             grouped.append(its)
     return grouped
 
 
-def _text(spoken: Sequence[Spoken], tokenizer: Tokenizer) -> str:
-    return tokenizer.decode([its.token for its in spoken])
+def _text(committed: Sequence[TimedToken], tokenizer: Tokenizer) -> str:
+    return tokenizer.decode([token.token for token in committed])

@@ -11,25 +11,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.contract import Backend, Encoder, Features
+from harken.contract import Backend, Features, StreamingEncoderState
 from harken.decoding import (
     DecodeStats,
-    Growing,
-    Grown,
-    decode_growing,
+    PartialHypothesis,
+    PartialWindow,
+    decode_partial,
     language_probabilities,
+    make_logit_rules,
     make_prompt,
-    make_rules,
 )
 from harken.results import Segment
-from harken.streaming.finals import Finals, Utterance
-from harken.streaming.running import Sound
-from harken.text import resolve
-from harken.transcribe import Hearing
+from harken.streaming.finals import FinalPass, FinalRequest
+from harken.streaming.running import EncoderChunk
+from harken.text import to_language_code
+from harken.transcribe import WindowDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Update:
+class PartialRequest:
     """Hear the next window of an utterance, and what is said in it by now.
 
     Parameters
@@ -48,18 +48,18 @@ class Update:
         That of the utterance before it.
     """
 
-    encoder: Encoder
+    encoder: StreamingEncoderState
     history_frames: int
-    sound: Sound
+    chunk: EncoderChunk
     committed: tuple[int, ...]
-    previous: tuple[int, ...]
-    before: tuple[int, ...]
+    draft_tokens: tuple[int, ...]
+    context_tokens: tuple[int, ...]
     language: str | None
-    likely: str | None = None
+    previous_language: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
+class PartialResult:
     """What came of an update.
 
     Parameters
@@ -71,20 +71,20 @@ class Updated:
         Whether that is known, by enough of the sound.
     """
 
-    grown: Grown
+    hypothesis: PartialHypothesis
     language: str
-    sure: bool = True
+    language_known: bool = True
 
 
-ENOUGH_POSITIONS = 100
+MIN_LANGUAGE_POSITIONS = 100
 """2 s: of less sound a language is often mistaken."""
 
-Work = Update | Utterance
+ModelRequest = PartialRequest | FinalRequest
 """Of an utterance that goes on, or one that has ended (see `harken.streaming.finals`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class ModelResponse:
     """A piece of work that has been done.
 
     Parameters
@@ -97,16 +97,16 @@ class Done:
         What it took, with whatever was done together with it.
     """
 
-    updated: Updated | None = None
+    partial: PartialResult | None = None
     segments: tuple[Segment, ...] = ()
     compute_s: float = 0.0
 
 
-Steps = Generator[Work, Done, None]
+RequestGenerator = Generator[ModelRequest, ModelResponse, None]
 """A stream that goes on as far as it can, asking for work on the way."""
 
 
-class Worker:
+class ModelWorker:
     """Does the work of streams.
 
     Parameters
@@ -126,16 +126,20 @@ class Worker:
         What all work has taken.
     """
 
-    def __init__(self, hearing: Hearing, clock: Callable[[], float] = float, batch_size: int = 16) -> None:
-        self.backend: Backend = hearing.backend
-        self.tokenizer, self.options = hearing.tokenizer, hearing.options
+    def __init__(
+        self, window_decoder: WindowDecoder, clock: Callable[[], float] = float, batch_size: int = 16
+    ) -> None:
+        self.backend: Backend = window_decoder.backend
+        self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
         self.stats = DecodeStats()
         self.compute_s = 0.0
         self._clock = clock
-        self._finals = Finals(hearing, batch_size)
-        self._known = resolve(self.options.language) if self.options.language is not None else None
+        self._final_pass = FinalPass(window_decoder, batch_size)
+        self._fixed_language = (
+            to_language_code(self.options.language) if self.options.language is not None else None
+        )
         options = self.options
-        self._rules = make_rules(
+        self._logit_rules = make_logit_rules(
             self.tokenizer,
             timestamps=False,
             suppress_tokens=options.suppress_tokens,
@@ -143,93 +147,104 @@ class Worker:
             suppress_regex=options.suppress_regex,
             hotwords=options.hotwords,
         )
-        self._prompted = tuple(hearing.encode(options.initial_prompt))
+        self._initial_prompt_tokens = tuple(window_decoder.encode_text(options.initial_prompt))
 
-    def drive(self, streams: Sequence[Steps]) -> None:
+    def run(self, streams: Sequence[RequestGenerator]) -> None:
         """Let streams go on as far as they can; what they ask for at the same time is done together."""
-        waiting = {i: work for i, steps in enumerate(streams) if (work := next(steps, None))}
-        while waiting:
-            done = self._do([*waiting.values()])
-            waiting = {
-                i: work
-                for i, its in zip([*waiting], done, strict=True)
-                if (work := _send(streams[i], its)) is not None
+        pending = {i: request for i, stream in enumerate(streams) if (request := next(stream, None))}
+        while pending:
+            responses = self._compute([*pending.values()])
+            pending = {
+                i: request
+                for i, response in zip([*pending], responses, strict=True)
+                if (request := _next_request(streams[i], response)) is not None
             }
 
-    def _do(self, works: Sequence[Work]) -> list[Done]:
-        updates = [work for work in works if isinstance(work, Update)]
-        utterances = [work for work in works if isinstance(work, Utterance)]
-        began = self._clock()
-        updated = iter(self._update(updates) if updates else [])
-        updates_s = self._clock() - began
-        segments = iter(self._finals.hear(utterances) if utterances else [])
-        all_s = self._clock() - began
-        self.compute_s += all_s
+    def _compute(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
+        partial_requests = [request for request in requests if isinstance(request, PartialRequest)]
+        final_requests = [work for work in requests if isinstance(work, FinalRequest)]
+        start_s = self._clock()
+        partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
+        partial_compute_s = self._clock() - start_s
+        segments = iter(self._final_pass.transcribe(final_requests) if final_requests else [])
+        total_compute_s = self._clock() - start_s
+        self.compute_s += total_compute_s
         return [
-            Done(updated=next(updated), compute_s=updates_s)
-            if isinstance(work, Update)
-            else Done(segments=next(segments), compute_s=all_s)
-            for work in works
+            ModelResponse(partial=next(partials), compute_s=partial_compute_s)
+            if isinstance(work, PartialRequest)
+            else ModelResponse(segments=next(segments), compute_s=total_compute_s)
+            for work in requests
         ]
 
-    def _update(self, updates: Sequence[Update]) -> list[Updated]:
-        self._hear(updates)
-        features = self.backend.gather([update.encoder for update in updates])
-        languages = self._languages(updates, features)
+    def _decode_partials(self, requests: Sequence[PartialRequest]) -> list[PartialResult]:
+        self._encode_chunks(requests)
+        features = self.backend.stream_features([request.encoder for request in requests])
+        languages = self._detect_languages(requests, features)
         windows = [
-            Growing(
-                audio=audio,
-                prompt=self._prompt(language, update.before),
+            PartialWindow(
+                window_index=window,
+                prompt=self._prompt(language, update.context_tokens),
                 committed=update.committed,
-                previous=update.previous,
-                positions=update.sound.positions,
-                margin=update.sound.margin,
+                draft_tokens=update.draft_tokens,
+                n_positions=update.chunk.positions,
+                frame_threshold=update.chunk.frame_threshold,
             )
-            for audio, (update, (language, _)) in enumerate(zip(updates, languages, strict=True))
+            for window, (update, (language, _)) in enumerate(zip(requests, languages, strict=True))
         ]
-        grown, stats = decode_growing(self.backend, features, windows, self._rules, self.tokenizer)
+        hypotheses, stats = decode_partial(self.backend, features, windows, self._logit_rules, self.tokenizer)
         self.stats += stats
         return [
-            Updated(grown=its, language=language, sure=sure)
-            for its, (language, sure) in zip(grown, languages, strict=True)
+            PartialResult(hypothesis=hypothesis, language=language, language_known=known)
+            for hypothesis, (language, known) in zip(hypotheses, languages, strict=True)
         ]
 
-    def _hear(self, updates: Sequence[Update]) -> None:
+    def _encode_chunks(self, requests: Sequence[PartialRequest]) -> None:
         """Encode windows of one size together."""
-        sizes = [(its.sound.mel.shape, its.sound.keep, its.history_frames) for its in updates]
-        for size in dict.fromkeys(sizes):
-            alike = [update for update, its in zip(updates, sizes, strict=True) if its == size]
-            mel = np.stack([update.sound.mel for update in alike])
-            self.backend.hear([update.encoder for update in alike], mel, alike[0].sound.keep)
+        shapes = [
+            (request.chunk.mel.shape, request.chunk.final_frames, request.history_frames)
+            for request in requests
+        ]
+        for shape in dict.fromkeys(shapes):
+            same_shape = [update for update, its in zip(requests, shapes, strict=True) if its == shape]
+            mel = np.stack([update.chunk.mel for update in same_shape])
+            self.backend.encode_chunk(
+                [update.encoder for update in same_shape], mel, same_shape[0].chunk.final_frames
+            )
 
-    def _languages(self, updates: Sequence[Update], features: Features) -> list[tuple[str, bool]]:
+    def _detect_languages(
+        self, requests: Sequence[PartialRequest], features: Features
+    ) -> list[tuple[str, bool]]:
         """Language of each, and whether it is known; if not, that of the utterance before is as good a guess."""
-        given = [update.language or self._known for update in updates]
-        if None not in given:
-            return [(language, True) for language in given if language is not None]
+        known = [update.language or self._fixed_language for update in requests]
+        if None not in known:
+            return [(language, True) for language in known if language is not None]
         probabilities = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
         languages = []
-        for update, language, found in zip(updates, given, probabilities, strict=True):
-            best, probability = next(iter(found.items()))
-            heard = update.sound.positions >= ENOUGH_POSITIONS or not self.tokenizer.multilingual
-            sure = heard and probability >= self.options.language_threshold
-            languages.append((language, True) if language else (best if sure else update.likely or best, sure))
+        for request, language, probability_of in zip(requests, known, probabilities, strict=True):
+            best, probability = next(iter(probability_of.items()))
+            long_enough = request.chunk.positions >= MIN_LANGUAGE_POSITIONS or not self.tokenizer.multilingual
+            confident = long_enough and probability >= self.options.language_threshold
+            languages.append(
+                (language, True)
+                if language
+                else (best if confident else request.previous_language or best, confident)
+            )
         return languages
 
-    def _prompt(self, language: str, before: Sequence[int]) -> tuple[int, ...]:
+    def _prompt(self, language: str, context_tokens: Sequence[int]) -> tuple[int, ...]:
         return make_prompt(
             self.tokenizer,
             self.backend.dims.n_text_ctx,
             language=language,
             task=self.options.task,
             timestamps=False,
-            carried=self._prompted,
-            previous=before,
+            initial_prompt_tokens=self._initial_prompt_tokens,
+            previous_tokens=context_tokens,
         )
 
 
-def _send(steps: Steps, done: Done) -> Work | None:
+def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelRequest | None:
     try:
-        return steps.send(done)
+        return stream.send(response)
     except StopIteration:
         return None

@@ -1,8 +1,15 @@
 """Text: tokens to words and back, the languages, the layout of the special tokens."""
 
-from harken.text.frequent import frequent_ids
-from harken.text.languages import LANGUAGES, resolve
-from harken.text.stream import TextStream
+from harken.text.frequent import frequent_token_ids
+from harken.text.languages import LANGUAGES, to_language_code
+from harken.text.stream import IncrementalDetokenizer
 from harken.text.tokenizer import Tokenizer, TokenKind
 
-__all__ = ["LANGUAGES", "TextStream", "TokenKind", "Tokenizer", "frequent_ids", "resolve"]
+__all__ = [
+    "LANGUAGES",
+    "IncrementalDetokenizer",
+    "TokenKind",
+    "Tokenizer",
+    "frequent_token_ids",
+    "to_language_code",
+]

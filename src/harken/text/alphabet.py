@@ -10,25 +10,27 @@ from __future__ import annotations
 import re
 
 _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
-_HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
-_LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(_HIDDEN)}
-_BYTES = {ord(letter): byte for byte, letter in _LETTERS.items()}
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(256 + i) for i, byte in enumerate(_UNPRINTABLE)
+}
+_UNICODE_TO_BYTE = {ord(letter): byte for byte, letter in _BYTE_TO_UNICODE.items()}
 
 #: The 256 letters.
-ALPHABET = frozenset(_LETTERS.values())
-_SPELLED = re.compile("[!-~¡-¬®-\u0143]*")
+BYTE_ALPHABET = frozenset(_BYTE_TO_UNICODE.values())
+_BYTE_LEVEL = re.compile("[!-~¡-¬®-\u0143]*")
 
 
-def spell(data: bytes) -> str:
+def bytes_to_unicode(data: bytes) -> str:
     """Spell bytes in GPT-2's alphabet, one letter a byte."""
-    return data.decode("latin-1").translate(_LETTERS)
+    return data.decode("latin-1").translate(_BYTE_TO_UNICODE)
 
 
-def unspell(letters: str) -> bytes:
+def unicode_to_bytes(letters: str) -> bytes:
     """Give back the bytes that `spell` spelled."""
-    return letters.translate(_BYTES).encode("latin-1")
+    return letters.translate(_UNICODE_TO_BYTE).encode("latin-1")
 
 
-def is_spelled(letters: str) -> bool:
+def is_byte_level(letters: str) -> bool:
     """Whether every character belongs to the alphabet."""
-    return _SPELLED.fullmatch(letters) is not None
+    return _BYTE_LEVEL.fullmatch(letters) is not None

@@ -12,35 +12,37 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from harken.text.alphabet import spell
+from harken.text.alphabet import bytes_to_unicode
 
 # The split of GPT-2 (openai-whisper tokenizer.py, `get_encoding`, pat_str). Its classes \p{L}, \p{N} and \s
 # are those of Unicode, which `re` lacks: it therefore runs over a shadow of the text in which every
 # character beyond ASCII is replaced by an ASCII one of the same class.
-_PIECES = re.compile(
+_PRETOKEN = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", flags=re.ASCII
 )
-_SHADOW_OF_CATEGORY = {"L": "a", "N": "0", "Z": "\n"}
+_ASCII_OF_CATEGORY = {"L": "a", "N": "0", "Z": "\n"}
 _NEXT_LINE = 0x85  # white space by property, though its category says control
 
 
-class _Shadow(dict[int, str]):
+class _AsciiOfCharacter(dict[int, str]):
     def __missing__(self, code: int) -> str:
         category = "Z" if code == _NEXT_LINE else unicodedata.category(chr(code))[0]
-        shadow = chr(code) if code < 0x80 else _SHADOW_OF_CATEGORY.get(category, "!")
-        self[code] = shadow
-        return shadow
+        ascii_character = chr(code) if code < 0x80 else _ASCII_OF_CATEGORY.get(category, "!")
+        self[code] = ascii_character
+        return ascii_character
 
 
-_shadow = _Shadow()
+_ascii_of_character = _AsciiOfCharacter()
 
 
-def split_pieces(text: str) -> list[str]:
+def pretokenize(text: str) -> list[str]:
     """Cut text into the pieces that merges never cross; together they are the text."""
-    return [text[match.start() : match.end()] for match in _PIECES.finditer(text.translate(_shadow))]
+    return [
+        text[match.start() : match.end()] for match in _PRETOKEN.finditer(text.translate(_ascii_of_character))
+    ]
 
 
-class Encoder:
+class BytePairEncoder:
     """Byte-pair encoder over tokens in GPT-2's alphabet, whose ids are the ranks of their merges.
 
     The tokens must hold each of the 256 bytes.
@@ -51,30 +53,32 @@ class Encoder:
 
     def encode(self, text: str) -> list[int]:
         """Encode text; what looks like a special token (``<|en|>``) is spelled out like any text."""
-        pieces = (spell(piece.encode(errors="replace")) for piece in split_pieces(text))
-        return [token for piece in pieces for token in self._merge(piece)]
+        pretokens = (bytes_to_unicode(pretoken.encode(errors="replace")) for pretoken in pretokenize(text))
+        return [token for piece in pretokens for token in self._merge(piece)]
 
-    def _merge(self, piece: str) -> list[int]:
+    def _merge(self, pretoken: str) -> list[int]:
         """Join the neighbours of lowest rank, leftmost first, until no two neighbours form a token."""
-        if piece in self._ids:
-            return [self._ids[piece]]
-        end = len(piece)
+        if pretoken in self._ids:
+            return [self._ids[pretoken]]
+        end = len(pretoken)
         after = [*range(1, end + 1), -1]  # where the part that starts here ends; -1: no part starts here
         before = list(range(-1, end))
-        pairs = [pair for start in range(end - 1) if (pair := self._pair(piece, start, start + 1, start + 2))]
+        pairs = [
+            pair for start in range(end - 1) if (pair := self._pair(pretoken, start, start + 1, start + 2))
+        ]
         heapify(pairs)
         while pairs:
             _, left, middle, right = heappop(pairs)
             if after[left] != middle or after[middle] != right:
                 continue
             after[left], after[middle], before[right] = right, -1, left
-            if left and (pair := self._pair(piece, before[left], left, right)):
+            if left and (pair := self._pair(pretoken, before[left], left, right)):
                 heappush(pairs, pair)
-            if right < end and (pair := self._pair(piece, left, right, after[right])):
+            if right < end and (pair := self._pair(pretoken, left, right, after[right])):
                 heappush(pairs, pair)
-        cuts = [start for start in range(end) if after[start] >= 0] + [end]
-        return [self._ids[piece[a:b]] for a, b in pairwise(cuts)]
+        boundaries = [start for start in range(end) if after[start] >= 0] + [end]
+        return [self._ids[pretoken[a:b]] for a, b in pairwise(boundaries)]
 
-    def _pair(self, piece: str, left: int, middle: int, right: int) -> tuple[int, int, int, int] | None:
-        rank = self._ids.get(piece[left:right])
+    def _pair(self, pretoken: str, left: int, middle: int, right: int) -> tuple[int, int, int, int] | None:
+        rank = self._ids.get(pretoken[left:right])
         return None if rank is None else (rank, left, middle, right)

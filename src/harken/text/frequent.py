@@ -33,7 +33,7 @@ from harken.text.tokenizer import Tokenizer
 COVERAGE = 0.995
 
 
-def frequent_ids(
+def frequent_token_ids(
     tokenizer: Tokenizer, texts: Iterable[Iterable[int]], coverage: float = COVERAGE
 ) -> NDArray[np.int64]:
     """Ids that make up the given share of further text of the same kind, as far as one can tell.
@@ -59,9 +59,11 @@ def frequent_ids(
     eot = tokenizer.eot
     tokens = np.fromiter((token for text in texts for token in text if token < eot), np.int64)
     counts = np.bincount(tokens, minlength=eot)
-    once = np.flatnonzero(counts == 1)[::-1]
+    singletons = np.flatnonzero(counts == 1)[::-1]
     missing = int((1 - coverage) * len(tokens))
-    first = eot if not len(tokens) else int(once[missing]) + 1 if missing < len(once) else 0
+    n_always_included = (
+        eot if not len(tokens) else int(singletons[missing]) + 1 if missing < len(singletons) else 0
+    )
     return np.concatenate(
-        [np.flatnonzero((np.arange(eot) < first) | (counts > 0)), np.arange(eot, tokenizer.n_vocab)]
+        [np.flatnonzero((np.arange(eot) < n_always_included) | (counts > 0)), np.arange(eot, tokenizer.n_vocab)]
     )

@@ -37,12 +37,12 @@ ALIASES = {
 
 #: Languages written without spaces, whose words can only be cut between characters
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
-UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
 
-def resolve(language: str) -> str:
+def to_language_code(language: str) -> str:
     """Find the code of a language given by code, name or alias, in any case.
 
     Parameters
@@ -62,14 +62,14 @@ def resolve(language: str) -> str:
     """
     code = _CODES.get(language.strip().lower())
     if code is None:
-        raise OptionError("language", language, _allowed(language))
+        raise OptionError("language", language, _allowed_languages(language))
     return code
 
 
-def _allowed(language: str) -> str:
+def _allowed_languages(language: str) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(language.strip().lower(), _CODES, n=3)
     nearest = " or ".join(f"{_CODES[name]} ({LANGUAGES[_CODES[name]]})" for name in close)
-    everything = f"one of {', '.join(LANGUAGES)} or its English name"
-    return f"{everything}; nearest: {nearest}" if close else everything
+    allowed = f"one of {', '.join(LANGUAGES)} or its English name"
+    return f"{allowed}; nearest: {nearest}" if close else allowed

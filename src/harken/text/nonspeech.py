@@ -10,8 +10,8 @@ _SYMBOLS = (
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
     *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
 )
-_NOTES = (*"♩♪♫♬♭♮♯",)
-_STARTS_OF_WORDS = (" -", " '")
+_MUSIC_SYMBOLS = (*"♩♪♫♬♭♮♯",)
+_WORD_INITIAL_MARKS = (" -", " '")
 
 
 def non_speech_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
@@ -30,9 +30,9 @@ def non_speech_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
     tuple of int
         In ascending order.
     """
-    tokens = {encode(start)[0] for start in _STARTS_OF_WORDS}
-    for symbol in _SYMBOLS + _NOTES:
+    tokens = {encode(start)[0] for start in _WORD_INITIAL_MARKS}
+    for symbol in _SYMBOLS + _MUSIC_SYMBOLS:
         for encoded in (encode(symbol), encode(" " + symbol)):
-            if len(encoded) == 1 or symbol in _NOTES:
+            if len(encoded) == 1 or symbol in _MUSIC_SYMBOLS:
                 tokens.add(encoded[0])
     return tuple(sorted(tokens))

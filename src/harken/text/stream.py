@@ -7,7 +7,7 @@ import codecs
 from harken.text.tokenizer import Tokenizer
 
 
-class TextStream:
+class IncrementalDetokenizer:
     """Text of a growing run of tokens, given out as soon as its last character is complete.
 
     The pieces together, `flush` included, are `Tokenizer.decode` of all the tokens pushed.
@@ -17,7 +17,7 @@ class TextStream:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, token: int) -> str:
+    def feed(self, token: int) -> str:
         """Add a token and return the text that it completes; nothing for a special token."""
         return self._decoder.decode(self._tokenizer.decode_bytes((token,)))
 

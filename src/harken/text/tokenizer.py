@@ -16,9 +16,9 @@ from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
 from harken.text import words
-from harken.text.alphabet import ALPHABET, spell, unspell
-from harken.text.bpe import Encoder
-from harken.text.languages import LANGUAGES, UNSPACED, resolve
+from harken.text.alphabet import BYTE_ALPHABET, bytes_to_unicode, unicode_to_bytes
+from harken.text.bpe import BytePairEncoder
+from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
 from harken.text.nonspeech import non_speech_tokens
 from harken.text.vocabulary import END_OF_TEXT, builtin_tokens, read_tokens
 
@@ -86,7 +86,7 @@ class Tokenizer:
     """
 
     def __init__(self, tokens: Sequence[str], n_vocab: int, *, multilingual: bool | None = None) -> None:
-        if {*tokens[:256]} != ALPHABET:
+        if {*tokens[:256]} != BYTE_ALPHABET:
             raise CheckpointError("the first 256 tokens of the vocabulary are not the single bytes")
         n_languages = n_vocab - len(tokens) - _N_SPECIALS_BESIDE_LANGUAGES
         if not 1 <= n_languages <= len(LANGUAGES):
@@ -111,12 +111,12 @@ class Tokenizer:
         self.no_timestamps = self.translate + 5
         self.timestamp_begin = self.translate + 6
 
-    def same_vocabulary(self, other: Tokenizer) -> bool:
+    def has_same_vocabulary(self, other: Tokenizer) -> bool:
         """Whether every id stands for the same in both."""
         return (self.n_vocab, *self._tokens) == (other.n_vocab, *other._tokens)
 
     @classmethod
-    def open(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
+    def from_source(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
         """Build from whatever a checkpoint has: its tokens, its file, or else the built-in vocabulary."""
         if source.tokens:
             return cls.from_tokens(source.tokens, n_vocab)
@@ -147,10 +147,10 @@ class Tokenizer:
 
         What follows an ``<|endoftext|>`` is left out: some ggml files hold it, some do not.
         """
-        spelled = [spell(token) for token in tokens]
-        if END_OF_TEXT in spelled:
-            del spelled[spelled.index(END_OF_TEXT) :]
-        return cls(spelled, n_vocab, multilingual=multilingual)
+        byte_level_tokens = [bytes_to_unicode(token) for token in tokens]
+        if END_OF_TEXT in byte_level_tokens:
+            del byte_level_tokens[byte_level_tokens.index(END_OF_TEXT) :]
+        return cls(byte_level_tokens, n_vocab, multilingual=multilingual)
 
     @classmethod
     def builtin(cls, n_vocab: int) -> Tokenizer:
@@ -173,19 +173,19 @@ class Tokenizer:
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """Bytes of the text tokens among `tokens`."""
-        return unspell("".join(self._tokens[token] for token in tokens if token < self.eot))
+        return unicode_to_bytes("".join(self._tokens[token] for token in tokens if token < self.eot))
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
         """Decode every token, the special ones as ``<|1.08|>`` or ``<|en|>``."""
-        return b"".join(map(self._piece, tokens)).decode(errors="replace")
+        return b"".join(map(self._token_bytes, tokens)).decode(errors="replace")
 
-    def describe(self, token: int) -> str:
+    def describe_token(self, token: int) -> str:
         """Human form of one token: ``<|0.40|>``, ``<|en|>`` or its text."""
-        return self._piece(token).decode(errors="replace")
+        return self._token_bytes(token).decode(errors="replace")
 
     def kind(self, token: int) -> TokenKind:
         """What a token id stands for."""
-        self._check(token)
+        self._check_id(token)
         if token < self.eot:
             return TokenKind.TEXT
         if token >= self.timestamp_begin:
@@ -220,7 +220,7 @@ class Tokenizer:
         OptionError
             If the model does not know that language or task.
         """
-        code = None if language is None else resolve(language)
+        code = None if language is None else to_language_code(language)
         if self.multilingual:
             if code not in self.language_tokens:
                 raise OptionError("language", language, f"one of {', '.join(self.language_tokens)}")
@@ -267,16 +267,18 @@ class Tokenizer:
         word_tokens : list of list of int
             The tokens of each word; together they are the tokens.
         """
-        pieces = [self._piece(token) for token in tokens]
-        if language in UNSPACED:
-            groups = words.split_on_unicode(pieces)
+        token_bytes = [self._token_bytes(token) for token in tokens]
+        if language in LANGUAGES_WITHOUT_SPACES:
+            groups = words.split_on_unicode(token_bytes)
         else:
-            groups = words.split_on_spaces(pieces, [token >= self.eot for token in tokens])
-        return [words.join(pieces, group) for group in groups], [[tokens[i] for i in group] for group in groups]
+            groups = words.split_on_spaces(token_bytes, [token >= self.eot for token in tokens])
+        return [words.join_bytes(token_bytes, group) for group in groups], [
+            [tokens[i] for i in group] for group in groups
+        ]
 
     @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(self._tokens)
+    def _encoder(self) -> BytePairEncoder:
+        return BytePairEncoder(self._tokens)
 
     @cached_property
     def _specials(self) -> dict[int, tuple[TokenKind, str]]:
@@ -293,13 +295,13 @@ class Tokenizer:
             self.no_timestamps: (TokenKind.CONTROL, "notimestamps"),
         }
 
-    def _piece(self, token: int) -> bytes:
-        self._check(token)
+    def _token_bytes(self, token: int) -> bytes:
+        self._check_id(token)
         if token < self.eot:
-            return unspell(self._tokens[token])
+            return unicode_to_bytes(self._tokens[token])
         if token >= self.timestamp_begin:
             return b"<|%.2f|>" % self.timestamp_s(token)
         return f"<|{self._specials[token][1]}|>".encode()
 
-    def _check(self, token: int) -> None:
+    def _check_id(self, token: int) -> None:
         assert 0 <= token < self.n_vocab, f"token {token} is outside the vocabulary of {self.n_vocab}"

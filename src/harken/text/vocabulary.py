@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text.alphabet import is_spelled
+from harken.text.alphabet import is_byte_level
 
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"
@@ -88,7 +88,7 @@ def _until_end_of_text(tokens: list[str]) -> list[str]:
     if END_OF_TEXT not in tokens:
         raise ValueError(f"it has no {END_OF_TEXT}")
     tokens = tokens[: tokens.index(END_OF_TEXT)]
-    if not is_spelled("".join(tokens)):
+    if not is_byte_level("".join(tokens)):
         raise ValueError("its tokens are not byte-level")
     return tokens
 

@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 
 
-def split_on_unicode(pieces: Sequence[bytes]) -> list[list[int]]:
+def split_on_unicode(token_bytes: Sequence[bytes]) -> list[list[int]]:
     """Group tokens into the shortest runs that begin and end between characters.
 
     The groups of openai-whisper tokenizer.py, `split_tokens_on_unicode`, except that bytes which are no
@@ -22,11 +22,11 @@ def split_on_unicode(pieces: Sequence[bytes]) -> list[list[int]]:
     list of list of int
         Positions in `pieces`, in order, each exactly once.
     """
-    data = b"".join(pieces)
+    data = b"".join(token_bytes)
     groups: list[list[int]] = []
     group: list[int] = []
     offset = 0
-    for position, piece in enumerate(pieces):
+    for position, piece in enumerate(token_bytes):
         group.append(position)
         offset += len(piece)
         if _between_characters(data, offset):
@@ -35,7 +35,7 @@ def split_on_unicode(pieces: Sequence[bytes]) -> list[list[int]]:
     return groups
 
 
-def split_on_spaces(pieces: Sequence[bytes], special: Sequence[bool]) -> list[list[int]]:
+def split_on_spaces(token_bytes: Sequence[bytes], special: Sequence[bool]) -> list[list[int]]:
     """Group tokens into words that begin with a space, a punctuation mark or a special token.
 
     Source: openai-whisper tokenizer.py, `split_tokens_on_spaces`.
@@ -53,8 +53,8 @@ def split_on_spaces(pieces: Sequence[bytes], special: Sequence[bool]) -> list[li
         Positions in `pieces`, in order, each exactly once.
     """
     words: list[list[int]] = []
-    for group in split_on_unicode(pieces):
-        subword = join(pieces, group)
+    for group in split_on_unicode(token_bytes):
+        subword = join_bytes(token_bytes, group)
         starts_word = special[group[0]] or subword.startswith(" ") or subword.strip() in string.punctuation
         if starts_word or not words:
             words.append(group)
@@ -63,9 +63,9 @@ def split_on_spaces(pieces: Sequence[bytes], special: Sequence[bool]) -> list[li
     return words
 
 
-def join(pieces: Sequence[bytes], group: Sequence[int]) -> str:
+def join_bytes(token_bytes: Sequence[bytes], group: Sequence[int]) -> str:
     """Text of one group of tokens."""
-    return b"".join(pieces[i] for i in group).decode(errors="replace")
+    return b"".join(token_bytes[i] for i in group).decode(errors="replace")
 
 
 def _between_characters(data: bytes, offset: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DRAFT = 4
+DRAFT_LENGTH = 4
 """Tokens of a draft, for which `Acceptance.tokens_per_forward` is told."""
 
 
@@ -28,53 +28,53 @@ class Acceptance:
     """
 
     positions: int = 0
-    right: int = 0
-    forwards: int = 0
-    loss: float = 0.0
+    correct: int = 0
+    forward_passes: int = 0
+    total_loss: float = 0.0
 
     def __add__(self, other: Acceptance) -> Acceptance:
         return Acceptance(
             self.positions + other.positions,
-            self.right + other.right,
-            self.forwards + other.forwards,
-            self.loss + other.loss,
+            self.correct + other.correct,
+            self.forward_passes + other.forward_passes,
+            self.total_loss + other.total_loss,
         )
 
     @property
-    def rate(self) -> float:
+    def acceptance_rate(self) -> float:
         """Share of tokens that are foretold."""
-        return self.right / max(1, self.positions)
+        return self.correct / max(1, self.positions)
 
     @property
     def tokens_per_forward(self) -> float:
         """Tokens that a forward pass of the main model yields; 1 is a decode without a draft."""
-        return self.positions / max(1, self.forwards)
+        return self.positions / max(1, self.forward_passes)
 
     @property
-    def merit(self) -> tuple[float, float]:
+    def ranking_key(self) -> tuple[float, float]:
         """By which one is better than another: what it foretells, then how sure it is."""
-        return self.rate, -self.mean_loss
+        return self.acceptance_rate, -self.mean_loss
 
     @property
     def mean_loss(self) -> float:
         """Cross-entropy a position."""
-        return self.loss / max(1, self.positions)
+        return self.total_loss / max(1, self.positions)
 
 
-def count(right: NDArray[np.bool_], loss: float) -> Acceptance:
+def count_acceptance(correct: NDArray[np.bool_], total_loss: float) -> Acceptance:
     """Count one text, of which the tokens are given that are foretold rightly."""
-    return Acceptance(len(right), int(right.sum()), forwards(right), loss)
+    return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
 
 
-def forwards(right: NDArray[np.bool_], draft: int = DRAFT) -> int:
+def count_forward_passes(correct: NDArray[np.bool_], draft_length: int = DRAFT_LENGTH) -> int:
     """How many times a text is verified: each time as many tokens as are right, but `draft`, and one more.
 
     What follows an accepted draft is what the main model would have said, so that a text foretold from its own past
     tells this exactly.
     """
-    at, passes = 0, 0
-    while at < len(right):
-        wrong = np.flatnonzero(~right[at : at + draft])
-        at += (int(wrong[0]) if len(wrong) else draft) + 1
+    position, passes = 0, 0
+    while position < len(correct):
+        mismatches = np.flatnonzero(~correct[position : position + draft_length])
+        position += (int(mismatches[0]) if len(mismatches) else draft_length) + 1
         passes += 1
     return passes

@@ -13,27 +13,34 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
-from harken.text import frequent_ids
+from harken.text import frequent_token_ids
 from harken.training import graft
 from harken.training.export import export
 from harken.training.labels import Teacher
-from harken.training.library import Library, Likened
+from harken.training.library import ExampleStore, StateMatchedStore
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
-from harken.training.pieces import Piece
-from harken.training.precision import fastest
-from harken.training.prepare import Ask, prepare
+from harken.training.pieces import TrainingWindow
+from harken.training.precision import fastest_matmul_dtype
+from harken.training.prepare import Labeller, label_windows
 from harken.training.recordings import find_speech
-from harken.training.run import Audience, Task, collect, learn
-from harken.training.student import EMBEDDING, copied, learning, looked_at, spaced, student_dims
+from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
+from harken.training.student import (
+    TOKEN_EMBEDDING,
+    copy_decoder_layers,
+    evenly_spaced_layers,
+    scored_token_ids,
+    student_dims,
+    trainable_weights,
+)
 from harken.types import Dims
 
-MOST_FREQUENT = 0.5
+MAX_DRAFT_VOCABULARY_SHARE = 0.5
 """Share of a vocabulary up to which it saves enough to score a part of it only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class InitialModel:
     """A smaller model, whose decoder an assistant starts from.
 
     Parameters
@@ -44,15 +51,15 @@ class Start:
     """
 
     checkpoint: Checkpoint
-    load: Callable[[], Recognizer]
+    load_recognizer: Callable[[], Recognizer]
 
 
 def distill(
-    task: Task[DistillOptions],
+    task: TrainingTask[DistillOptions],
     layers: int,
-    load: Callable[[], Recognizer],
-    audience: Audience,
-    start: Start | None = None,
+    load_recognizer: Callable[[], Recognizer],
+    callbacks: TrainingCallbacks,
+    initial_model: InitialModel | None = None,
 ) -> bool:
     """Make an assistant; goes on where the same task was interrupted.
 
@@ -81,69 +88,96 @@ def distill(
     OutputError
         If ``task.out`` holds something else.
     """
-    model = task.checkpoint
-    chosen = spaced(layers, model.dims.n_text_layer)
-    if start:
-        graft.check(start.checkpoint, model)
-    task.begin(task="distill", layers=layers, start=start.checkpoint.weights.digest if start else None)
-    pieces, held_out = collect(task, find_speech, lambda: Teacher(load(), model), audience)
-    library = Library(task.journal.pieces)
-    said = [library.said(piece) for piece in pieces]
-    if start:
-        library = _likened(task, start, [*pieces, *held_out], audience)
-        dims, weights = _grafted(task, start, pieces, library)
+    main_checkpoint = task.checkpoint
+    layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
+    if initial_model:
+        graft.check_stitchable(initial_model.checkpoint, main_checkpoint)
+    task.create_or_resume(
+        task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
+    )
+    windows, held_out = prepare_examples(
+        task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint), callbacks
+    )
+    store = ExampleStore(task.run_directory.examples_folder)
+    texts = [store.first_text(piece) for piece in windows]
+    if initial_model:
+        store = _add_small_model_states(task, initial_model, [*windows, *held_out], callbacks)
+        dims, weights = _stitched_student(task, initial_model, windows, store)
     else:
-        dims, weights = student_dims(model.dims, layers), copied(model.weights, chosen)
+        dims, weights = (
+            student_dims(main_checkpoint.dims, layers),
+            copy_decoder_layers(main_checkpoint.weights, layer_indices),
+        )
     objective = Distillation(
         dims=dims,
         weights=weights,
-        learning=learning(weights),
-        frequent=looked_at(task.tokenizer, said),
-        embedding=torch.tensor(model.weights[EMBEDDING]).float(),
-        dtype=fastest(),
+        trainable=trainable_weights(weights),
+        scored_ids=scored_token_ids(task.tokenizer, texts),
+        teacher_embedding=torch.tensor(main_checkpoint.weights[TOKEN_EMBEDDING]).float(),
+        dtype=fastest_matmul_dtype(),
         options=task.options,
-        share=_graft_first if start else _alike,
+        learning_rate_scale=_stitched_learning_rate_scale if initial_model else _uniform_learning_rate_scale,
     )
-    entry: dict[str, Any] = {"encoder_sha256": encoder_digest(model)}
-    frequent = frequent_ids(task.tokenizer, said)
-    if len(frequent) < MOST_FREQUENT * model.dims.n_vocab:
-        entry["frequent"] = frequent.tolist()
+    harken_config: dict[str, Any] = {"encoder_sha256": encoder_digest(main_checkpoint)}
+    draft_vocabulary = frequent_token_ids(task.tokenizer, texts)
+    if len(draft_vocabulary) < MAX_DRAFT_VOCABULARY_SHARE * main_checkpoint.dims.n_vocab:
+        harken_config["draft_vocabulary"] = draft_vocabulary.tolist()
 
-    def write() -> None:
+    def export_best() -> None:
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
-        export(task.out, dims, arrays, task.tokenizer, beside=task.beside, entry=entry)
+        export(
+            task.out,
+            dims,
+            arrays,
+            task.tokenizer,
+            source_folder=task.source_folder,
+            harken_config=harken_config,
+        )
 
-    return learn(task, objective, pieces, held_out, library, write, audience)
+    return run_training(task, objective, windows, held_out, store, export_best, callbacks)
 
 
-def _likened(task: Task[DistillOptions], start: Start, pieces: Sequence[Piece], audience: Audience) -> Likened:
+def _add_small_model_states(
+    task: TrainingTask[DistillOptions],
+    initial_model: InitialModel,
+    windows: Sequence[TrainingWindow],
+    callbacks: TrainingCallbacks,
+) -> StateMatchedStore:
     """Have the smaller model read every piece."""
-    library = Library(task.journal.pieces)
-    likened = Likened(library.folder, Library(task.journal.companions))
+    store = ExampleStore(task.run_directory.examples_folder)
+    matched = StateMatchedStore(store.folder, ExampleStore(task.run_directory.small_model_folder))
 
-    def whom() -> Ask:
-        return graft.Companion(start.load(), start.checkpoint.weights, library)
+    def make_labeller() -> Labeller:
+        return graft.SmallModelTeacher(initial_model.load_recognizer(), initial_model.checkpoint.weights, store)
 
-    progress = partial(audience.progress, "pieces again")
-    prepare(pieces, likened.others, whom, task.tokenizer.eot, progress)
-    return likened
+    progress = partial(callbacks.on_progress, "pieces again")
+    label_windows(windows, matched.target_store, make_labeller, task.tokenizer.eot, progress)
+    return matched
 
 
-def _grafted(
-    task: Task[DistillOptions], start: Start, pieces: Sequence[Piece], library: Likened
+def _stitched_student(
+    task: TrainingTask[DistillOptions],
+    initial_model: InitialModel,
+    windows: Sequence[TrainingWindow],
+    store: StateMatchedStore,
 ) -> tuple[Dims, dict[str, Tensor]]:
     """Dimensions and weights to start from; where there is a state to go on from, the map does not matter."""
-    ours, theirs = task.checkpoint.dims, start.checkpoint.dims
-    map = np.zeros((ours.n_audio_state + 1, theirs.n_audio_state))
-    if not task.journal.begun:
-        pairs = ((Library.get(library, piece).heard, library.others.get(piece).heard) for piece in pieces)
-        map = graft.fit(pairs, *map.shape)
-    return graft.grafted_dims(theirs, ours), graft.grafted(start.checkpoint.weights, map)
+    main_dims, small_dims = task.checkpoint.dims, initial_model.checkpoint.dims
+    stitching_map = np.zeros((main_dims.n_audio_state + 1, small_dims.n_audio_state))
+    if not task.run_directory.has_state:
+        pairs = (
+            (ExampleStore.get(store, piece).audio_features, store.target_store.get(piece).audio_features)
+            for piece in windows
+        )
+        stitching_map = graft.fit_stitching_map(pairs, *stitching_map.shape)
+    return graft.stitched_dims(small_dims, main_dims), graft.stitch_decoder(
+        initial_model.checkpoint.weights, stitching_map
+    )
 
 
-def _graft_first(name: str) -> float:
-    return 1.0 if graft.is_grafted(name) else graft.SHARE
+def _stitched_learning_rate_scale(name: str) -> float:
+    return 1.0 if graft.is_stitched_weight(name) else graft.OTHER_LEARNING_RATE_SCALE
 
 
-def _alike(name: str) -> float:
+def _uniform_learning_rate_scale(name: str) -> float:
     return 1.0

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from harken.contract import Ints
 
-Half = NDArray[np.float16]
+HalfFloats = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TrainingSequence:
     """One text about a piece.
 
     Attributes
@@ -30,9 +30,9 @@ class Row:
     """
 
     tokens: Ints
-    first: int
-    states: Half
-    like: Half | None = None
+    text_start: int
+    teacher_states: HalfFloats
+    target_states: HalfFloats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,5 +47,5 @@ class Example:
         None where the main model did not make sense of the piece.
     """
 
-    heard: Half
-    rows: tuple[Row, ...]
+    audio_features: HalfFloats
+    sequences: tuple[TrainingSequence, ...]

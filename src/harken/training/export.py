@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.atomic import write_atomic
-from harken.checkpoints.huggingface import describe, name_of
+from harken.checkpoints.huggingface import hf_name_of, make_config
 from harken.text import Tokenizer
 from harken.types import Dims
 
-BESIDE = (
+COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json"),
     *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
 )
 """Files of the main model that an export takes over."""
-WHOLE, DECODER = "WhisperForConditionalGeneration", "WhisperForCausalLM"
+WHOLE_MODEL_ARCHITECTURE, DECODER_ARCHITECTURE = "WhisperForConditionalGeneration", "WhisperForCausalLM"
 
 
 def export(
@@ -34,8 +34,8 @@ def export(
     weights: Mapping[str, NDArray[Any]],
     tokenizer: Tokenizer,
     *,
-    beside: Path | None = None,
-    entry: Mapping[str, Any] | None = None,
+    source_folder: Path | None = None,
+    harken_config: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model, or a decoder alone.
 
@@ -57,20 +57,20 @@ def export(
     OutputError
         If it cannot be written.
     """
-    named = {f"model.{name_of(name)}": values for name, values in weights.items()}
-    config = describe(dims, DECODER if not dims.has_encoder else WHOLE)
+    hf_weights = {f"model.{hf_name_of(name)}": values for name, values in weights.items()}
+    config = make_config(dims, DECODER_ARCHITECTURE if not dims.has_encoder else WHOLE_MODEL_ARCHITECTURE)
     config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
     config["decoder_start_token_id"] = tokenizer.sot
-    if entry:
-        config["harken"] = dict(entry)
-    write_atomic(folder / "model.safetensors", safetensors(named))
+    if harken_config:
+        config["harken"] = dict(harken_config)
+    write_atomic(folder / "model.safetensors", serialize_safetensors(hf_weights))
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
-    for file in (beside / name for name in BESIDE) if beside else ():
+    for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
 
 
-def safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+def serialize_safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
     """Content of a safetensors file, float16: length of the header, header, tensors end to end.
 
     Source: "Format" in the README of github.com/huggingface/safetensors; the header is filled up with spaces so that
@@ -81,9 +81,9 @@ def safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
     for name in sorted(weights):
         start, end = end, end + 2 * weights[name].size
         header[name] = {"dtype": "F16", "shape": list(weights[name].shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little")
-    yield text
+    header_bytes = json.dumps(header).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
+    yield len(header_bytes).to_bytes(8, "little")
+    yield header_bytes
     for name in sorted(weights):
         yield np.ascontiguousarray(weights[name], "<f2").tobytes()

@@ -12,24 +12,27 @@ from harken.api import Recognizer
 from harken.errors import ManifestError
 from harken.evaluation import Entry
 from harken.results import Word
-from harken.training.examples import Example, Row
+from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
-from harken.training.labels import ways_to_ask, window, written
-from harken.training.library import Library
-from harken.training.network import listen
+from harken.training.labels import make_prompted_texts, timestamped_tokens, window_log_mel
+from harken.training.library import ExampleStore
+from harken.training.network import run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
-from harken.training.pieces import Piece
-from harken.training.precision import fastest
-from harken.training.recordings import LONGEST_S, Speech, find_speech
-from harken.training.run import Audience, Task, collect, learn
+from harken.training.pieces import TrainingWindow
+from harken.training.precision import fastest_matmul_dtype
+from harken.training.recordings import MAX_SPEECH_S, SpeechSegment, find_speech
+from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
 
-PADDING_S = 0.1
+SPEECH_PAD_S = 0.1
 """Sound kept around what is said: timestamps are to be where it begins and ends."""
 
 
 def finetune(
-    task: Task[FineTuneOptions], freeze_encoder: bool, load: Callable[[], Recognizer], audience: Audience
+    task: TrainingTask[FineTuneOptions],
+    freeze_encoder: bool,
+    load_recognizer: Callable[[], Recognizer],
+    callbacks: TrainingCallbacks,
 ) -> bool:
     """Fine-tune a model; goes on where the same task was interrupted.
 
@@ -55,12 +58,12 @@ def finetune(
     OutputError
         If ``task.out`` holds something else.
     """
-    _check(task)
-    task.begin(task="finetune", freeze_encoder=freeze_encoder)
+    _check_has_text(task)
+    task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = {name: torch.tensor(task.checkpoint.weights[name]).float() for name in task.checkpoint.weights}
-    reader = _Reader(task, weights if freeze_encoder else None)
-    pieces, held_out = collect(task, _Aligner(load), lambda: reader, audience)
-    learning = {
+    labeller = _ManifestLabeller(task, weights if freeze_encoder else None)
+    windows, held_out = prepare_examples(task, _SpeechAligner(load_recognizer), lambda: labeller, callbacks)
+    trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()
         if name.startswith("decoder.") or not freeze_encoder
@@ -68,78 +71,100 @@ def finetune(
     objective = FineTuning(
         dims=task.checkpoint.dims,
         weights=weights,
-        learning=learning,
-        dtype=fastest(),
+        trainable=trainable,
+        dtype=fastest_matmul_dtype(),
         options=task.options,
     )
 
-    def write() -> None:
+    def export_best() -> None:
         arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
-        export(task.out, task.checkpoint.dims, arrays, task.tokenizer, beside=task.beside)
+        export(task.out, task.checkpoint.dims, arrays, task.tokenizer, source_folder=task.source_folder)
 
-    return learn(task, objective, pieces, held_out, Library(task.journal.pieces), write, audience)
+    return run_training(
+        task,
+        objective,
+        windows,
+        held_out,
+        ExampleStore(task.run_directory.examples_folder),
+        export_best,
+        callbacks,
+    )
 
 
-class _Reader:
+class _ManifestLabeller:
     """Answers with what the manifest says about a piece."""
 
-    def __init__(self, task: Task[FineTuneOptions], encoder: dict[str, torch.Tensor] | None) -> None:
-        self._tokenizer, self._dims, self._encoder = task.tokenizer, task.checkpoint.dims, encoder
+    def __init__(
+        self, task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
+    ) -> None:
+        self._tokenizer, self._dims, self._frozen_weights = task.tokenizer, task.checkpoint.dims, frozen_weights
 
-    def __call__(self, piece: Piece, previous: Sequence[int]) -> Example:
-        said = written(self._tokenizer, piece)
-        rows = []
-        for prompt, text in ways_to_ask(
-            self._tokenizer, self._dims.n_text_ctx, piece, piece.language or "en", said, previous
+    def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
+        text_tokens = timestamped_tokens(self._tokenizer, training_window)
+        sequences = []
+        for prompt, text in make_prompted_texts(
+            self._tokenizer,
+            self._dims.n_text_ctx,
+            training_window,
+            training_window.language or "en",
+            text_tokens,
+            previous_text,
         ):
-            states = np.empty((0, self._dims.n_text_state), np.float16)
-            rows.append(Row(tokens=np.array([*prompt, *text]), first=len(prompt), states=states))
-        heard = torch.from_numpy(window(piece.samples(), self._dims))
-        if self._encoder is not None:
-            with torch.inference_mode(), torch.autocast("cpu", fastest(), enabled=fastest() != torch.float32):
-                heard = listen(self._encoder, self._dims, heard)
-        return Example(heard=heard.half().numpy(), rows=tuple(rows))
+            no_states = np.empty((0, self._dims.n_text_state), np.float16)
+            sequences.append(
+                TrainingSequence(
+                    tokens=np.array([*prompt, *text]), text_start=len(prompt), teacher_states=no_states
+                )
+            )
+        audio_features = torch.from_numpy(window_log_mel(training_window.samples(), self._dims))
+        if self._frozen_weights is not None:
+            with (
+                torch.inference_mode(),
+                torch.autocast("cpu", fastest_matmul_dtype(), enabled=fastest_matmul_dtype() != torch.float32),
+            ):
+                audio_features = run_encoder(self._frozen_weights, self._dims, audio_features)
+        return Example(audio_features=audio_features.half().numpy(), sequences=tuple(sequences))
 
 
-class _Aligner:
+class _SpeechAligner:
     """Says what is spoken where; a recording that is longer than a window is aligned by the model, and cut."""
 
-    def __init__(self, load: Callable[[], Recognizer]) -> None:
-        self._recognizer = cache(load)
+    def __init__(self, load_recognizer: Callable[[], Recognizer]) -> None:
+        self._recognizer = cache(load_recognizer)
 
-    def __call__(self, entry: Entry) -> tuple[tuple[Speech, ...], float]:
-        regions, duration_s = find_speech(entry, PADDING_S)
+    def __call__(self, entry: Entry) -> tuple[tuple[SpeechSegment, ...], float]:
+        regions, duration_s = find_speech(entry, SPEECH_PAD_S)
         if not entry.text.strip() or not regions:
             return (), duration_s
         start_s, end_s = regions[0].start_s, regions[-1].end_s
-        if end_s - start_s <= LONGEST_S:
-            return (Speech(start_s=start_s, end_s=end_s, text=entry.text),), duration_s
+        if end_s - start_s <= MAX_SPEECH_S:
+            return (SpeechSegment(start_s=start_s, end_s=end_s, text=entry.text),), duration_s
         words = self._recognizer().align(entry.path, entry.text, language=entry.language)
-        return tuple(cut(words, duration_s)), duration_s
+        return tuple(split_at_pauses(words, duration_s)), duration_s
 
 
-def cut(words: Sequence[Word], duration_s: float) -> Iterator[Speech]:
+def split_at_pauses(words: Sequence[Word], duration_s: float) -> Iterator[SpeechSegment]:
     """Cut aligned words into stretches that fit into a window, each at its longest pause, the last of several.
 
     A pause in the second half of what fits, if there is one, so that no stretch is short.
     """
-    left = list(words)
-    while left:
-        end_s = left[0].start_s + LONGEST_S - 2 * PADDING_S
-        fitting = max(1, sum(word.end_s <= end_s for word in left))
-        if fitting < len(left):
-            late = range(-(-fitting // 2), fitting + 1)
-            fitting = max(late, key=lambda i: (left[i].start_s - left[i - 1].end_s, i))
-        taken, left = left[:fitting], left[fitting:]
-        yield Speech(
-            start_s=max(0.0, taken[0].start_s - PADDING_S),
-            end_s=min(duration_s, taken[-1].end_s + PADDING_S),
-            text="".join(word.text for word in taken).strip(),
+    remaining = list(words)
+    while remaining:
+        end_s = remaining[0].start_s + MAX_SPEECH_S - 2 * SPEECH_PAD_S
+        n_fitting = max(1, sum(word.end_s <= end_s for word in remaining))
+        if n_fitting < len(remaining):
+            candidates = range(-(-n_fitting // 2), n_fitting + 1)
+            n_fitting = max(candidates, key=lambda i: (remaining[i].start_s - remaining[i - 1].end_s, i))
+        segment, remaining = remaining[:n_fitting], remaining[n_fitting:]
+        yield SpeechSegment(
+            start_s=max(0.0, segment[0].start_s - SPEECH_PAD_S),
+            end_s=min(duration_s, segment[-1].end_s + SPEECH_PAD_S),
+            text="".join(word.text for word in segment).strip(),
         )
 
 
-def _check(task: Task[FineTuneOptions]) -> None:
-    if not any(entry.text.strip() for entry in (*task.entries, *task.measured)):
+def _check_has_text(task: TrainingTask[FineTuneOptions]) -> None:
+    if not any(entry.text.strip() for entry in (*task.entries, *task.held_out_entries)):
         raise ManifestError(
             f"{task.entries[0].path}: nothing tells what is said in it, nor in the others; "
             "allowed are manifests with text"

@@ -18,21 +18,21 @@ from torch import Tensor
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
 from harken.errors import OptionError
-from harken.training.examples import Example, Half
-from harken.training.labels import output, window
-from harken.training.library import Library
-from harken.training.network import read
-from harken.training.pieces import Piece
+from harken.training.examples import Example, HalfFloats
+from harken.training.labels import encoder_output_of, window_log_mel
+from harken.training.library import ExampleStore
+from harken.training.network import run_decoder
+from harken.training.pieces import TrainingWindow
 from harken.types import Dims
 
-RIDGE = 1.0
-SHARE = 0.1
+RIDGE_PENALTY = 1.0
+OTHER_LEARNING_RATE_SCALE = 0.1
 """Learning rate of all but the grafted weights, in shares of theirs: they know already what they are to do."""
 
-Map = NDArray[np.float64]
+StitchingMap = NDArray[np.float64]
 
 
-def check(smaller: Checkpoint, model: Checkpoint) -> None:
+def check_stitchable(small_model: Checkpoint, main_model: Checkpoint) -> None:
     """Make sure that the decoder of one can be grafted onto the encoder of the other.
 
     Raises
@@ -41,20 +41,22 @@ def check(smaller: Checkpoint, model: Checkpoint) -> None:
         If they differ in vocabulary or in the positions of a window, or the decoder has too many layers.
     """
     for field in ("n_vocab", "n_audio_ctx"):
-        has, needs = getattr(smaller.dims, field), getattr(model.dims, field)
+        has, needs = getattr(small_model.dims, field), getattr(main_model.dims, field)
         if has != needs:
-            raise OptionError("start", str(smaller.path), f"a model with {field}={needs}, not {has}")
-    if smaller.dims.n_text_layer > 4:
-        raise OptionError("start", str(smaller.path), "a decoder of at most 4 layers")
+            raise OptionError("start", str(small_model.path), f"a model with {field}={needs}, not {has}")
+    if small_model.dims.n_text_layer > 4:
+        raise OptionError("start", str(small_model.path), "a decoder of at most 4 layers")
 
 
-def grafted_dims(smaller: Dims, model: Dims) -> Dims:
+def stitched_dims(small_dims: Dims, main_dims: Dims) -> Dims:
     """Dimensions of the decoder of one beside the encoder of the other."""
-    side = {name: getattr(model, name) for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head")}
-    return replace(smaller.without_encoder(), **side)
+    encoder_fields = {
+        name: getattr(main_dims, name) for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head")
+    }
+    return replace(small_dims.without_encoder(), **encoder_fields)
 
 
-def grafted(weights: Weights, map: Map) -> dict[str, Tensor]:
+def stitch_decoder(weights: Weights, stitching_map: StitchingMap) -> dict[str, Tensor]:
     """The decoder's weights, float32, for a cross-attention that takes what `fit` mapped from.
 
     Parameters
@@ -64,23 +66,23 @@ def grafted(weights: Weights, map: Map) -> dict[str, Tensor]:
     map : ndarray of shape (n_audio_state + 1, n_audio_state of the smaller model)
         The last row is the offset.
     """
-    turn, offset = (torch.from_numpy(part).float() for part in (map[:-1].T, map[-1]))
-    ours = {name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")}
-    for name in filter(is_grafted, list(ours)):
+    linear, offset = (torch.from_numpy(part).float() for part in (stitching_map[:-1].T, stitching_map[-1]))
+    stitched = {name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")}
+    for name in filter(is_stitched_weight, list(stitched)):
         if name.endswith(".value.weight"):
             bias = name.replace("weight", "bias")
-            ours[bias] = ours[bias] + ours[name] @ offset
+            stitched[bias] = stitched[bias] + stitched[name] @ offset
         # What the offset does to keys is the same for all of them, which no softmax sees.
-        ours[name] = ours[name] @ turn
-    return ours
+        stitched[name] = stitched[name] @ linear
+    return stitched
 
 
-def is_grafted(name: str) -> bool:
+def is_stitched_weight(name: str) -> bool:
     """Whether a weight takes what the encoder says."""
     return name.endswith((".cross_attn.key.weight", ".cross_attn.value.weight"))
 
 
-class Companion:
+class SmallModelTeacher:
     """The smaller model with its own encoder, asked to read what the main model says: as it reads, a graft should.
 
     Parameters
@@ -93,26 +95,30 @@ class Companion:
         What the main model says of the pieces.
     """
 
-    def __init__(self, recognizer: Recognizer, weights: Weights, library: Library) -> None:
-        self._backend, self._library = recognizer.backend, library
+    def __init__(self, recognizer: Recognizer, weights: Weights, store: ExampleStore) -> None:
+        self._backend, self._store = recognizer.backend, store
         self._weights = {
             name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")
         }
 
-    def __call__(self, piece: Piece, previous: Sequence[int]) -> Example:
+    def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
         """What its encoder heard in a piece, and its states where the main model's texts are to be foretold."""
         dims = self._backend.dims
-        heard = output(self._backend.encode(window(piece.samples(), dims)[None]))
-        rows = []
-        for row in self._library.get(piece).rows:
+        encoder_output = encoder_output_of(
+            self._backend.encode(window_log_mel(training_window.samples(), dims)[None])
+        )
+        sequences = []
+        for sequence in self._store.get(training_window).sequences:
             with torch.inference_mode():
-                tokens = torch.from_numpy(row.tokens[None, :-1])
-                states = read(self._weights, dims, tokens, torch.from_numpy(heard))[0, row.first - 1 :]
-            rows.append(replace(row, states=states.half().numpy()))
-        return Example(heard=heard.astype(np.float16), rows=tuple(rows))
+                tokens = torch.from_numpy(sequence.tokens[None, :-1])
+                states = run_decoder(self._weights, dims, tokens, torch.from_numpy(encoder_output))[
+                    0, sequence.text_start - 1 :
+                ]
+            sequences.append(replace(sequence, teacher_states=states.half().numpy()))
+        return Example(audio_features=encoder_output.astype(np.float16), sequences=tuple(sequences))
 
 
-def fit(pairs: Iterable[tuple[Half, Half]], rows: int, columns: int) -> Map:
+def fit_stitching_map(pairs: Iterable[tuple[HalfFloats, HalfFloats]], rows: int, columns: int) -> StitchingMap:
     """Fit the map from one encoder's output to another's, by least squares with a ridge.
 
     Parameters
@@ -122,10 +128,12 @@ def fit(pairs: Iterable[tuple[Half, Half]], rows: int, columns: int) -> Map:
     rows, columns : int
         Shape of the map.
     """
-    square, cross = np.zeros((rows, rows)), np.zeros((rows, columns))
-    for heard, wanted in pairs:
-        source = np.pad(heard.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
-        square += source.T @ source
-        cross += source.T @ wanted
-    found: Map = np.linalg.solve(square + RIDGE * np.eye(len(square)), cross).astype(np.float64)
-    return found
+    gram, cross_products = np.zeros((rows, rows)), np.zeros((rows, columns))
+    for main_output, small_output in pairs:
+        source = np.pad(main_output.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
+        gram += source.T @ source
+        cross_products += source.T @ small_output
+    solution: StitchingMap = np.linalg.solve(gram + RIDGE_PENALTY * np.eye(len(gram)), cross_products).astype(
+        np.float64
+    )
+    return solution

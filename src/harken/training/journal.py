@@ -15,13 +15,18 @@ from torch import Tensor
 from harken.atomic import write_atomic
 from harken.errors import OutputError
 from harken.training.acceptance import Acceptance
-from harken.training.pieces import Piece
+from harken.training.pieces import TrainingWindow
 
-KIND, PLAN, STATE, CURVE = "training.json", "pieces.jsonl", "state.pt", "acceptance.jsonl"
+CONFIG_FILE, WINDOWS_FILE, STATE_FILE, LEARNING_CURVE_FILE = (
+    "training.json",
+    "windows.jsonl",
+    "state.pt",
+    "acceptance.jsonl",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class EvalPoint:
     """One measurement.
 
     Attributes
@@ -37,27 +42,27 @@ class Point:
     loss: float | None
     held_out: Acceptance
 
-    def line(self) -> str:
+    def to_json(self) -> str:
         """As a line of JSON, with what follows from the counts."""
         held_out = self.held_out
-        figures = {
+        summary = {
             "step": self.step,
             "loss": self.loss and round(self.loss, 4),
             "held_out_loss": round(held_out.mean_loss, 4),
-            "acceptance": round(held_out.rate, 4),
+            "acceptance": round(held_out.acceptance_rate, 4),
             "tokens_per_forward": round(held_out.tokens_per_forward, 3),
         }
-        return json.dumps(figures | {"held_out": asdict(held_out)})
+        return json.dumps(summary | {"held_out": asdict(held_out)})
 
     @classmethod
-    def of(cls, line: str) -> Point:
+    def from_json(cls, line: str) -> EvalPoint:
         """Read a line back."""
         values = json.loads(line)
         return cls(step=values["step"], loss=values["loss"], held_out=Acceptance(**values["held_out"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class RunDirectory:
     """The folder in which a training keeps what it needs to go on.
 
     Parameters
@@ -68,16 +73,16 @@ class Journal:
     folder: Path
 
     @property
-    def pieces(self) -> Path:
+    def examples_folder(self) -> Path:
         """Where its examples lie."""
-        return self.folder / "pieces"
+        return self.folder / "examples"
 
     @property
-    def companions(self) -> Path:
+    def small_model_folder(self) -> Path:
         """Where lies what a smaller model makes of them."""
-        return self.folder / "companions"
+        return self.folder / "small_model"
 
-    def begin(self, kind: Mapping[str, Any]) -> None:
+    def create_or_resume(self, config: Mapping[str, Any]) -> None:
         """Make the folder, or make sure that it holds this very training.
 
         Parameters
@@ -90,60 +95,66 @@ class Journal:
         OutputError
             If something else is there.
         """
-        path, out = self.folder / KIND, self.folder.parent
-        if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            for name in sorted(before.keys() | kind.keys()):
-                if before.get(name) != kind.get(name):
+        config_path, out = self.folder / CONFIG_FILE, self.folder.parent
+        if config_path.is_file():
+            stored_config = json.loads(config_path.read_text(encoding="utf-8"))
+            for name in sorted(stored_config.keys() | config.keys()):
+                if stored_config.get(name) != config.get(name):
                     raise OutputError(
-                        f"{out}: holds a training with {name}={before.get(name)!r}, not {kind.get(name)!r}; "
+                        f"{out}: holds a training with {name}={stored_config.get(name)!r}, not {config.get(name)!r}; "
                         "allowed is the same command, or another folder"
                     )
         elif out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
-            for folder in (self.pieces, self.companions):
-                _make(folder)
-            write_atomic(path, [json.dumps(dict(kind), indent=1) + "\n"])
+            for folder in (self.examples_folder, self.small_model_folder):
+                _make_folder(folder)
+            write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
 
-    def plan(self) -> list[Piece]:
+    def load_windows(self) -> list[TrainingWindow]:
         """Pieces that were decided on; none at the beginning."""
-        path = self.folder / PLAN
-        return [*map(Piece.of, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
+        path = self.folder / WINDOWS_FILE
+        return (
+            [*map(TrainingWindow.from_json, path.read_text(encoding="utf-8").splitlines())]
+            if path.is_file()
+            else []
+        )
 
-    def keep(self, pieces: Sequence[Piece]) -> None:
+    def save_windows(self, windows: Sequence[TrainingWindow]) -> None:
         """Keep which pieces were decided on."""
-        write_atomic(self.folder / PLAN, (f"{piece.line}\n" for piece in pieces))
+        write_atomic(self.folder / WINDOWS_FILE, (f"{piece.json_line}\n" for piece in windows))
 
     @property
-    def begun(self) -> bool:
+    def has_state(self) -> bool:
         """Whether a state has been saved."""
-        return (self.folder / STATE).is_file()
+        return (self.folder / STATE_FILE).is_file()
 
-    def load(self) -> dict[str, Any] | None:
+    def load_state(self) -> dict[str, Any] | None:
         """State that was saved last; None at the beginning."""
         state: dict[str, Any] | None = (
-            torch.load(self.folder / STATE, weights_only=True) if self.begun else None
+            torch.load(self.folder / STATE_FILE, weights_only=True) if self.has_state else None
         )
         return state
 
-    def save(self, state: Mapping[str, Any]) -> None:
+    def save_state(self, state: Mapping[str, Any]) -> None:
         """Save a state: the file is whole or the one before."""
         content = io.BytesIO()
         torch.save(dict(state), content)
-        write_atomic(self.folder / STATE, [content.getvalue()])
+        write_atomic(self.folder / STATE_FILE, [content.getvalue()])
 
-    def curve(self) -> list[Point]:
+    def load_learning_curve(self) -> list[EvalPoint]:
         """All measurements, in order."""
-        path = self.folder / CURVE
-        return [*map(Point.of, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
+        path = self.folder / LEARNING_CURVE_FILE
+        return (
+            [*map(EvalPoint.from_json, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
+        )
 
-    def note(self, points: list[Point]) -> None:
+    def save_learning_curve(self, points: list[EvalPoint]) -> None:
         """Write all measurements anew: what a state that was gone back to does not know must go."""
-        write_atomic(self.folder / CURVE, ["".join(f"{point.line()}\n" for point in points)])
+        write_atomic(self.folder / LEARNING_CURVE_FILE, ["".join(f"{point.to_json()}\n" for point in points)])
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from harken.atomic import write_atomic
-from harken.training.examples import Example, Row
-from harken.training.pieces import Piece
+from harken.training.examples import Example, TrainingSequence
+from harken.training.pieces import TrainingWindow
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class ExampleStore:
     """Examples in a folder, each in a file of its own.
 
     Parameters
@@ -26,44 +26,48 @@ class Library:
 
     folder: Path
 
-    def path(self, piece: Piece) -> Path:
+    def path(self, window: TrainingWindow) -> Path:
         """Where the example of a piece lies, or will."""
-        return self.folder / f"{piece.key}.npz"
+        return self.folder / f"{window.key}.npz"
 
-    def has(self, piece: Piece) -> bool:
+    def has(self, window: TrainingWindow) -> bool:
         """Whether a piece has been prepared."""
-        return self.path(piece).is_file()
+        return self.path(window).is_file()
 
-    def put(self, piece: Piece, example: Example) -> None:
+    def put(self, window: TrainingWindow, example: Example) -> None:
         """Write an example; its file is whole or absent."""
         arrays: dict[str, Any] = {
-            "heard": example.heard,
-            "first": np.array([row.first for row in example.rows], np.int64),
+            "audio_features": example.audio_features,
+            "text_start": np.array([row.text_start for row in example.sequences], np.int64),
         }
-        for i, row in enumerate(example.rows):
-            arrays |= {f"tokens.{i}": row.tokens, f"states.{i}": row.states}
+        for i, sequence in enumerate(example.sequences):
+            arrays |= {f"tokens.{i}": sequence.tokens, f"states.{i}": sequence.teacher_states}
         content = io.BytesIO()
         np.savez(content, **arrays)
-        write_atomic(self.path(piece), [content.getvalue()])
+        write_atomic(self.path(window), [content.getvalue()])
 
-    def get(self, piece: Piece) -> Example:
+    def get(self, window: TrainingWindow) -> Example:
         """Read an example."""
-        with np.load(self.path(piece)) as file:
+        with np.load(self.path(window)) as file:
             rows = tuple(
-                Row(tokens=file[f"tokens.{i}"], first=int(first), states=file[f"states.{i}"])
-                for i, first in enumerate(file["first"])
+                TrainingSequence(
+                    tokens=file[f"tokens.{i}"], text_start=int(first), teacher_states=file[f"states.{i}"]
+                )
+                for i, first in enumerate(file["text_start"])
             )
-            return Example(heard=file["heard"], rows=rows)
+            return Example(audio_features=file["audio_features"], sequences=rows)
 
-    def said(self, piece: Piece) -> list[int]:
+    def first_text(self, window: TrainingWindow) -> list[int]:
         """Tokens of the first text of an example, without the prompt."""
-        with np.load(self.path(piece)) as file:
-            said: list[int] = file["tokens.0"][file["first"][0] :].tolist() if len(file["first"]) else []
+        with np.load(self.path(window)) as file:
+            said: list[int] = (
+                file["tokens.0"][file["text_start"][0] :].tolist() if len(file["text_start"]) else []
+            )
             return said
 
 
 @dataclass(frozen=True, slots=True)
-class Likened(Library):
+class StateMatchedStore(ExampleStore):
     """Examples of which the texts were read by another decoder too, whose states a student should have.
 
     Parameters
@@ -73,11 +77,14 @@ class Likened(Library):
         What the other decoder makes of the same pieces and texts.
     """
 
-    others: Library
+    target_store: ExampleStore
 
-    def get(self, piece: Piece) -> Example:
+    def get(self, window: TrainingWindow) -> Example:
         """Read an example, and from the others what it should be like."""
-        example = Library.get(self, piece)
-        theirs = self.others.get(piece).rows
-        rows = (replace(row, like=other.states) for row, other in zip(example.rows, theirs, strict=True))
-        return replace(example, rows=tuple(rows))
+        example = ExampleStore.get(self, window)
+        target_sequences = self.target_store.get(window).sequences
+        sequences = (
+            replace(sequence, target_states=target.teacher_states)
+            for sequence, target in zip(example.sequences, target_sequences, strict=True)
+        )
+        return replace(example, sequences=tuple(sequences))

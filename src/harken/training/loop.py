@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from harken.training.acceptance import Acceptance
-from harken.training.journal import Journal, Point, snapshot
-from harken.training.library import Library
+from harken.training.journal import EvalPoint, RunDirectory, snapshot
+from harken.training.library import ExampleStore
 from harken.training.objective import Objective
 from harken.training.options import TrainOptions
-from harken.training.pieces import Piece
+from harken.training.pieces import TrainingWindow
 
 BETAS = (0.9, 0.98)
-LAST_RATE = 0.05
+MIN_LEARNING_RATE_RATIO = 0.05
 """Learning rate at the end, in shares of the highest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class LoopCallbacks:
     """Who looks on.
 
     Parameters
@@ -43,21 +43,21 @@ class Watch:
         Asked before every step; the state is saved once it answers True.
     """
 
-    step: Callable[[int, int, float], None] = lambda done, of, loss: None
-    point: Callable[[Point], None] = lambda point: None
-    best: Callable[[Point], None] = lambda point: None
-    stopping: Callable[[], bool] = lambda: False
+    on_step: Callable[[int, int, float], None] = lambda done, of, loss: None
+    on_evaluation: Callable[[EvalPoint], None] = lambda point: None
+    on_best: Callable[[EvalPoint], None] = lambda point: None
+    should_stop: Callable[[], bool] = lambda: False
 
 
 def train(
     objective: Objective,
-    pieces: Sequence[Piece],
-    held_out: Sequence[Piece],
-    library: Library,
-    journal: Journal,
+    windows: Sequence[TrainingWindow],
+    held_out: Sequence[TrainingWindow],
+    store: ExampleStore,
+    run_directory: RunDirectory,
     options: TrainOptions,
     seed: int,
-    watch: Watch,
+    callbacks: LoopCallbacks,
 ) -> bool:
     """Train until all epochs are done.
 
@@ -79,108 +79,117 @@ def train(
     bool
         Whether it came to its end; False if it was stopped.
     """
-    steps = steps_of(options, len(pieces))
-    optimiser = _optimiser(objective, options)
-    done, losses = _restore(objective, optimiser, journal.load())
-    points = [point for point in journal.curve() if point.step <= done]
+    n_steps = count_steps(options, len(windows))
+    optimiser = _make_optimiser(objective, options)
+    steps_done, losses = _restore_state(objective, optimiser, run_directory.load_state())
+    points = [point for point in run_directory.load_learning_curve() if point.step <= steps_done]
 
-    def measure() -> None:
+    def evaluate() -> None:
         loss = sum(losses) / len(losses) if losses else None
-        point = Point(step=done, loss=loss, held_out=_measure(objective, held_out, library))
+        point = EvalPoint(step=steps_done, loss=loss, held_out=_evaluate(objective, held_out, store))
         points.append(point)
         losses.clear()
-        watch.point(point)
-        if point is max(points, key=lambda its: its.held_out.merit):
-            watch.best(point)
-        journal.note(points)
+        callbacks.on_evaluation(point)
+        if point is max(points, key=lambda candidate: candidate.held_out.ranking_key):
+            callbacks.on_best(point)
+        run_directory.save_learning_curve(points)
 
     def save() -> None:
-        state = {"step": done, "losses": losses, "weights": snapshot(objective.learning)}
-        journal.save(state | {"optimiser": optimiser.state_dict()})
+        state = {"step": steps_done, "losses": losses, "weights": snapshot(objective.trainable)}
+        run_directory.save_state(state | {"optimiser": optimiser.state_dict()})
 
     if not points:
-        measure()
+        evaluate()
         save()
-    for batch in _batches(pieces, options.batch, seed, done, steps):
-        if watch.stopping():
+    for batch in _batches(windows, options.batch_size, seed, steps_done, n_steps):
+        if callbacks.should_stop():
             save()
             return False
-        for group in optimiser.param_groups:
-            group["lr"] = group["share"] * rate_at(done, steps, options)
-        torch.manual_seed(seed * 1_000_003 + done)
-        losses.append(_step(objective, optimiser, (library.get(piece) for piece in batch), options.clip))
-        done += 1
-        watch.step(done, steps, losses[-1])
-        if done % options.measure == 0 or done == steps:
-            measure()
+        for param_group in optimiser.param_groups:
+            param_group["lr"] = param_group["learning_rate_scale"] * learning_rate_at(
+                steps_done, n_steps, options
+            )
+        torch.manual_seed(seed * 1_000_003 + steps_done)
+        losses.append(
+            _train_step(objective, optimiser, (store.get(piece) for piece in batch), options.max_grad_norm)
+        )
+        steps_done += 1
+        callbacks.on_step(steps_done, n_steps, losses[-1])
+        if steps_done % options.eval_steps == 0 or steps_done == n_steps:
+            evaluate()
             save()
     return True
 
 
-def steps_of(options: TrainOptions, pieces: int) -> int:
+def count_steps(options: TrainOptions, n_windows: int) -> int:
     """How many steps all epochs have."""
-    return options.epochs * math.ceil(pieces / options.batch)
+    return options.epochs * math.ceil(n_windows / options.batch_size)
 
 
-def rate_at(step: int, steps: int, options: TrainOptions) -> float:
+def learning_rate_at(step: int, n_steps: int, options: TrainOptions) -> float:
     """Learning rate of a step: a rise in a line, then half a cosine down."""
-    rising = max(1, round(options.warmup * steps))
-    if step < rising:
-        return options.rate * (step + 1) / rising
-    left = (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising))) / 2
-    return options.rate * (LAST_RATE + (1 - LAST_RATE) * left)
+    warmup_steps = max(1, round(options.warmup_ratio * n_steps))
+    if step < warmup_steps:
+        return options.learning_rate * (step + 1) / warmup_steps
+    cosine = (1 + math.cos(math.pi * (step - warmup_steps) / max(1, n_steps - warmup_steps))) / 2
+    return options.learning_rate * (MIN_LEARNING_RATE_RATIO + (1 - MIN_LEARNING_RATE_RATIO) * cosine)
 
 
-def _batches(pieces: Sequence[Piece], size: int, seed: int, done: int, steps: int) -> Iterator[list[Piece]]:
+def _batches(
+    windows: Sequence[TrainingWindow], batch_size: int, seed: int, first_step: int, n_steps: int
+) -> Iterator[list[TrainingWindow]]:
     """Pieces of each step from `done` on, in an order of their own each epoch."""
-    per_epoch = math.ceil(len(pieces) / size)
-    for step in range(done, steps):
-        epoch, at = divmod(step, per_epoch)
-        order = np.random.default_rng([seed, epoch]).permutation(len(pieces))
-        yield [pieces[i] for i in order[at * size : (at + 1) * size]]
+    per_epoch = math.ceil(len(windows) / batch_size)
+    for step in range(first_step, n_steps):
+        epoch, batch_index = divmod(step, per_epoch)
+        order = np.random.default_rng([seed, epoch]).permutation(len(windows))
+        yield [windows[i] for i in order[batch_index * batch_size : (batch_index + 1) * batch_size]]
 
 
-def _step(objective: Objective, optimiser: Any, examples: Iterator[Any], clip: float) -> float:
+def _train_step(objective: Objective, optimiser: Any, examples: Iterator[Any], max_grad_norm: float) -> float:
     """Learn from some examples; each token counts alike, whatever example it is of."""
-    total, positions = 0.0, 0
+    total_loss, positions = 0.0, 0
     for example in examples:
         loss, n = objective.loss(example)
         loss.backward()
-        total, positions = total + float(loss.detach()), positions + n
-    weights = list(objective.learning.values())
+        total_loss, positions = total_loss + float(loss.detach()), positions + n
+    weights = list(objective.trainable.values())
     for values in weights:
         if values.grad is not None:
             values.grad /= positions
-    torch.nn.utils.clip_grad_norm_(weights, clip)
+    torch.nn.utils.clip_grad_norm_(weights, max_grad_norm)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return total / positions
+    return total_loss / positions
 
 
-def _measure(objective: Objective, pieces: Sequence[Piece], library: Library) -> Acceptance:
-    return sum((objective.measure(library.get(piece)) for piece in pieces), Acceptance())
+def _evaluate(objective: Objective, windows: Sequence[TrainingWindow], store: ExampleStore) -> Acceptance:
+    return sum((objective.evaluate(store.get(piece)) for piece in windows), Acceptance())
 
 
-def _optimiser(objective: Objective, options: TrainOptions) -> Any:
+def _make_optimiser(objective: Objective, options: TrainOptions) -> Any:
     """AdamW; only matrices decay, and no positions, most of which a step does not see."""
 
-    groups: dict[tuple[float, float], list[Tensor]] = {}
-    for name, values in objective.learning.items():
+    grouped_weights: dict[tuple[float, float], list[Tensor]] = {}
+    for name, values in objective.trainable.items():
         decays = values.ndim > 1 and "positional" not in name
-        kind = objective.share(name), options.weight_decay if decays else 0.0
-        groups.setdefault(kind, []).append(values)
-    settings = [
-        {"params": values, "share": share, "weight_decay": decay} for (share, decay), values in groups.items()
+        group_key = objective.learning_rate_scale(name), options.weight_decay if decays else 0.0
+        grouped_weights.setdefault(group_key, []).append(values)
+    param_groups = [
+        {"params": values, "learning_rate_scale": learning_rate_scale, "weight_decay": decay}
+        for (learning_rate_scale, decay), values in grouped_weights.items()
     ]
-    return torch.optim.AdamW(settings, lr=options.rate, betas=BETAS)
+    return torch.optim.AdamW(param_groups, lr=options.learning_rate, betas=BETAS)
 
 
-def _restore(objective: Objective, optimiser: Any, state: dict[str, Any] | None) -> tuple[int, list[float]]:
+def _restore_state(
+    objective: Objective, optimiser: Any, state: dict[str, Any] | None
+) -> tuple[int, list[float]]:
     """Go back to a state: how many steps it has done, and the losses since it was measured last."""
     if state is None:
         return 0, []
     with torch.no_grad():
-        for name, values in objective.learning.items():
+        for name, values in objective.trainable.items():
             values.copy_(state["weights"][name])
     optimiser.load_state_dict(state["optimiser"])
     return state["step"], state["losses"]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from harken.types import Dims
 
-Named = Mapping[str, Tensor]
+NamedWeights = Mapping[str, Tensor]
 
 
-def listen(weights: Named, dims: Dims, mel: Tensor) -> Tensor:
+def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
     """Encode a piece.
 
     Parameters
@@ -42,7 +42,9 @@ def listen(weights: Named, dims: Dims, mel: Tensor) -> Tensor:
     return _norm(x, weights, "encoder.ln_post")
 
 
-def read(weights: Named, dims: Dims, tokens: Tensor, heard: Tensor, dropout: float = 0.0) -> Tensor:
+def run_decoder(
+    weights: NamedWeights, dims: Dims, tokens: Tensor, encoder_output: Tensor, dropout: float = 0.0
+) -> Tensor:
     """Read texts about one piece, each token with all before it in sight.
 
     Parameters
@@ -69,14 +71,14 @@ def read(weights: Named, dims: Dims, tokens: Tensor, heard: Tensor, dropout: flo
         x = x + F.dropout(_attend(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True), dropout)
         # To the piece, all its texts are one row of many queries: its keys and values are computed once.
         y = _norm(x, weights, f"{block}.cross_attn_ln").flatten(0, 1)[None]
-        y = _attend(y, heard[None], weights, f"{block}.cross_attn", dims.n_text_head)
+        y = _attend(y, encoder_output[None], weights, f"{block}.cross_attn", dims.n_text_head)
         x = x + F.dropout(y.view(x.shape), dropout)
         x = x + F.dropout(_mlp(x, weights, block), dropout)
     return _norm(x, weights, "decoder.ln")
 
 
 def _attend(
-    x: Tensor, source: Tensor, weights: Named, name: str, heads: int, *, causal: bool = False
+    x: Tensor, source: Tensor, weights: NamedWeights, name: str, heads: int, *, causal: bool = False
 ) -> Tensor:
     """Multi-head attention of (batch, n, state) to (batch, m, state)."""
 
@@ -88,18 +90,18 @@ def _attend(
         split(_linear(source, weights, f"{name}.key")),
         split(_linear(source, weights, f"{name}.value")),
     )
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-    return _linear(mixed.transpose(1, 2).flatten(2), weights, f"{name}.out")
+    attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return _linear(attended.transpose(1, 2).flatten(2), weights, f"{name}.out")
 
 
-def _mlp(x: Tensor, weights: Named, block: str) -> Tensor:
+def _mlp(x: Tensor, weights: NamedWeights, block: str) -> Tensor:
     y = _linear(_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
     return _linear(F.gelu(y), weights, f"{block}.mlp.2")
 
 
-def _linear(x: Tensor, weights: Named, name: str) -> Tensor:
+def _linear(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
     return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
-def _norm(x: Tensor, weights: Named, name: str) -> Tensor:
+def _norm(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])

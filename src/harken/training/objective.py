@@ -13,16 +13,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from harken.contract import Ints
-from harken.training.acceptance import Acceptance, count
-from harken.training.examples import Example, Row
-from harken.training.network import listen, read
+from harken.training.acceptance import Acceptance, count_acceptance
+from harken.training.examples import Example, TrainingSequence
+from harken.training.network import run_decoder, run_encoder
 from harken.training.options import DistillOptions, FineTuneOptions
-from harken.training.student import EMBEDDING
+from harken.training.student import TOKEN_EMBEDDING
 from harken.types import Dims
 
 KL_WEIGHT = 0.8
 """Beside 1 for the cross-entropy (Gandhi et al. 2023, arXiv:2311.00430, section 4)."""
-LONGEST_MASK = 25
+MAX_MASK_POSITIONS = 25
 """Positions of the encoder's output, half a second."""
 
 
@@ -30,11 +30,11 @@ class Objective(Protocol):
     """What is learnt, with the weights that learn it."""
 
     @property
-    def learning(self) -> dict[str, Tensor]:
+    def trainable(self) -> dict[str, Tensor]:
         """Weights that change."""
         ...
 
-    def share(self, name: str) -> float:
+    def learning_rate_scale(self, name: str) -> float:
         """Learning rate of a weight, in shares of that of a step."""
         ...
 
@@ -42,7 +42,7 @@ class Objective(Protocol):
         """Loss, summed over the positions of an example, and how many these are; random where it is to be."""
         ...
 
-    def measure(self, example: Example) -> Acceptance:
+    def evaluate(self, example: Example) -> Acceptance:
         """How much of its first text is foretold."""
         ...
 
@@ -76,46 +76,56 @@ class Distillation:
 
     dims: Dims
     weights: dict[str, Tensor]
-    learning: dict[str, Tensor]
-    frequent: Ints
-    embedding: Tensor
+    trainable: dict[str, Tensor]
+    scored_ids: Ints
+    teacher_embedding: Tensor
     dtype: torch.dtype
     options: DistillOptions
-    share: Callable[[str], float] = lambda name: 1.0
-    _vocabulary: Tensor = field(init=False, repr=False)
-    _teachers: Tensor = field(init=False, repr=False)
+    learning_rate_scale: Callable[[str], float] = lambda name: 1.0
+    _scored_student_embedding: Tensor = field(init=False, repr=False)
+    _scored_teacher_embedding: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        ids = torch.from_numpy(self.frequent)
-        object.__setattr__(self, "_vocabulary", self.weights[EMBEDDING][ids].to(self.dtype))
-        object.__setattr__(self, "_teachers", self.embedding[ids].to(self.dtype))
+        ids = torch.from_numpy(self.scored_ids)
+        object.__setattr__(self, "_scored_student_embedding", self.weights[TOKEN_EMBEDDING][ids].to(self.dtype))
+        object.__setattr__(self, "_scored_teacher_embedding", self.teacher_embedding[ids].to(self.dtype))
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
-        heard = masked(torch.tensor(example.heard).float(), self.options.masked)
-        batch = Batch.of(example.rows)
-        with _matrices_in(self.dtype):
-            said = batch.pick(read(self.weights, self.dims, batch.tokens, heard, self.options.dropout))
-            student = F.linear(said, self._vocabulary)
-            teacher = F.linear(batch.states.to(self.dtype), self._teachers)
-        logprobs = F.log_softmax(student.float(), -1)
-        wanted = F.log_softmax(teacher.float(), -1)
-        divergence = F.kl_div(logprobs, wanted, reduction="sum", log_target=True)
-        right = F.nll_loss(logprobs, self._columns(batch.labels), reduction="sum", ignore_index=-1)
-        loss = right + KL_WEIGHT * divergence
-        distance = (said.float() - batch.like).square().mean(1).sum() / batch.like.var()
-        return loss + self.options.likeness * distance, len(batch.labels)
+        encoder_output = mask_time(
+            torch.tensor(example.audio_features).float(), self.options.mask_time_fraction
+        )
+        batch = SequenceBatch.from_sequences(example.sequences)
+        with _autocast(self.dtype):
+            states = batch.select_states(
+                run_decoder(self.weights, self.dims, batch.tokens, encoder_output, self.options.dropout)
+            )
+            student_logits = F.linear(states, self._scored_student_embedding)
+            teacher_logits = F.linear(batch.teacher_states.to(self.dtype), self._scored_teacher_embedding)
+        student_logprobs = F.log_softmax(student_logits.float(), -1)
+        teacher_logprobs = F.log_softmax(teacher_logits.float(), -1)
+        kl_divergence = F.kl_div(student_logprobs, teacher_logprobs, reduction="sum", log_target=True)
+        cross_entropy = F.nll_loss(
+            student_logprobs, self._scored_columns(batch.labels), reduction="sum", ignore_index=-1
+        )
+        loss = cross_entropy + KL_WEIGHT * kl_divergence
+        state_distance = (states.float() - batch.target_states).square().mean(
+            1
+        ).sum() / batch.target_states.var()
+        return loss + self.options.state_loss_weight * state_distance, len(batch.labels)
 
-    def measure(self, example: Example) -> Acceptance:
-        batch = Batch.of(example.rows[:1])
-        with torch.inference_mode(), _matrices_in(self.dtype):
-            said = read(self.weights, self.dims, batch.tokens, torch.tensor(example.heard).float())
-            logits = F.linear(batch.pick(said), self.weights[EMBEDDING].to(self.dtype))
-        return foretold(logits, batch.labels)
+    def evaluate(self, example: Example) -> Acceptance:
+        batch = SequenceBatch.from_sequences(example.sequences[:1])
+        with torch.inference_mode(), _autocast(self.dtype):
+            states = run_decoder(
+                self.weights, self.dims, batch.tokens, torch.tensor(example.audio_features).float()
+            )
+            logits = F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING].to(self.dtype))
+        return score_predictions(logits, batch.labels)
 
-    def _columns(self, ids: Tensor) -> Tensor:
+    def _scored_columns(self, ids: Tensor) -> Tensor:
         """Where ids stand among the frequent ones; -1 where they do not."""
-        at = np.searchsorted(self.frequent, ids.numpy()).clip(max=len(self.frequent) - 1)
-        return torch.from_numpy(np.where(self.frequent[at] == ids.numpy(), at, -1))
+        columns = np.searchsorted(self.scored_ids, ids.numpy()).clip(max=len(self.scored_ids) - 1)
+        return torch.from_numpy(np.where(self.scored_ids[columns] == ids.numpy(), columns, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,34 +143,36 @@ class FineTuning:
 
     dims: Dims
     weights: dict[str, Tensor]
-    learning: dict[str, Tensor]
+    trainable: dict[str, Tensor]
     dtype: torch.dtype
     options: FineTuneOptions
 
-    def share(self, name: str) -> float:
+    def learning_rate_scale(self, name: str) -> float:
         return 1.0
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
-        batch = Batch.of(example.rows)
-        logits = self._logits(example, batch, self.options.dropout, self.options.masked)
+        batch = SequenceBatch.from_sequences(example.sequences)
+        logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
         return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)
 
-    def measure(self, example: Example) -> Acceptance:
-        batch = Batch.of(example.rows[:1])
+    def evaluate(self, example: Example) -> Acceptance:
+        batch = SequenceBatch.from_sequences(example.sequences[:1])
         with torch.inference_mode():
-            return foretold(self._logits(example, batch, 0.0, 0.0), batch.labels)
+            return score_predictions(self._logits(example, batch, 0.0, 0.0), batch.labels)
 
-    def _logits(self, example: Example, batch: Batch, dropout: float, share: float) -> Tensor:
-        heard = torch.tensor(example.heard).float()
-        with _matrices_in(self.dtype):
-            if any(name.startswith("encoder.") for name in self.learning):
-                heard = listen(self.weights, self.dims, heard)
-            said = read(self.weights, self.dims, batch.tokens, masked(heard, share), dropout)
-            return F.linear(batch.pick(said), self.weights[EMBEDDING])
+    def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
+        encoder_output = torch.tensor(example.audio_features).float()
+        with _autocast(self.dtype):
+            if any(name.startswith("encoder.") for name in self.trainable):
+                encoder_output = run_encoder(self.weights, self.dims, encoder_output)
+            states = run_decoder(
+                self.weights, self.dims, batch.tokens, mask_time(encoder_output, mask_fraction), dropout
+            )
+            return F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING])
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SequenceBatch:
     """Rows of one example, padded to one length.
 
     Attributes
@@ -176,32 +188,41 @@ class Batch:
     """
 
     tokens: Tensor
-    at: Tensor
+    target_positions: Tensor
     labels: Tensor
-    states: Tensor
-    like: Tensor
+    teacher_states: Tensor
+    target_states: Tensor
 
     @classmethod
-    def of(cls, rows: tuple[Row, ...]) -> Batch:
-        longest = max(len(row.tokens) for row in rows) - 1
-        padded = [np.pad(row.tokens[:-1], (0, longest + 1 - len(row.tokens))) for row in rows]
-        at = [np.arange(row.first - 1, len(row.tokens) - 1) + i * longest for i, row in enumerate(rows)]
+    def from_sequences(cls, sequences: tuple[TrainingSequence, ...]) -> SequenceBatch:
+        longest = max(len(row.tokens) for row in sequences) - 1
+        padded = [
+            np.pad(sequence.tokens[:-1], (0, longest + 1 - len(sequence.tokens))) for sequence in sequences
+        ]
+        target_positions = [
+            np.arange(row.text_start - 1, len(row.tokens) - 1) + i * longest for i, row in enumerate(sequences)
+        ]
         return cls(
             torch.from_numpy(np.stack(padded)),
-            torch.from_numpy(np.concatenate(at)),
-            torch.from_numpy(np.concatenate([row.tokens[row.first :] for row in rows])),
-            torch.from_numpy(np.concatenate([row.states for row in rows])),
+            torch.from_numpy(np.concatenate(target_positions)),
+            torch.from_numpy(np.concatenate([row.tokens[row.text_start :] for row in sequences])),
+            torch.from_numpy(np.concatenate([row.teacher_states for row in sequences])),
             torch.from_numpy(
-                np.concatenate([row.states if row.like is None else row.like for row in rows])
+                np.concatenate(
+                    [
+                        row.teacher_states if row.target_states is None else row.target_states
+                        for row in sequences
+                    ]
+                )
             ).float(),
         )
 
-    def pick(self, said: Tensor) -> Tensor:
+    def select_states(self, states: Tensor) -> Tensor:
         """States at the positions that count, out of shape (rows, n, n_text_state)."""
-        return said.flatten(0, 1)[self.at]
+        return states.flatten(0, 1)[self.target_positions]
 
 
-def masked(heard: Tensor, share: float) -> Tensor:
+def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
     """Hide spans of what was heard, as SpecAugment does with time (Park et al. 2019, arXiv:1904.08779).
 
     Parameters
@@ -210,22 +231,22 @@ def masked(heard: Tensor, share: float) -> Tensor:
     share : float
         How much of it is hidden, at most.
     """
-    positions = len(heard)
-    spans = round(share * positions * 2 / LONGEST_MASK)
-    lengths = torch.randint(1, LONGEST_MASK + 1, (spans,)).tolist()
-    starts = torch.randint(0, positions, (spans,)).tolist()
-    hidden = torch.zeros(positions, 1, dtype=torch.bool)
+    positions = len(encoder_output)
+    n_spans = round(fraction * positions * 2 / MAX_MASK_POSITIONS)
+    lengths = torch.randint(1, MAX_MASK_POSITIONS + 1, (n_spans,)).tolist()
+    starts = torch.randint(0, positions, (n_spans,)).tolist()
+    mask = torch.zeros(positions, 1, dtype=torch.bool)
     for start, length in zip(starts, lengths, strict=True):
-        hidden[start : start + length] = True
-    return heard.masked_fill(hidden, 0.0)
+        mask[start : start + length] = True
+    return encoder_output.masked_fill(mask, 0.0)
 
 
-def foretold(logits: Tensor, labels: Tensor) -> Acceptance:
+def score_predictions(logits: Tensor, labels: Tensor) -> Acceptance:
     """Count what logits of shape (positions, n_vocab) foretell of labels."""
-    loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return count((logits.argmax(-1) == labels).numpy(), float(loss))
+    total_loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+    return count_acceptance((logits.argmax(-1) == labels).numpy(), float(total_loss))
 
 
-def _matrices_in(dtype: torch.dtype) -> AbstractContextManager[None]:
+def _autocast(dtype: torch.dtype) -> AbstractContextManager[None]:
     context: AbstractContextManager[None] = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
     return context

@@ -15,18 +15,18 @@ from functools import lru_cache
 
 import numpy as np
 
-from harken.audio import load
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.training.options import DataOptions
-from harken.training.recordings import LONGEST_S, Recording
+from harken.training.recordings import MAX_SPEECH_S, TrainingRecording
 from harken.types import SAMPLE_RATE
 
-PAUSE_S = 0.5
+MAX_PAUSE_S = 0.5
 """Longest pause that is put between two recordings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SpeechSpan:
     """A stretch of a recording, and the silence put before it; `text` is what is said, where that is known."""
 
     path: str
@@ -36,13 +36,13 @@ class Part:
     text: str | None = None
 
     @property
-    def length_s(self) -> float:
+    def duration_s(self) -> float:
         """How long it lasts with the silence before it."""
         return self.pause_s + self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TrainingWindow:
     """What is heard at once.
 
     Attributes
@@ -59,124 +59,142 @@ class Piece:
         Whether it is learnt without timestamps, and with the text before it, too.
     """
 
-    parts: tuple[Part, ...]
+    spans: tuple[SpeechSpan, ...]
     group: str
     language: str | None
     held_out: bool
-    silent: bool = False
+    no_speech: bool = False
     speed: float = 1.0
-    untimed: bool = False
-    prompted: bool = False
+    without_timestamps: bool = False
+    with_previous_text: bool = False
 
     @property
-    def line(self) -> str:
+    def json_line(self) -> str:
         """As a line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def of(cls, line: str) -> Piece:
+    def from_json(cls, line: str) -> TrainingWindow:
         """Read a line back."""
         values = json.loads(line)
-        return cls(**values | {"parts": tuple(Part(**part) for part in values["parts"])})
+        return cls(**values | {"spans": tuple(SpeechSpan(**span) for span in values["spans"])})
 
     @property
     def key(self) -> str:
         """A name that no other piece has."""
-        return hashlib.sha256(self.line.encode()).hexdigest()[:24]
+        return hashlib.sha256(self.json_line.encode()).hexdigest()[:24]
 
     @property
     def duration_s(self) -> float:
         """How long it lasts."""
-        return sum(map(_length_s, self.parts)) / self.speed
+        return sum(map(_duration_s, self.spans)) / self.speed
 
     def samples(self) -> Floats:
         """Samples of all parts, shape (samples,), float32, 16 kHz."""
-        samples = np.concatenate([stretch for part in self.parts for stretch in _stretches(part)])
+        samples = np.concatenate(
+            [samples_of_span for span in self.spans for samples_of_span in _pause_and_samples(span)]
+        )
         if self.speed == 1.0:
             return samples
-        at = np.arange(0, len(samples) - 1, self.speed)
-        played: Floats = np.interp(at, np.arange(len(samples)), samples).astype(np.float32)
-        return played
+        sample_times = np.arange(0, len(samples) - 1, self.speed)
+        resampled: Floats = np.interp(sample_times, np.arange(len(samples)), samples).astype(np.float32)
+        return resampled
 
-    def spans_s(self) -> Iterator[tuple[float, float, str | None]]:
+    def span_times_s(self) -> Iterator[tuple[float, float, str | None]]:
         """Where each part begins and ends in the piece, in seconds, and what is said in it."""
         end_s = 0.0
-        for part in self.parts:
-            start_s = end_s + part.pause_s / self.speed
-            end_s += part.length_s / self.speed
-            yield start_s, end_s, part.text
+        for span in self.spans:
+            start_s = end_s + span.pause_s / self.speed
+            end_s += span.duration_s / self.speed
+            yield start_s, end_s, span.text
 
 
-def make_pieces(recordings: Sequence[Recording], options: DataOptions) -> Iterator[Piece]:
+def make_windows(recordings: Sequence[TrainingRecording], options: DataOptions) -> Iterator[TrainingWindow]:
     """Cut and join recordings: what is measured with once as it is, the rest as often as `options` say.
 
     Equal recordings and options give equal pieces, whatever has been made of them before.
     """
-    groups: dict[tuple[bool, str, str], list[Recording]] = {}
+    groups: dict[tuple[bool, str, str], list[TrainingRecording]] = {}
     for recording in recordings:
         key = not recording.held_out, recording.group, recording.language or ""
         groups.setdefault(key, []).append(recording)
-    for draw in range(options.draws):
+    for shuffle in range(options.shuffles):
         for key, members in sorted(groups.items(), key=lambda item: item[0]):
-            if draw == 0 or not members[0].held_out:
+            if shuffle == 0 or not members[0].held_out:
                 # Numbers out of a text: it is to seed alike on every machine.
-                rng = np.random.default_rng([options.seed, draw, *f"{key}".encode()])
-                yield from _draw(members, options, rng, vary=options.vary if draw else 0.0)
+                rng = np.random.default_rng([options.seed, shuffle, *f"{key}".encode()])
+                yield from _shuffle_and_pack(
+                    members, options, rng, speed_perturbation=options.speed_perturbation if shuffle else 0.0
+                )
 
 
-def _draw(
-    recordings: Sequence[Recording], options: DataOptions, rng: np.random.Generator, *, vary: float
-) -> Iterator[Piece]:
+def _shuffle_and_pack(
+    recordings: Sequence[TrainingRecording],
+    options: DataOptions,
+    rng: np.random.Generator,
+    *,
+    speed_perturbation: float,
+) -> Iterator[TrainingWindow]:
     order = [recordings[i] for i in rng.permutation(len(recordings))]
-    spoken = [
-        Part(path=str(recording.path), **asdict(speech)) for recording in order for speech in recording.speech
+    spans = [
+        SpeechSpan(path=str(recording.path), **asdict(segment))
+        for recording in order
+        for segment in recording.speech
     ]
-    model = Piece(
-        parts=(), group=order[0].group, language=order[0].language, held_out=order[0].held_out
+    template = TrainingWindow(
+        spans=(), group=order[0].group, language=order[0].language, held_out=order[0].held_out
     )  # fmt: skip
-    for parts in _packed(spoken, options.alone, rng):
+    for window_spans in _pack_spans(spans, options.unpacked_fraction, rng):
         # However slow, it must fit into the window.
-        slowest = max(1.0 - vary, min(1.0, sum(map(_length_s, parts)) / LONGEST_S))
+        slowest = max(1.0 - speed_perturbation, min(1.0, sum(map(_duration_s, window_spans)) / MAX_SPEECH_S))
         yield replace(
-            model,
-            parts=parts,
-            speed=round(float(rng.uniform(slowest, 1.0 + vary)), 3) if vary else 1.0,
-            untimed=bool(rng.random() < options.untimed),
-            prompted=bool(rng.random() < options.prompted),
+            template,
+            spans=window_spans,
+            speed=round(float(rng.uniform(slowest, 1.0 + speed_perturbation)), 3)
+            if speed_perturbation
+            else 1.0,
+            without_timestamps=bool(rng.random() < options.without_timestamps_fraction),
+            with_previous_text=bool(rng.random() < options.with_previous_text_fraction),
         )
     for recording in order:
-        if not recording.speech and rng.random() < options.silence:
-            part = Part(path=str(recording.path), start_s=0.0, end_s=min(recording.duration_s, LONGEST_S))
-            yield replace(model, parts=(part,), silent=True)
+        if not recording.speech and rng.random() < options.no_speech_fraction:
+            span = SpeechSpan(
+                path=str(recording.path), start_s=0.0, end_s=min(recording.duration_s, MAX_SPEECH_S)
+            )
+            yield replace(template, spans=(span,), no_speech=True)
 
 
-def _packed(parts: Iterable[Part], alone: float, rng: np.random.Generator) -> Iterator[tuple[Part, ...]]:
+def _pack_spans(
+    spans: Iterable[SpeechSpan], unpacked_fraction: float, rng: np.random.Generator
+) -> Iterator[tuple[SpeechSpan, ...]]:
     """Parts side by side, as many as fit; some of those that come first stay alone."""
-    pack: list[Part] = []
+    packed: list[SpeechSpan] = []
     room_s = 0.0
-    for part in parts:
-        if pack and pack[-1].path != part.path:
-            part = replace(part, pause_s=round(float(rng.uniform(0, PAUSE_S)), 2))
-        if pack and part.length_s > room_s:
-            yield tuple(pack)
-            pack, part = [], replace(part, pause_s=0.0)
-        if not pack:
-            room_s = 0.0 if rng.random() < alone else LONGEST_S
-        pack.append(part)
-        room_s -= part.length_s
-    if pack:
-        yield tuple(pack)
+    for span in spans:
+        if packed and packed[-1].path != span.path:
+            span = replace(span, pause_s=round(float(rng.uniform(0, MAX_PAUSE_S)), 2))
+        if packed and span.duration_s > room_s:
+            yield tuple(packed)
+            packed, span = [], replace(span, pause_s=0.0)
+        if not packed:
+            room_s = 0.0 if rng.random() < unpacked_fraction else MAX_SPEECH_S
+        packed.append(span)
+        room_s -= span.duration_s
+    if packed:
+        yield tuple(packed)
 
 
-def _length_s(part: Part) -> float:
-    return part.length_s
+def _duration_s(span: SpeechSpan) -> float:
+    return span.duration_s
 
 
-def _stretches(part: Part) -> tuple[Floats, Floats]:
-    span = slice(round(part.start_s * SAMPLE_RATE), round(part.end_s * SAMPLE_RATE))
-    return np.zeros(round(part.pause_s * SAMPLE_RATE), np.float32), _samples(part.path)[span]
+def _pause_and_samples(speech_span: SpeechSpan) -> tuple[Floats, Floats]:
+    sample_range = slice(round(speech_span.start_s * SAMPLE_RATE), round(speech_span.end_s * SAMPLE_RATE))
+    return np.zeros(round(speech_span.pause_s * SAMPLE_RATE), np.float32), _load_cached(speech_span.path)[
+        sample_range
+    ]
 
 
 @lru_cache(maxsize=2)
-def _samples(path: str) -> Floats:
-    return load(path)
+def _load_cached(path: str) -> Floats:
+    return load_audio(path)

@@ -7,25 +7,25 @@ from time import perf_counter
 
 import torch
 
-SIZE = 512
-TRIES = 5
-WORTH_IT = 1.2
+MATRIX_SIZE = 512
+REPEATS = 5
+MIN_SPEEDUP = 1.2
 """How many times faster bfloat16 must be, for what it loses."""
 
 
 @cache
-def fastest() -> torch.dtype:
+def fastest_matmul_dtype() -> torch.dtype:
     """bfloat16 where the processor multiplies it in hardware, else float32; takes some 20 ms."""
-    worth = _seconds(torch.float32) > WORTH_IT * _seconds(torch.bfloat16)
-    return torch.bfloat16 if worth else torch.float32
+    use_bfloat16 = _matmul_seconds(torch.float32) > MIN_SPEEDUP * _matmul_seconds(torch.bfloat16)
+    return torch.bfloat16 if use_bfloat16 else torch.float32
 
 
-def _seconds(dtype: torch.dtype) -> float:
+def _matmul_seconds(dtype: torch.dtype) -> float:
     """Shortest of some products; the first ones, in which libraries set themselves up, are not the shortest."""
-    matrix = torch.ones(SIZE, SIZE, dtype=dtype)
-    took = []
-    for _ in range(TRIES):
-        began = perf_counter()
+    matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE, dtype=dtype)
+    seconds = []
+    for _ in range(REPEATS):
+        started = perf_counter()
         matrix @ matrix
-        took.append(perf_counter() - began)
-    return min(took)
+        seconds.append(perf_counter() - started)
+    return min(seconds)

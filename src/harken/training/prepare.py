@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from harken.training.examples import Example
-from harken.training.library import Library
-from harken.training.pieces import Piece
+from harken.training.library import ExampleStore
+from harken.training.pieces import TrainingWindow
 from harken.training.recordings import Progress
 
-Ask = Callable[[Piece, Sequence[int]], Example]
+Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
 """Answers with the example of a piece, given the text tokens of the piece before it."""
 
 
-def prepare(
-    pieces: Sequence[Piece],
-    library: Library,
-    whom: Callable[[], Ask],
-    text_end: int,
-    progress: Progress = lambda done, of: None,
+def label_windows(
+    windows: Sequence[TrainingWindow],
+    store: ExampleStore,
+    make_labeller: Callable[[], Labeller],
+    eot: int,
+    progress: Progress = lambda done, total: None,
 ) -> None:
     """Put the example of every piece into a library; what it has is not asked for again.
 
@@ -32,14 +32,14 @@ def prepare(
         First id that is not text.
     progress : callable
     """
-    ask: Ask | None = None
-    before: dict[tuple[str, bool], list[int]] = {}
-    for done, piece in enumerate(pieces):
-        progress(done, len(pieces))
-        chain = piece.group, piece.held_out
-        if not library.has(piece):
-            ask = ask or whom()
-            library.put(piece, ask(piece, before.get(chain, [])))
-        said = library.said(piece)
-        before[chain] = [token for token in said if token < text_end] or before.get(chain, [])
-    progress(len(pieces), len(pieces))
+    labeller: Labeller | None = None
+    previous_texts: dict[tuple[str, bool], list[int]] = {}
+    for done, window in enumerate(windows):
+        progress(done, len(windows))
+        group = window.group, window.held_out
+        if not store.has(window):
+            labeller = labeller or make_labeller()
+            store.put(window, labeller(window, previous_texts.get(group, [])))
+        text = store.first_text(window)
+        previous_texts[group] = [token for token in text if token < eot] or previous_texts.get(group, [])
+    progress(len(windows), len(windows))

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.audio import load
-from harken.audio.vad import Regions, SpeechDetector, VadOptions
+from harken.audio import load_audio
+from harken.audio.vad import RegionTracker, SpeechDetector, VadOptions
 from harken.errors import AudioError, ManifestError
 from harken.evaluation import Entry, read_manifests
 from harken.evaluation.manifest import MANIFEST
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_S
 
-LONGEST_S = WINDOW_S - 1.0
-SOUND = frozenset(
+MAX_SPEECH_S = WINDOW_S - 1.0
+AUDIO_SUFFIXES = frozenset(
     {".aac", ".aif", ".aiff", ".amr", ".flac", ".m4a", ".mka", ".mkv", ".mov", ".mp3", ".mp4"}
     | {".oga", ".ogg", ".opus", ".wav", ".webm", ".wma"}
 )
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speech:
+class SpeechSegment:
     """A stretch of a recording in which somebody speaks, at most `LONGEST_S` long.
 
     Attributes
@@ -45,7 +45,7 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class TrainingRecording:
     """A recording and where somebody speaks in it.
 
     Attributes
@@ -65,11 +65,11 @@ class Recording:
     group: str
     language: str | None
     held_out: bool
-    speech: tuple[Speech, ...]
+    segments: tuple[SpeechSegment, ...]
     duration_s: float
 
 
-Listen = Callable[[Entry], tuple[tuple[Speech, ...], float]]
+SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSegment, ...], float]]
 """Answers where somebody speaks in a recording, and how long it is in seconds."""
 
 
@@ -99,14 +99,14 @@ def read_entries(
 def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
     if needs_text or not path.is_dir() or (path / MANIFEST).is_file():
         return read_manifests([path], note=note, needs_text=needs_text)
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SOUND and file.is_file())
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
     if not files:
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor sound")
     name = path.resolve().name
     return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
 
 
-def choose_held_out(entries: Sequence[Entry], share: float) -> set[str]:
+def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
     """Names of the recordings to keep out: all of a speaker's, where a group has enough speakers, else single ones.
 
     The choice hangs on the names alone, so that it stays the same when recordings are added.
@@ -115,10 +115,12 @@ def choose_held_out(entries: Sequence[Entry], share: float) -> set[str]:
     for group in dict.fromkeys(map(group_of, entries)):
         members = [entry for entry in entries if group_of(entry) == group]
         speakers = {entry.speaker for entry in members if entry.speaker}
-        by_speaker = share * len(speakers) >= 1
-        units = sorted({(by_speaker and entry.speaker) or entry.name for entry in members}, key=_lot)
-        kept = set(units[: round(share * len(units))])
-        chosen |= {entry.name for entry in members if ((by_speaker and entry.speaker) or entry.name) in kept}
+        by_speaker = fraction * len(speakers) >= 1
+        units = sorted({(by_speaker and entry.speaker) or entry.name for entry in members}, key=_name_hash)
+        held_out_units = set(units[: round(fraction * len(units))])
+        chosen |= {
+            entry.name for entry in members if ((by_speaker and entry.speaker) or entry.name) in held_out_units
+        }
     return chosen
 
 
@@ -127,40 +129,47 @@ def group_of(entry: Entry) -> str:
     return entry.name.partition("/")[0]
 
 
-def _lot(name: str) -> str:
+def _name_hash(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def survey(
+def scan_recordings(
     entries: Sequence[Entry],
     held_out: set[str],
-    listen: Listen,
+    speech_finder: SpeechFinder,
     note: Callable[[str], None],
-    progress: Progress = lambda done, of: None,
-) -> Iterator[Recording]:
+    progress: Progress = lambda done, total: None,
+) -> Iterator[TrainingRecording]:
     """Listen to every recording; one that cannot be read is noted and left out."""
     for done, entry in enumerate(entries):
         progress(done, len(entries))
         try:
-            speech, duration_s = listen(entry)
+            segments, duration_s = speech_finder(entry)
         except AudioError as error:
             note(str(error))
             continue
-        yield Recording(
+        yield TrainingRecording(
             path=entry.path,
             group=group_of(entry),
             language=entry.language,
             held_out=entry.name in held_out,
-            speech=speech,
+            segments=segments,
             duration_s=duration_s,
         )
 
 
-def find_speech(entry: Entry, padding_s: float = VadOptions().padding_s) -> tuple[tuple[Speech, ...], float]:
+def find_speech(
+    entry: Entry, speech_pad_s: float = VadOptions().speech_pad_s
+) -> tuple[tuple[SpeechSegment, ...], float]:
     """Regions of speech in a recording, each short enough for a window, and its length in seconds."""
-    samples = load(entry.path)
-    detector, regions = SpeechDetector(), Regions(VadOptions(max_region_s=LONGEST_S, padding_s=padding_s))
-    found = regions.feed(np.concatenate([detector.feed(samples), detector.flush()]))
-    spans = [*found, *regions.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
-    speech = tuple(Speech(start_s=a / FRAMES_PER_SECOND, end_s=b / FRAMES_PER_SECOND) for a, b in spans)
-    return speech, len(samples) / SAMPLE_RATE
+    samples = load_audio(entry.path)
+    detector, tracker = (
+        SpeechDetector(),
+        RegionTracker(VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s)),
+    )
+    finished = tracker.feed(np.concatenate([detector.feed(samples), detector.flush()]))
+    speech_regions = [*finished, *tracker.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
+    segments = tuple(
+        SpeechSegment(start_s=a / FRAMES_PER_SECOND, end_s=b / FRAMES_PER_SECOND) for a, b in speech_regions
+    )
+    return segments, len(samples) / SAMPLE_RATE

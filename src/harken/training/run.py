@@ -19,20 +19,20 @@ except ImportError as error:
 from harken.checkpoints import Checkpoint
 from harken.evaluation import Entry
 from harken.text import Tokenizer
-from harken.training.journal import Journal
-from harken.training.library import Library
-from harken.training.loop import Watch, train
+from harken.training.journal import RunDirectory
+from harken.training.library import ExampleStore
+from harken.training.loop import LoopCallbacks, train
 from harken.training.objective import Objective
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.pieces import Piece, make_pieces
-from harken.training.prepare import Ask, prepare
-from harken.training.recordings import Listen, choose_held_out, survey
+from harken.training.pieces import TrainingWindow, make_windows
+from harken.training.prepare import Labeller, label_windows
+from harken.training.recordings import SpeechFinder, choose_held_out, scan_recordings
 
-How = TypeVar("How", bound=TrainOptions)
+TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(Generic[How]):
+class TrainingTask(Generic[TrainOptionsT]):
     """What to learn from, how, and where to.
 
     Attributes
@@ -54,42 +54,44 @@ class Task(Generic[How]):
     checkpoint: Checkpoint
     tokenizer: Tokenizer
     entries: Sequence[Entry]
-    measured: Sequence[Entry]
+    held_out_entries: Sequence[Entry]
     out: Path
     data: DataOptions
-    options: How
+    options: TrainOptionsT
 
     @property
-    def journal(self) -> Journal:
+    def run_directory(self) -> RunDirectory:
         """What is kept of it."""
-        return Journal(self.out / "training")
+        return RunDirectory(self.out / "training")
 
     @property
-    def beside(self) -> Path | None:
+    def source_folder(self) -> Path | None:
         """Folder of the files that go with the model, in the format of an export."""
         path = self.checkpoint.path
         return (path if path.is_dir() else path.parent) if self.checkpoint.format == "huggingface" else None
 
-    def begin(self, **more: Any) -> None:
+    def create_or_resume(self, **extra: Any) -> None:
         """Take hold of the folder (see `Journal.begin`)."""
-        self.journal.begin(
+        self.run_directory.create_or_resume(
             {
                 "model": self.checkpoint.weights.digest,
-                "recordings": self._recordings(),
+                "recordings": self._recordings_digest(),
                 **asdict(self.data),
                 **asdict(self.options),
-                **more,
+                **extra,
             }
         )
 
-    def _recordings(self) -> str:
+    def _recordings_digest(self) -> str:
         """How many there are, and a digest of their names and texts."""
-        lists = [[(entry.name, entry.text) for entry in entries] for entries in (self.entries, self.measured)]
+        lists = [
+            [(entry.name, entry.text) for entry in entries] for entries in (self.entries, self.held_out_entries)
+        ]
         return f"{sum(map(len, lists))}, {hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audience:
+class TrainingCallbacks:
     """Who looks on.
 
     Parameters
@@ -102,14 +104,17 @@ class Audience:
         Of the training itself.
     """
 
-    progress: Callable[[str, int, int], None] = lambda stage, done, of: None
-    note: Callable[[str], None] = lambda text: None
-    watch: Watch = field(default_factory=Watch)
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, of: None
+    on_warning: Callable[[str], None] = lambda text: None
+    loop: LoopCallbacks = field(default_factory=LoopCallbacks)
 
 
-def collect(
-    task: Task[Any], listen: Listen, whom: Callable[[], Ask], audience: Audience
-) -> tuple[list[Piece], list[Piece]]:
+def prepare_examples(
+    task: TrainingTask[Any],
+    speech_finder: SpeechFinder,
+    make_labeller: Callable[[], Labeller],
+    callbacks: TrainingCallbacks,
+) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
     """Cut recordings into pieces and have them answered, once; pieces to learn from, and to measure with.
 
     Raises
@@ -117,57 +122,72 @@ def collect(
     ManifestError
         If there is nothing for one of the two.
     """
-    pieces = task.journal.plan()
-    if not pieces:
-        pieces = _plan(task, listen, audience)
-        task.journal.keep(pieces)
-    library = Library(task.journal.pieces)
+    windows = task.run_directory.load_windows()
+    if not windows:
+        windows = _make_windows(task, speech_finder, callbacks)
+        task.run_directory.save_windows(windows)
+    store = ExampleStore(task.run_directory.examples_folder)
 
-    def progress(done: int, of: int) -> None:
-        audience.progress("pieces", done, of)
+    def progress(done: int, total: int) -> None:
+        callbacks.on_progress("windows", done, total)
 
-    prepare(pieces, library, whom, task.tokenizer.eot, progress)
-    useful = [piece for piece in pieces if library.said(piece)]
-    parts = [piece for piece in useful if not piece.held_out], [piece for piece in useful if piece.held_out]
-    for kind, part in zip(("learn from", "measure with"), parts, strict=True):
-        if not part:
-            raise ManifestError(f"there is no speech to {kind}, in {len(task.entries)} recordings")
-    return parts
+    label_windows(windows, store, make_labeller, task.tokenizer.eot, progress)
+    labelled = [window for window in windows if store.first_text(window)]
+    splits = (
+        [piece for piece in labelled if not piece.held_out],
+        [piece for piece in labelled if piece.held_out],
+    )
+    for purpose, split in zip(("learn from", "measure with"), splits, strict=True):
+        if not split:
+            raise ManifestError(f"there is no speech to {purpose}, in {len(task.entries)} recordings")
+    return splits
 
 
-def learn(
-    task: Task[Any],
+def run_training(
+    task: TrainingTask[Any],
     objective: Objective,
-    pieces: Sequence[Piece],
-    held_out: Sequence[Piece],
-    library: Library,
-    write: Callable[[], None],
-    audience: Audience,
+    windows: Sequence[TrainingWindow],
+    held_out: Sequence[TrainingWindow],
+    store: ExampleStore,
+    export_best: Callable[[], None],
+    callbacks: TrainingCallbacks,
 ) -> bool:
     """Train, and write the weights whenever they are the best so far; whether it came to its end."""
-    watch = replace(audience.watch, best=lambda point: write())
-    return train(objective, pieces, held_out, library, task.journal, task.options, task.data.seed, watch)
+    loop_callbacks = replace(callbacks.loop, on_best=lambda point: export_best())
+    return train(
+        objective, windows, held_out, store, task.run_directory, task.options, task.data.seed, loop_callbacks
+    )
 
 
-def _plan(task: Task[Any], listen: Listen, audience: Audience) -> list[Piece]:
-    apart = {entry.name for entry in task.measured} or choose_held_out(task.entries, task.data.held_out)
-    entries = [entry for entry in (*task.entries, *task.measured) if _understood(task, entry, audience)]
+def _make_windows(
+    task: TrainingTask[Any], speech_finder: SpeechFinder, callbacks: TrainingCallbacks
+) -> list[TrainingWindow]:
+    held_out = {entry.name for entry in task.held_out_entries} or choose_held_out(
+        task.entries, task.data.held_out_fraction
+    )
+    entries = [
+        entry for entry in (*task.entries, *task.held_out_entries) if _language_is_known(task, entry, callbacks)
+    ]
 
-    def progress(done: int, of: int) -> None:
-        audience.progress("recordings", done, of)
+    def progress(done: int, total: int) -> None:
+        callbacks.on_progress("recordings", done, total)
 
-    return list(make_pieces([*survey(entries, apart, listen, audience.note, progress)], task.data))
+    return list(
+        make_windows(
+            [*scan_recordings(entries, held_out, speech_finder, callbacks.on_warning, progress)], task.data
+        )
+    )
 
 
-def _understood(task: Task[Any], entry: Entry, audience: Audience) -> bool:
+def _language_is_known(task: TrainingTask[Any], entry: Entry, callbacks: TrainingCallbacks) -> bool:
     known = task.tokenizer.language_tokens if task.tokenizer.multilingual else ("en",)
     if entry.language is None or entry.language in known:
         return True
-    audience.note(f"{entry.path}: left out: the model knows no {entry.language}")
+    callbacks.on_warning(f"{entry.path}: left out: the model knows no {entry.language}")
     return False
 
 
-def use_threads(threads: int | None) -> None:
+def set_num_threads(threads: int | None) -> None:
     """Compute with so many threads in the whole process; None leaves it to PyTorch."""
     if threads is not None:
         _torch.set_num_threads(threads)

@@ -12,10 +12,10 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding import Hypothesis
-from harken.decoding.listening import listening
+from harken.decoding.listening import alignment_matrix
 from harken.errors import OptionError
 from harken.text import Tokenizer
-from harken.transcribe.segments import Cut
+from harken.transcribe.segments import TokenSegment
 from harken.transcribe.warping import token_starts
 
 
@@ -38,12 +38,16 @@ class Alignment:
     probabilities: Floats
 
 
-def text_tokens(cuts: Sequence[Cut], tokenizer: Tokenizer) -> tuple[int, ...]:
+def text_tokens(token_segments: Sequence[TokenSegment], tokenizer: Tokenizer) -> tuple[int, ...]:
     """Text tokens of some segments, one segment after the other."""
-    return tuple(token for cut in cuts for token in cut.tokens if token < tokenizer.eot)
+    return tuple(
+        token for token_segment in token_segments for token in token_segment.tokens if token < tokenizer.eot
+    )
 
 
-def align_decoded(hypothesis: Hypothesis, cuts: Sequence[Cut], tokenizer: Tokenizer, steps: int) -> Alignment:
+def align_decoded(
+    hypothesis: Hypothesis, token_segments: Sequence[TokenSegment], tokenizer: Tokenizer, n_positions: int
+) -> Alignment:
     """Align the text of a window by what its decoding listened to: no pass of the model at all.
 
     Timestamps are left out of the path, but for the token behind the text, which takes what is heard after it. Text
@@ -69,29 +73,29 @@ def align_decoded(hypothesis: Hypothesis, cuts: Sequence[Cut], tokenizer: Tokeni
     How closely this agrees with `align_text` is measured in docs/decisions/words.md.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
-    kept = sum(len(cut.tokens) for cut in cuts)
-    text = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
-    spoken = [i for i in text if i < kept]
-    if not spoken:
-        return _nothing()
-    closing = spoken[-1] + 1
-    rows = sorted({*text, closing} & {*range(len(hypothesis.logprobs))})
-    starts = token_starts(listening(hypothesis.attention[:, rows], max(1, steps)))
-    ends = starts[len(spoken)] if len(spoken) < len(rows) else steps
+    n_segment_tokens = sum(len(token_segment.tokens) for token_segment in token_segments)
+    text_rows = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
+    segment_rows = [i for i in text_rows if i < n_segment_tokens]
+    if not segment_rows:
+        return _empty_alignment()
+    end_row = segment_rows[-1] + 1
+    rows = sorted({*text_rows, end_row} & {*range(len(hypothesis.logprobs))})
+    starts = token_starts(alignment_matrix(hypothesis.attention[:, rows], max(1, n_positions)))
+    ends = starts[len(segment_rows)] if len(segment_rows) < len(rows) else n_positions
     return Alignment(
-        tokens=tuple(hypothesis.tokens[i] for i in spoken),
-        bounds=np.append(starts[: len(spoken)], ends),
-        probabilities=np.exp(np.array([hypothesis.logprobs[i] for i in spoken], np.float32)),
+        tokens=tuple(hypothesis.tokens[i] for i in segment_rows),
+        bounds=np.append(starts[: len(segment_rows)], ends),
+        probabilities=np.exp(np.array([hypothesis.logprobs[i] for i in segment_rows], np.float32)),
     )
 
 
-def align_text(
+def align_tokens(
     backend: Backend,
     features: Features,
-    audio: int,
+    audio_index: int,
     tokens: Sequence[int],
     tokenizer: Tokenizer,
-    steps: int,
+    n_positions: int,
     *,
     language: str,
     task: str = "transcribe",
@@ -120,22 +124,22 @@ def align_text(
         If the text does not fit into the decoder.
     """
     if not tokens:
-        return _nothing()
-    start = tokenizer.sot_sequence(language, task, timestamps=False)
-    prompt = (*start, *tokens, tokenizer.eot)
+        return _empty_alignment()
+    sot_sequence = tokenizer.sot_sequence(language, task, timestamps=False)
+    prompt = (*sot_sequence, *tokens, tokenizer.eot)
     if len(prompt) > backend.dims.n_text_ctx:
-        room = backend.dims.n_text_ctx - len(start) - 1
+        room = backend.dims.n_text_ctx - len(sot_sequence) - 1
         raise OptionError("text", f"{len(tokens)} tokens", f"at most {room} tokens for one window")
-    session = backend.open(features, [audio], len(prompt), attention=True)
-    logits = session.extend([prompt], tail=len(tokens) + 2)
-    logits.ban([[(tokenizer.eot, tokenizer.n_vocab)]] * len(logits))
-    probabilities = [logits.take([i]).probability(token)[0] for i, token in enumerate(tokens)]
+    session = backend.open_session(features, [audio_index], len(prompt), attention=True)
+    logits = session.extend([prompt], last_n=len(tokens) + 2)
+    logits.suppress_ranges([[(tokenizer.eot, tokenizer.n_vocab)]] * len(logits))
+    probabilities = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(tokens)]
     # What follows <|notimestamps|> is the first token, and the end follows the last.
-    rows = listening(session.attention(0), max(1, steps))[len(start) - 1 : -1]
+    rows = alignment_matrix(session.attention(0), max(1, n_positions))[len(sot_sequence) - 1 : -1]
     return Alignment(
         tokens=tuple(tokens), bounds=token_starts(rows), probabilities=np.array(probabilities, np.float32)
     )
 
 
-def _nothing() -> Alignment:
+def _empty_alignment() -> Alignment:
     return Alignment(tokens=(), bounds=np.zeros(1, np.int64), probabilities=np.zeros(0, np.float32))

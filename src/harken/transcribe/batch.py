@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from harken.decoding import DecodeStats
 from harken.errors import Cancelled
 from harken.results import Segment
-from harken.transcribe.hearing import Hearing, Job
-from harken.transcribe.lane import Lane
-from harken.transcribe.longform import LongForm
+from harken.transcribe.hearing import DecodeRequest, WindowDecoder
+from harken.transcribe.lane import WindowChain
+from harken.transcribe.longform import RecordingTranscriber
 
 
-class Batch:
+class Scheduler:
     """Recordings on their way; as many windows as fit are decoded at a time.
 
     Parameters
@@ -33,20 +33,25 @@ class Batch:
     """
 
     def __init__(
-        self, hearing: Hearing, recordings: Iterable[LongForm], size: int, *, eager: bool = True
+        self,
+        window_decoder: WindowDecoder,
+        recordings: Iterable[RecordingTranscriber],
+        batch_size: int,
+        *,
+        first_window_alone: bool = True,
     ) -> None:
-        self._hearing, self._size = hearing, size
+        self._window_decoder, self._batch_size = window_decoder, batch_size
         self._waiting = deque(recordings)
-        self._begun: list[LongForm] = []
-        self._lanes: list[Lane] = []
-        self._alone = eager
+        self._active: list[RecordingTranscriber] = []
+        self._chains: list[WindowChain] = []
+        self._next_window_alone = first_window_alone
 
     @property
     def stats(self) -> DecodeStats:
         """What decoding all of them has cost so far."""
-        return self._hearing.stats
+        return self._window_decoder.stats
 
-    def segments(self, recording: LongForm) -> Iterator[Segment]:
+    def segments(self, recording: RecordingTranscriber) -> Iterator[Segment]:
         """Segments of one of the recordings as they are decoded; the others advance with it.
 
         Raises
@@ -57,63 +62,68 @@ class Batch:
             Within one decoder step of a hook's answer.
         """
         while True:
-            while recording.ready:
-                yield recording.ready.popleft()
-            recording.report()
+            while recording.ready_segments:
+                yield recording.ready_segments.popleft()
+            recording.report_progress()
             if recording.finished:
                 break
-            self._advance()
+            self._decode_batch()
         if recording.failure:
             raise recording.failure
 
-    def _advance(self) -> None:
+    def _decode_batch(self) -> None:
         """Decode one window of each lane in work; or only find that a recording has ended, for its caller to know."""
-        size = 1 if self._alone else self._size
-        jobs = [(lane, job) for lane in self._lanes if (job := lane.job())]
-        ended = self._collect()
-        self._fill(jobs, self._begun, size)
-        ended |= self._collect()
+        size = 1 if self._next_window_alone else self._batch_size
+        requests = [(chain, request) for chain in self._chains if (request := chain.next_request())]
+        ended = self._collect_segments()
+        self._add_chains(requests, self._active, size)
+        ended |= self._collect_segments()
         if not ended:
-            self._fill(jobs, self._begin(), size)
+            self._add_chains(requests, self._start_waiting(), size)
         # Before anything is decoded: what a hook raises must not lose them.
-        self._lanes = [lane for lane, _ in jobs]
+        self._chains = [lane for lane, _ in requests]
         if not ended:
-            self._alone = False
-            self._decode(jobs)
-            self._collect()
+            self._next_window_alone = False
+            self._decode_requests(requests)
+            self._collect_segments()
 
-    def _decode(self, jobs: list[tuple[Lane, Job]]) -> None:
+    def _decode_requests(self, requests: list[tuple[WindowChain, DecodeRequest]]) -> None:
         """Decode one window of each lane; one recording that is cancelled does not end the others."""
         try:
-            outcomes = self._hearing.decode([job for _, job in jobs])
+            results = self._window_decoder.decode([job for _, job in requests])
         except Cancelled as cancelled:
-            stopped = [recording for recording in self._begun if recording.hooks.cancelled()]
+            stopped = [recording for recording in self._active if recording.callbacks.is_cancelled()]
             if not stopped:
                 raise
             for recording in stopped:
                 recording.stop(cancelled)
             return
-        for (lane, _), outcome in zip(jobs, outcomes, strict=True):
-            lane.take(outcome)
+        for (chain, _), result in zip(requests, results, strict=True):
+            chain.add_result(result)
 
-    def _fill(self, jobs: list[tuple[Lane, Job]], recordings: Iterable[LongForm], size: int) -> None:
+    def _add_chains(
+        self,
+        requests: list[tuple[WindowChain, DecodeRequest]],
+        recordings: Iterable[RecordingTranscriber],
+        size: int,
+    ) -> None:
         """Add the first windows of new lanes as long as there is room."""
-        opened = (lane for recording in recordings for lane in iter(recording.new_lane, None))
-        while len(jobs) < size and (lane := next(opened, None)):
-            if job := lane.job():
-                jobs.append((lane, job))
+        new_chains = (chain for recording in recordings for chain in iter(recording.next_chain, None))
+        while len(requests) < size and (lane := next(new_chains, None)):
+            if request := lane.next_request():
+                requests.append((lane, request))
 
-    def _begin(self) -> Iterator[LongForm]:
+    def _start_waiting(self) -> Iterator[RecordingTranscriber]:
         """Recordings that have been waiting."""
         while self._waiting:
-            self._begun.append(self._waiting.popleft())
-            yield self._begun[-1]
+            self._active.append(self._waiting.popleft())
+            yield self._active[-1]
 
-    def _collect(self) -> bool:
+    def _collect_segments(self) -> bool:
         """Take what the lanes have to give; whether that was the last of some recording."""
-        for recording in self._begun:
-            recording.collect()
-        going = [recording for recording in self._begun if not recording.finished]
-        ended = len(going) < len(self._begun)
-        self._begun = going
+        for recording in self._active:
+            recording.collect_segments()
+        unfinished = [recording for recording in self._active if not recording.finished]
+        ended = len(unfinished) < len(self._active)
+        self._active = unfinished
         return ended

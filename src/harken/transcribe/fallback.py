@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harken.contract import Backend, Features
-from harken.decoding import Decoded, DecodeStats, Drafter, Observer, Rules, Window, decode
+from harken.decoding import DecodeStats, DecodingResult, DraftContext, LogitRules, Observer, Window, decode
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.options import TranscribeOptions
 
-Kept = tuple[Decoded, tuple[Attempt, ...]]
+FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
 """What was kept of a window, and all rungs that were tried for it, the one that was kept last."""
 
 
@@ -21,12 +21,12 @@ def decode_with_fallback(
     windows: Sequence[Window],
     *,
     tokenizer: Tokenizer,
-    rules: Rules,
+    rules: LogitRules,
     options: TranscribeOptions,
     observe: Observer,
     attention: bool = False,
-    drafter: Drafter | None = None,
-) -> tuple[list[Kept], DecodeStats]:
+    draft_context: DraftContext | None = None,
+) -> tuple[list[FallbackResult], DecodeStats]:
     """Go down the ladder of strategies; where every rung fails, keep the most probable of the least repetitive.
 
     Each window goes down by itself: those that pass a rung wait for no other. What one rung has said is a draft for the
@@ -44,51 +44,55 @@ def decode_with_fallback(
     Source: openai/whisper, transcribe.py, decode_with_fallback, which keeps the last rung where all fail: a sample at
     temperature 1. Keeping the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
     """
-    tried: list[list[tuple[Decoded, str | None]]] = [[] for _ in windows]
+    attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
     failing, total = list(range(len(windows))), DecodeStats()
-    for rung, strategy in enumerate(options.strategies()):
+    for attempt_index, strategy in enumerate(options.strategies()):
         results, stats = decode(
             backend,
             features,
-            [_attempted(windows[i], rung, tried[i]) for i in failing],
+            [_window_for_attempt(windows[i], attempt_index, attempts[i]) for i in failing],
             tokenizer=tokenizer,
-            rules=rules,
+            logit_rules=rules,
             strategy=strategy,
             observe=observe,
             attention=attention,
-            drafter=drafter,
+            draft_context=draft_context,
         )
         total += stats
         for i, decoded in zip(failing, results, strict=True):
-            tried[i].append((decoded, options.rejection(decoded)))
-        failing = [i for i in failing if tried[i][-1][1] is not None]
+            attempts[i].append((decoded, options.rejection_reason(decoded)))
+        failing = [i for i in failing if attempts[i][-1][1] is not None]
         if not failing:
             break
-    return [_keep(its, options) for its in tried], total
+    return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
 
 
-def _attempted(window: Window, rung: int, tried: list[tuple[Decoded, str | None]]) -> Window:
+def _window_for_attempt(
+    window: Window, attempt_index: int, attempts: list[tuple[DecodingResult, str | None]]
+) -> Window:
     """A window as it goes into a rung: with random numbers of its own, and what was said last as a draft."""
-    previous = tried[-1][0].hypothesis.tokens if tried else window.previous
-    return replace(window, seed=(*window.seed, rung), previous=previous)
+    previous = attempts[-1][0].hypothesis.tokens if attempts else window.draft_tokens
+    return replace(window, seed=(*window.seed, attempt_index), draft_tokens=previous)
 
 
-def _keep(tried: list[tuple[Decoded, str | None]], options: TranscribeOptions) -> Kept:
+def _select_attempt(
+    attempts: list[tuple[DecodingResult, str | None]], options: TranscribeOptions
+) -> FallbackResult:
     """The last attempt if it passed, else the best of the failures."""
-    kept = tried[-1]
-    if kept[1] is not None:
-        kept = max(tried, key=lambda rejected: _merit(rejected[0], options))
-    others = [_attempt(decoded, reason) for decoded, reason in tried if decoded is not kept[0]]
-    return kept[0], (*others, _attempt(kept[0], None))
+    best = attempts[-1]
+    if best[1] is not None:
+        best = max(attempts, key=lambda rejected: _failure_rank(rejected[0], options))
+    others = [_to_attempt(decoded, reason) for decoded, reason in attempts if decoded is not best[0]]
+    return best[0], (*others, _to_attempt(best[0], None))
 
 
-def _merit(decoded: Decoded, options: TranscribeOptions) -> tuple[bool, float]:
+def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:
     """By which failures are ranked; those with the same text are equal, however a batch has rounded them."""
     limit = options.compression_ratio_threshold
     return limit is None or decoded.compression_ratio <= limit, round(decoded.hypothesis.avg_logprob, 4)
 
 
-def _attempt(decoded: Decoded, reason: str | None) -> Attempt:
+def _to_attempt(decoded: DecodingResult, reason: str | None) -> Attempt:
     return Attempt(
         temperature=decoded.temperature,
         avg_logprob=decoded.hypothesis.avg_logprob,

@@ -14,30 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio.vad import CHUNK_SAMPLES
-from harken.transcribe.packing import Spans
-from harken.transcribe.phrases import is_courtesy, is_credit, plain
+from harken.transcribe.packing import FrameSpans
+from harken.transcribe.phrases import is_silence_phrase, is_subtitle_credit, normalize_phrase
 from harken.types import HOP_SAMPLES
 
-PRIOR = -3.0
+PRIOR_LOG_ODDS = -3.0
 """Log-odds of a segment that nothing speaks for or against."""
-CURVES = {
+WEIGHT_CURVES = {
     "speech_prob": ("speech probability", (0.0, 0.4, 0.7), (7.0, -0.5, -2.0)),
-    "attention": ("attention", (0.1, 0.4), (1.5, -2.0)),
+    "attention_concentration": ("attention", (0.1, 0.4), (1.5, -2.0)),
     "avg_logprob": ("average log-probability", (-1.4, 0.2), (3.0, -3.0)),
     "no_speech_prob": ("no-speech probability", (0.0, 1.0), (-1.5, 1.5)),
     "compression_ratio": ("compression ratio", (1.8, 2.8), (0.0, 2.0)),
 }
 """What each number weighs: its name in words, some of its values, and their weights; straight lines between."""
-COURTESY, CREDIT = 2.5, 6.0
+SILENCE_PHRASE_WEIGHT, SUBTITLE_CREDIT_WEIGHT = 2.5, 6.0
 
-_SPOKEN_S = 0.1  # what a token of speech takes at least
-_DOUBT = 1.5  # most that little speech weighs where there is enough of it for the text
-_TELLING = 1.0  # from this weight on, an observation is named
-_NEAR_STEPS = 10  # 0.2 s: about a token of speech
+_MIN_TOKEN_S = 0.1  # what a token of speech takes at least
+_MAX_SPARSE_SPEECH_WEIGHT = 1.5  # most that little speech weighs where there is enough of it for the text
+_MIN_REPORTED_WEIGHT = 1.0  # from this weight on, an observation is named
+_PEAK_RADIUS_POSITIONS = 10  # 0.2 s: about a token of speech
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class HallucinationFeatures:
     """What is known about one segment.
 
     Attributes
@@ -56,17 +56,17 @@ class Facts:
     """
 
     text: str
-    tokens: int
+    n_tokens: int
     duration_s: float
     avg_logprob: float
     no_speech_prob: float
     compression_ratio: float
     speech_prob: float | None = None
-    attention: float | None = None
+    attention_concentration: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class HallucinationVerdict:
     """What the facts say.
 
     Attributes
@@ -81,41 +81,45 @@ class Verdict:
     reason: str | None
 
 
-def assess(facts: Facts) -> Verdict:
+def score_hallucination(features: HallucinationFeatures) -> HallucinationVerdict:
     """Weigh what is known about a segment."""
-    observed = list(_observations(facts))
-    odds = PRIOR + sum(weight for weight, _ in observed)
-    telling = sorted((-weight, words) for weight, words in observed if weight >= _TELLING)
-    return Verdict(score=1 / (1 + math.exp(-odds)), reason=", ".join(words for _, words in telling) or None)
+    evidence = list(_evidence(features))
+    log_odds = PRIOR_LOG_ODDS + sum(weight for weight, _ in evidence)
+    reported = sorted((-weight, words) for weight, words in evidence if weight >= _MIN_REPORTED_WEIGHT)
+    return HallucinationVerdict(
+        score=1 / (1 + math.exp(-log_odds)), reason=", ".join(words for _, words in reported) or None
+    )
 
 
-def _observations(facts: Facts) -> Iterator[tuple[float, str]]:
+def _evidence(features: HallucinationFeatures) -> Iterator[tuple[float, str]]:
     """Weights in log-odds, above 0 where something speaks for invention, and what it is in words."""
-    for name, (words, values, weights) in CURVES.items():
-        if (value := getattr(facts, name)) is not None:
+    for name, (label, values, weights) in WEIGHT_CURVES.items():
+        if (value := getattr(features, name)) is not None:
             weight = float(np.interp(value, values, weights))
-            drawn_out = name == "speech_prob" and value * facts.duration_s >= _SPOKEN_S * facts.tokens
-            yield min(weight, _DOUBT) if drawn_out else weight, f"{words} {value:.2f}"
-    if (times := repetitions(facts.text)) > 2:
-        yield min(2.0, times / 2), f"the same {times} times"
-    if is_courtesy(facts.text):
-        yield COURTESY, "what is often written for silence"
-    if is_credit(facts.text):
-        yield CREDIT, "a credit for subtitles"
+            enough_speech = (
+                name == "speech_prob" and value * features.duration_s >= _MIN_TOKEN_S * features.n_tokens
+            )
+            yield min(weight, _MAX_SPARSE_SPEECH_WEIGHT) if enough_speech else weight, f"{label} {value:.2f}"
+    if (n_repetitions := count_repetitions(features.text)) > 2:
+        yield min(2.0, n_repetitions / 2), f"the same {n_repetitions} times"
+    if is_silence_phrase(features.text):
+        yield SILENCE_PHRASE_WEIGHT, "what is often written for silence"
+    if is_subtitle_credit(features.text):
+        yield SUBTITLE_CREDIT_WEIGHT, "a credit for subtitles"
 
 
-def repetitions(text: str) -> int:
+def count_repetitions(text: str) -> int:
     """How often some words stand one right after another in a text, at most; 1 where none are repeated.
 
     Writing without spaces is taken character by character.
     """
-    words: Sequence[str] = plain(text).split()
+    words: Sequence[str] = normalize_phrase(text).split()
     if len(words) < 2:
         words = "".join(words)
-    return max((_run(words, size) // size + 1 for size in range(1, len(words) // 2 + 1)), default=1)
+    return max((_longest_run(words, size) // size + 1 for size in range(1, len(words) // 2 + 1)), default=1)
 
 
-def _run(words: Sequence[str], distance: int) -> int:
+def _longest_run(words: Sequence[str], distance: int) -> int:
     """Longest row of words that each stand `distance` behind their like."""
     longest = run = 0
     for before, word in zip(words, words[distance:], strict=False):
@@ -124,7 +128,7 @@ def _run(words: Sequence[str], distance: int) -> int:
     return longest
 
 
-def speech_under(probabilities: NDArray[np.float32], spans: Spans) -> float:
+def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpans) -> float:
     """Mean probability of speech in some spans of the recording, 0 where there is nothing.
 
     Parameters
@@ -134,13 +138,15 @@ def speech_under(probabilities: NDArray[np.float32], spans: Spans) -> float:
     spans : tuple of (int, int)
         In mel frames; `Timeline.between` gives those under a segment.
     """
-    frames = CHUNK_SAMPLES / HOP_SAMPLES
-    heard = [probabilities[int(start / frames) : math.ceil(end / frames)] for start, end in spans]
-    together = np.concatenate([np.empty(0, np.float32), *heard])
-    return float(together.mean()) if len(together) else 0.0
+    frames_per_chunk = CHUNK_SAMPLES / HOP_SAMPLES
+    span_probabilities = [
+        probabilities[int(start / frames_per_chunk) : math.ceil(end / frames_per_chunk)] for start, end in spans
+    ]
+    concatenated = np.concatenate([np.empty(0, np.float32), *span_probabilities])
+    return float(concatenated.mean()) if len(concatenated) else 0.0
 
 
-def concentration(attention: NDArray[np.float32], steps: int) -> float:
+def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
     """How much of its attention each token has around one place of the sound, on average.
 
     A token that was heard is looked for where it was spoken; for one that was not, the decoder looks everywhere.
@@ -160,6 +166,6 @@ def concentration(attention: NDArray[np.float32], steps: int) -> float:
     weights = attention.mean(axis=0)
     if not len(weights):
         return 0.0
-    peaks = weights[:, : max(1, steps)].argmax(axis=1)
-    near = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= _NEAR_STEPS
-    return float((weights * near).sum(axis=1).mean())
+    peaks = weights[:, : max(1, n_positions)].argmax(axis=1)
+    near_peak = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= _PEAK_RADIUS_POSITIONS
+    return float((weights * near_peak).sum(axis=1).mean())

@@ -10,28 +10,28 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats
 from harken.decoding import (
-    Decoded,
     DecodeStats,
-    Rules,
-    Speculator,
+    DecodingResult,
+    LogitRules,
+    SpeculativeDecoder,
     Step,
     Window,
     language_probabilities,
-    make_rules,
+    make_logit_rules,
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.fallback import decode_with_fallback
-from harken.transcribe.hooks import Hooks
+from harken.transcribe.hooks import Callbacks
 from harken.transcribe.options import TranscribeOptions
 from harken.types import FRAMES_PER_SECOND
 
-Probabilities = dict[str, float]
+LanguageProbabilities = dict[str, float]
 """Of languages by their codes, most probable first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class DecodeRequest:
     """One window that waits to be decoded.
 
     Parameters
@@ -57,14 +57,14 @@ class Job:
     """
 
     mel: Floats
-    heard: int
+    frames_to_encode: int
     seek: int
-    opens: bool
-    language: Callable[[Callable[[], Probabilities]], str]
-    prompt: Callable[[str], tuple[int, ...]]
-    account: Callable[[DecodeStats], None]
-    hooks: Hooks
-    previous: tuple[int, ...] = ()
+    is_first: bool
+    resolve_language: Callable[[Callable[[], LanguageProbabilities]], str]
+    build_prompt: Callable[[str], tuple[int, ...]]
+    add_stats: Callable[[DecodeStats], None]
+    callbacks: Callbacks
+    draft_tokens: tuple[int, ...] = ()
 
     @property
     def start_s(self) -> float:
@@ -73,18 +73,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WindowResult:
     """What came of a window: the result that was kept, all that was tried, and which features it comes from."""
 
-    decoded: Decoded
+    decoded: DecodingResult
     attempts: tuple[Attempt, ...]
     language: str
     features: Features
-    audio: int
+    audio_index: int
 
 
 @dataclass(slots=True)
-class Hearing:
+class WindowDecoder:
     """A model and the options that it works with.
 
     Parameters
@@ -108,18 +108,18 @@ class Hearing:
     backend: Backend
     tokenizer: Tokenizer
     options: TranscribeOptions
-    speculator: Speculator | None = None
+    speculator: SpeculativeDecoder | None = None
     clock: Callable[[], float] = float
     exact: bool = field(init=False)
     stats: DecodeStats = field(init=False, default_factory=DecodeStats)
-    _rules: Rules = field(init=False)
-    _opening_rules: Rules = field(init=False)
+    _rules: LogitRules = field(init=False)
+    _first_window_rules: LogitRules = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.options
         self.exact = options.is_exact(self.backend.capabilities.precision)
-        make = partial(
-            make_rules,
+        make_window_rules = partial(
+            make_logit_rules,
             self.tokenizer,
             timestamps=options.timestamps,
             suppress_tokens=options.suppress_tokens,
@@ -128,113 +128,147 @@ class Hearing:
             suppress_regex=options.suppress_regex,
             hotwords=options.hotwords,
         )
-        self._rules = make()
-        prefix = self.encode(options.prefix)
-        self._opening_rules = make(prefix=prefix) if prefix else self._rules
+        self._rules = make_window_rules()
+        prefix_tokens = self.encode_text(options.prefix)
+        self._first_window_rules = (
+            make_window_rules(forced_prefix=prefix_tokens) if prefix_tokens else self._rules
+        )
 
-    def encode(self, text: str | None) -> list[int]:
+    def encode_text(self, text: str | None) -> list[int]:
         """Tokens of a text as it stands behind other text; none of no text."""
         return self.tokenizer.encode(" " + text.strip()) if text else []
 
-    def languages(self, mel: Floats) -> list[Probabilities]:
+    def detect_languages(self, mel: Floats) -> list[LanguageProbabilities]:
         """Probability of each allowed language in each window."""
-        return self._languages(self.backend.encode(mel))
+        return self._language_probabilities(self.backend.encode(mel))
 
-    def decode(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def decode(self, requests: Sequence[DecodeRequest]) -> list[WindowResult]:
         """Decode windows, one outcome each; what they say does not depend on which are decoded together."""
-        outcomes = self._hear(jobs, [job.heard for job in jobs])
-        doubts = {
+        results = self._decode_frames(requests, [job.frames_to_encode for job in requests])
+        rejection_reasons = {
             i: reason
-            for i, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True))
-            if job.heard < job.mel.shape[-1] and (reason := self._doubt(outcome.decoded))
+            for i, (job, outcome) in enumerate(zip(requests, results, strict=True))
+            if job.frames_to_encode < job.mel.shape[-1]
+            and (reason := self._rejection_of_partial(outcome.decoded))
         }
-        whole = [replace(jobs[i], previous=outcomes[i].decoded.hypothesis.tokens) for i in doubts]
-        for i, outcome in zip(doubts, self._hear(whole, [job.mel.shape[-1] for job in whole]), strict=True):
-            reason = f"{doubts[i]}, in the part of the window that was heard"
-            rejected = replace(outcomes[i].attempts[0], reason=reason)
-            outcomes[i] = replace(outcome, attempts=(rejected, *outcome.attempts))
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            job.hooks.decided(job.start_s, outcome.decoded, outcome.attempts)
-        return outcomes
+        retries = [
+            replace(requests[i], draft_tokens=results[i].decoded.hypothesis.tokens) for i in rejection_reasons
+        ]
+        for i, result in zip(
+            rejection_reasons, self._decode_frames(retries, [job.mel.shape[-1] for job in retries]), strict=True
+        ):
+            reason = f"{rejection_reasons[i]}, in the part of the window that was heard"
+            rejected = replace(results[i].attempts[0], reason=reason)
+            results[i] = replace(result, attempts=(rejected, *result.attempts))
+        for request, result in zip(requests, results, strict=True):
+            request.callbacks.on_window_end(request.start_s, result.decoded, result.attempts)
+        return results
 
-    def _hear(self, jobs: Sequence[Job], frames: Sequence[int]) -> list[Outcome]:
+    def _decode_frames(
+        self, requests: Sequence[DecodeRequest], frame_counts: Sequence[int]
+    ) -> list[WindowResult]:
         """Decode so many frames of each window, together those that are alike in it."""
-        kinds = [(size, job.opens) for job, size in zip(jobs, frames, strict=True)]
-        members = {kind: [i for i, its in enumerate(kinds) if its == kind] for kind in dict.fromkeys(kinds)}
+        group_keys = [(size, request.is_first) for request, size in zip(requests, frame_counts, strict=True)]
+        group_indices = {
+            kind: [i for i, its in enumerate(group_keys) if its == kind] for kind in dict.fromkeys(group_keys)
+        }
         groups = {
-            kind: _Group(self, np.concatenate([jobs[i].mel[:, :, : kind[0]] for i in its]))
-            for kind, its in members.items()
+            kind: _EncodedGroup(self, np.concatenate([requests[i].mel[:, :, : kind[0]] for i in its]))
+            for kind, its in group_indices.items()
         }
         # In the order of the windows, whatever their lengths: what is known of a recording's language grows with them.
         languages = [
-            job.language(partial(groups[kind].language, members[kind].index(i)))
-            for i, (job, kind) in enumerate(zip(jobs, kinds, strict=True))
+            job.resolve_language(partial(groups[kind].language_probabilities, group_indices[kind].index(i)))
+            for i, (job, kind) in enumerate(zip(requests, group_keys, strict=True))
         ]
-        outcomes: dict[int, Outcome] = {}
-        for kind, its in members.items():
-            heard = self._decode_group(groups[kind], [jobs[i] for i in its], [languages[i] for i in its], *kind)
-            outcomes.update(zip(its, heard, strict=True))
-        return [outcomes[i] for i in range(len(jobs))]
+        results: dict[int, WindowResult] = {}
+        for key, indices in group_indices.items():
+            group_results = self._decode_group(
+                groups[key], [requests[i] for i in indices], [languages[i] for i in indices], *key
+            )
+            results.update(zip(indices, group_results, strict=True))
+        return [results[i] for i in range(len(requests))]
 
     def _decode_group(
-        self, group: _Group, jobs: Sequence[Job], languages: Sequence[str], size: int, opens: bool
-    ) -> list[Outcome]:
+        self,
+        group: _EncodedGroup,
+        requests: Sequence[DecodeRequest],
+        languages: Sequence[str],
+        n_frames: int,
+        is_first: bool,
+    ) -> list[WindowResult]:
         options = self.options
-        if any(size < job.mel.shape[-1] for job in jobs):
+        if any(n_frames < job.mel.shape[-1] for job in requests):
             options = replace(options, temperatures=options.temperatures[:1])
         windows = []
-        for audio, (job, language) in enumerate(zip(jobs, languages, strict=True)):
-            prompt = job.prompt(language)
-            job.hooks.window(job.start_s, prompt)
-            seed = (options.seed, job.seek)
-            windows.append(Window(audio=audio, prompt=prompt, seed=seed, previous=job.previous))
-        callers = list(dict.fromkeys(job.hooks for job in jobs))
+        for audio_index, (request, language) in enumerate(zip(requests, languages, strict=True)):
+            prompt = request.build_prompt(language)
+            request.callbacks.on_window_start(request.start_s, prompt)
+            seed = (options.seed, request.seek)
+            windows.append(
+                Window(window_index=audio_index, prompt=prompt, seed=seed, draft_tokens=request.draft_tokens)
+            )
+        unique_callbacks = list(dict.fromkeys(job.callbacks for job in requests))
 
-        def observe(step: Step) -> None:
-            for hooks in callers:
-                hooks.on_step(step)
+        def handle_step(step: Step) -> None:
+            for callbacks in unique_callbacks:
+                callbacks.handle_step(step)
 
         began = self.clock()
-        kept, stats = decode_with_fallback(
+        decoded_windows, stats = decode_with_fallback(
             self.backend,
             group.features,
             windows,
             tokenizer=self.tokenizer,
-            rules=self._opening_rules if opens else self._rules,
+            rules=self._first_window_rules if is_first else self._rules,
             options=options,
-            observe=observe,
+            observe=handle_step,
             attention=options.word_timestamps or options.hallucination_threshold is not None,
-            drafter=group.drafter,
+            draft_context=group.draft_context,
         )
         stats += DecodeStats(encode_s=group.encode_s, decode_s=self.clock() - began)
         self.stats += stats
-        for account in dict.fromkeys(job.account for job in jobs):
-            account(stats)
+        for add_stats in dict.fromkeys(job.add_stats for job in requests):
+            add_stats(stats)
         return [
-            Outcome(decoded=decoded, attempts=attempts, language=language, features=group.features, audio=audio)
-            for audio, ((decoded, attempts), language) in enumerate(zip(kept, languages, strict=True))
+            WindowResult(
+                decoded=decoded,
+                attempts=attempts,
+                language=language,
+                features=group.features,
+                audio_index=audio,
+            )
+            for audio, ((decoded, attempts), language) in enumerate(
+                zip(decoded_windows, languages, strict=True)
+            )
         ]
 
-    def _languages(self, features: Features) -> list[Probabilities]:
+    def _language_probabilities(self, features: Features) -> list[LanguageProbabilities]:
         return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
 
-    def _doubt(self, decoded: Decoded) -> str | None:
+    def _rejection_of_partial(self, decoded: DecodingResult) -> str | None:
         """Why a result of a part of a window is not relied on."""
-        return self.options.rejection(decoded) or ("no speech" if self.options.is_silence(decoded) else None)
+        return self.options.rejection_reason(decoded) or (
+            "no speech" if self.options.is_silence(decoded) else None
+        )
 
 
-class _Group:
+class _EncodedGroup:
     """Windows of one length, encoded together; their languages are looked for once, and only if somebody asks."""
 
-    def __init__(self, hearing: Hearing, mel: Floats) -> None:
-        self._hearing = hearing
-        began = hearing.clock()
-        self.features = hearing.backend.encode(mel)
-        self.encode_s = hearing.clock() - began
-        self.drafter = hearing.speculator.listen(mel, self.features) if hearing.speculator else None
-        self._found: list[Probabilities] = []
+    def __init__(self, window_decoder: WindowDecoder, mel: Floats) -> None:
+        self._window_decoder = window_decoder
+        began = window_decoder.clock()
+        self.features = window_decoder.backend.encode(mel)
+        self.encode_s = window_decoder.clock() - began
+        self.draft_context = (
+            window_decoder.speculator.prepare(mel, self.features) if window_decoder.speculator else None
+        )
+        self._language_probabilities: list[LanguageProbabilities] = []
 
-    def language(self, audio: int) -> Probabilities:
+    def language_probabilities(self, audio_index: int) -> LanguageProbabilities:
         """Probabilities in one of the windows."""
-        self._found = self._found or self._hearing._languages(self.features)
-        return self._found[audio]
+        self._language_probabilities = (
+            self._language_probabilities or self._window_decoder._language_probabilities(self.features)
+        )
+        return self._language_probabilities[audio_index]

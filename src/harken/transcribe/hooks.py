@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harken.decoding import Decoded, Observer, Step
+from harken.decoding import DecodingResult, Observer, Step
 from harken.errors import Cancelled
 from harken.results import Attempt
 
-Progress = Callable[[float, bool], None]
+ProgressCallback = Callable[[float, bool], None]
 """Called with the seconds of the recording that are done, and whether that is all of it."""
-WindowObserver = Callable[[float, tuple[int, ...]], None]
+WindowStartCallback = Callable[[float, tuple[int, ...]], None]
 """Called with where a window begins, in seconds, and the prompt that it is decoded after."""
-ResultObserver = Callable[[float, Decoded, tuple[Attempt, ...]], None]
+WindowEndCallback = Callable[[float, DecodingResult, tuple[Attempt, ...]], None]
 """Called with where a window begins, what was kept of it, and what was tried for it, the one kept last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
+class Callbacks:
     """What a caller wants to know and to decide while a recording is transcribed.
 
     Parameters
@@ -35,14 +35,14 @@ class Hooks:
         Asked at every decoder step; once it answers True, `Cancelled` is raised.
     """
 
-    progress: Progress = lambda done_s, finished: None
-    observe: Observer = lambda step: None
-    window: WindowObserver = lambda start_s, prompt: None
-    decided: ResultObserver = lambda start_s, decoded, attempts: None
-    cancelled: Callable[[], bool] = lambda: False
+    on_progress: ProgressCallback = lambda done_s, finished: None
+    on_token: Observer = lambda step: None
+    on_window_start: WindowStartCallback = lambda start_s, prompt: None
+    on_window_end: WindowEndCallback = lambda start_s, decoded, attempts: None
+    is_cancelled: Callable[[], bool] = lambda: False
 
-    def on_step(self, step: Step) -> None:
+    def handle_step(self, step: Step) -> None:
         """Ask, then tell."""
-        if self.cancelled():
+        if self.is_cancelled():
             raise Cancelled("cancelled by the caller")
-        self.observe(step)
+        self.on_token(step)

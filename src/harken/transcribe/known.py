@@ -10,19 +10,19 @@ import numpy as np
 from harken.contract import Floats
 from harken.decoding import language_probabilities
 from harken.results import Word
-from harken.text import resolve
-from harken.transcribe.batch import Batch
-from harken.transcribe.hearing import Hearing
-from harken.transcribe.listener import Listener
-from harken.transcribe.longform import LongForm
-from harken.transcribe.pieces import pieces
-from harken.transcribe.settle import within
+from harken.text import to_language_code
+from harken.transcribe.batch import Scheduler
+from harken.transcribe.hearing import WindowDecoder
+from harken.transcribe.listener import SpeechSegmenter
+from harken.transcribe.longform import RecordingTranscriber
+from harken.transcribe.pieces import split_text
+from harken.transcribe.settle import fit_to_speech
 from harken.transcribe.windows import MelWindows
-from harken.transcribe.words import align
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
+from harken.transcribe.words import align_words
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 
-def find_words(hearing: Hearing, blocks: Iterator[Floats], text: str) -> Iterator[Word]:
+def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: str) -> Iterator[Word]:
     """Find out when each word of a text is spoken.
 
     A recording of up to one window is aligned as it is. A longer one is transcribed first, to know which part of the
@@ -48,35 +48,39 @@ def find_words(hearing: Hearing, blocks: Iterator[Floats], text: str) -> Iterato
         If more text falls on a window than fits into the decoder.
     """
     samples = np.concatenate(list(blocks))
-    window_samples = FRAMES_PER_STEP * hearing.backend.dims.n_audio_ctx * HOP_SAMPLES
-    language = hearing.options.language and resolve(hearing.options.language)
+    window_samples = FRAMES_PER_POSITION * window_decoder.backend.dims.n_audio_ctx * HOP_SAMPLES
+    language = window_decoder.options.language and to_language_code(window_decoder.options.language)
     if len(samples) <= window_samples:
-        yield from _in_window(hearing, samples, text, language)
+        yield from _align_window(window_decoder, samples, text, language)
         return
-    heard, language = _hear(hearing, samples)
+    recognized, language = _transcribe(window_decoder, samples)
     seconds = (len(samples) / SAMPLE_RATE, window_samples / SAMPLE_RATE)
-    for piece in pieces(text, heard, *seconds, language=language):
-        start, end = round(piece.start_s * SAMPLE_RATE), round(piece.end_s * SAMPLE_RATE)
-        for word in _in_window(hearing, samples[start:end], piece.text, language):
-            start_s, end_s = round(word.start_s + piece.start_s, 3), round(word.end_s + piece.start_s, 3)
+    for chunk in split_text(text, recognized, *seconds, language=language):
+        start, end = round(chunk.start_s * SAMPLE_RATE), round(chunk.end_s * SAMPLE_RATE)
+        for word in _align_window(window_decoder, samples[start:end], chunk.text, language):
+            start_s, end_s = round(word.start_s + chunk.start_s, 3), round(word.end_s + chunk.start_s, 3)
             yield replace(word, start_s=start_s, end_s=end_s)
 
 
-def _hear(hearing: Hearing, samples: Floats) -> tuple[list[Word], str]:
+def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Word], str]:
     """What a transcription makes of a recording, and in which language."""
-    options = replace(hearing.options, word_timestamps=True, task="transcribe", clip_timestamps=())
-    hearing = Hearing(hearing.backend, hearing.tokenizer, options)
-    work = LongForm(hearing, iter([samples]))
-    segments = list(Batch(hearing, [work], options.batch_size).segments(work))
-    return [word for segment in segments for word in segment.words], work.language or "en"
+    options = replace(window_decoder.options, word_timestamps=True, task="transcribe", clip_timestamps=())
+    window_decoder = WindowDecoder(window_decoder.backend, window_decoder.tokenizer, options)
+    recording = RecordingTranscriber(window_decoder, iter([samples]))
+    segments = list(Scheduler(window_decoder, [recording], options.batch_size).segments(recording))
+    return [word for segment in segments for word in segment.words], recording.language or "en"
 
 
-def _in_window(hearing: Hearing, samples: Floats, text: str, language: str | None) -> list[Word]:
+def _align_window(
+    window_decoder: WindowDecoder, samples: Floats, text: str, language: str | None
+) -> list[Word]:
     """Words of a text in samples of up to one window."""
-    backend, tokenizer, options = hearing.backend, hearing.tokenizer, hearing.options
-    window_frames = FRAMES_PER_STEP * backend.dims.n_audio_ctx
-    listener = Listener(iter([samples]), options.vad_options())
-    windows = MelWindows(listener.blocks(), backend.dims.n_mels, window_frames, silence=not hearing.exact)
+    backend, tokenizer, options = window_decoder.backend, window_decoder.tokenizer, window_decoder.options
+    window_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
+    segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
+    windows = MelWindows(
+        segmenter.blocks(), backend.dims.n_mels, window_frames, pad_with_silence=not window_decoder.exact
+    )
     mel, frames = windows.window(0, None)
     features = backend.encode(mel)
     if language is None:
@@ -89,8 +93,10 @@ def _in_window(hearing: Hearing, samples: Floats, text: str, language: str | Non
             end_s=word.end * TIMESTAMP_STEP_S,
             probability=word.probability,
         )
-        for word in align(backend, features, text, tokenizer, frames // FRAMES_PER_STEP, language=language)
+        for word in align_words(
+            backend, features, text, tokenizer, frames // FRAMES_PER_POSITION, language=language
+        )
     ]
-    regions = listener.between_words(0, frames)
+    regions = segmenter.word_regions(0, frames)
     speech = [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in regions]
-    return within(words, speech) if options.vad and speech else words
+    return fit_to_speech(words, speech) if options.vad and speech else words

@@ -9,44 +9,56 @@ from typing import Protocol
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, HarkenError
 from harken.results import Segment, Word
-from harken.transcribe.alignment import Alignment, align_decoded, align_text, text_tokens
-from harken.transcribe.guard import Facts, Verdict, assess, concentration
-from harken.transcribe.hearing import Hearing, Job, Outcome, Probabilities
-from harken.transcribe.hooks import Hooks
+from harken.transcribe.alignment import Alignment, align_decoded, align_tokens, text_tokens
+from harken.transcribe.guard import (
+    HallucinationFeatures,
+    HallucinationVerdict,
+    attention_concentration,
+    score_hallucination,
+)
+from harken.transcribe.hearing import DecodeRequest, LanguageProbabilities, WindowDecoder, WindowResult
+from harken.transcribe.hooks import Callbacks
 from harken.transcribe.options import TranscribeOptions
-from harken.transcribe.packing import Spans, length
-from harken.transcribe.segments import Cut, cut, earlier, ends_alone
-from harken.transcribe.settle import settle
-from harken.transcribe.views import View
-from harken.transcribe.words import window_words
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP, TIMESTAMP_STEP_S
+from harken.transcribe.packing import FrameSpans, total_frames
+from harken.transcribe.segments import (
+    TokenSegment,
+    shift_timestamps,
+    single_timestamp_ending,
+    split_at_timestamps,
+)
+from harken.transcribe.settle import refine_word_boundaries
+from harken.transcribe.views import FrameSource
+from harken.transcribe.words import words_by_segment
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
 
-class Recording(Protocol):
+class ChainRecording(Protocol):
     """What the chains of one recording have in common (`harken.transcribe.longform.LongForm`)."""
 
-    hearing: Hearing
+    window_decoder: WindowDecoder
     options: TranscribeOptions
-    hooks: Hooks
+    callbacks: Callbacks
     finished: bool
     failure: HarkenError | None
     parallel: bool
 
-    def heard_frames(self, frames: int) -> int: ...
+    def frames_to_encode(self, content_frames: int) -> int: ...
 
-    def settle_language(self, seek: int, frames: int, probabilities: Callable[[], Probabilities]) -> str: ...
+    def resolve_language(
+        self, seek: int, content_frames: int, probabilities: Callable[[], LanguageProbabilities]
+    ) -> str: ...
 
-    def prompt(self, language: str, previous: list[int]) -> tuple[int, ...]: ...
+    def build_prompt(self, language: str, previous_tokens: list[int]) -> tuple[int, ...]: ...
 
-    def account(self, stats: DecodeStats) -> None: ...
+    def add_stats(self, stats: DecodeStats) -> None: ...
 
-    def speech_between(self, start: int, end_s: float) -> list[tuple[float, float]] | None: ...
+    def word_regions_s(self, start: int, end_s: float) -> list[tuple[float, float]] | None: ...
 
-    def speech_under(self, spans: Spans) -> float | None: ...
+    def mean_speech_probability(self, spans: FrameSpans) -> float | None: ...
 
 
 @dataclass(slots=True)
-class Context:
+class ChainContext:
     """What windows know of those before them.
 
     Attributes
@@ -57,11 +69,11 @@ class Context:
         Where the last word ended.
     """
 
-    previous: list[int] = field(default_factory=list)
+    previous_tokens: list[int] = field(default_factory=list)
     last_speech_s: float = 0.0
 
 
-class Lane:
+class WindowChain:
     """A chain of windows: each begins where what was said in the one before it ended.
 
     Parameters
@@ -85,85 +97,102 @@ class Lane:
 
     def __init__(
         self,
-        form: Recording,
-        view: View,
-        context: Context,
+        recording: ChainRecording,
+        frame_source: FrameSource,
+        context: ChainContext,
         *,
-        first: bool,
-        previous: tuple[int, ...] = (),
+        is_first: bool,
+        draft_tokens: tuple[int, ...] = (),
     ) -> None:
-        self._form, self._view, self._context, self._first = form, view, context, first
-        self._at, self._frames = 0, 0
+        self._recording, self._frame_source, self._context, self._is_first = (
+            recording,
+            frame_source,
+            context,
+            is_first,
+        )
+        self._offset, self._content_frames = 0, 0
         self._language: str | None = None
         self._segments: list[tuple[Segment, str | None]] = []
-        self._unfinished = previous
+        self._draft_tokens = draft_tokens
         self.ended = False
-        self.done_s = 0.0
+        self.decoded_until_s = 0.0
 
-    def job(self) -> Job | None:
+    def next_request(self) -> DecodeRequest | None:
         """The next window, if there is one."""
-        form = self._form
-        if form.finished:
+        recording = self._recording
+        if recording.finished:
             return None
         try:
-            mel, self._frames = self._view.window(self._at)
+            mel, self._content_frames = self._frame_source.window(self._offset)
         except AudioError as failure:
-            form.failure, self._frames = failure, 0
-        if not self._frames:
+            recording.failure, self._content_frames = failure, 0
+        if not self._content_frames:
             self.ended = True
             return None
-        return Job(
+        return DecodeRequest(
             mel=mel,
-            heard=form.heard_frames(self._frames),
+            frames_to_encode=recording.frames_to_encode(self._content_frames),
             seek=self._seek,
-            opens=self._first and not self._at,
-            language=self._settle_language,
-            prompt=lambda language: form.prompt(language, self._context.previous),
-            account=form.account,
-            hooks=form.hooks,
-            previous=self._unfinished,
+            is_first=self._is_first and not self._offset,
+            resolve_language=self._resolve_language,
+            build_prompt=lambda language: recording.build_prompt(language, self._context.previous_tokens),
+            add_stats=recording.add_stats,
+            callbacks=recording.callbacks,
+            draft_tokens=self._draft_tokens,
         )
 
-    def take(self, outcome: Outcome) -> None:
+    def add_result(self, result: WindowResult) -> None:
         """Cut what was said into segments and go on behind it."""
-        form, decoded = self._form, outcome.decoded
-        advance = self._frames / FRAMES_PER_STEP
-        self._unfinished = ()
-        if not form.options.is_silence(decoded):
+        recording, decoded = self._recording, result.decoded
+        advance = self._content_frames / FRAMES_PER_POSITION
+        self._draft_tokens = ()
+        if not recording.options.is_silence(decoded):
             # A window without timestamps is one segment, whatever a model puts into it.
-            tokenizer, tokens = form.hearing.tokenizer, decoded.hypothesis.tokens
-            begin = tokenizer.timestamp_begin if form.options.timestamps else tokenizer.n_vocab
+            tokenizer, tokens = recording.window_decoder.tokenizer, decoded.hypothesis.tokens
+            timestamp_begin = tokenizer.timestamp_begin if recording.options.timestamps else tokenizer.n_vocab
             # A text that ran out of tokens is not all that is said, even where that ends in the window.
             complete = len(decoded.hypothesis.logprobs) > len(tokens)
-            cuts, advance = cut(tokens, begin, advance, whole=self._view.whole and complete)
-            last_word_s = self._keep(cuts, outcome)
+            token_segments, advance = split_at_timestamps(
+                tokens, timestamp_begin, advance, self_contained=self._frame_source.self_contained and complete
+            )
+            last_word_s = self._add_segments(token_segments, result)
             # Source: openai/whisper, transcribe.py: with words, the next window begins behind the last of them.
-            if last_word_s is not None and not (self._view.whole or ends_alone(tokens, begin)):
-                behind = last_word_s * FRAMES_PER_SECOND - self._seek
-                advance = behind / FRAMES_PER_STEP if round(behind) > 0 else advance  # else it would stay
-            self._unfinished = earlier(tokens[sum(len(its.tokens) for its in cuts) :], begin, round(advance))
-        self._at += min(round(advance * FRAMES_PER_STEP), self._frames)  # not into the padding
-        self.done_s = self._view.end_s(self._at)
-        if not form.parallel:  # else other lanes may have gone on, and what is known of the language with them
+            if last_word_s is not None and not (
+                self._frame_source.self_contained or single_timestamp_ending(tokens, timestamp_begin)
+            ):
+                last_word_frame = last_word_s * FRAMES_PER_SECOND - self._seek
+                advance = (
+                    last_word_frame / FRAMES_PER_POSITION if round(last_word_frame) > 0 else advance
+                )  # else it would stay
+            self._draft_tokens = shift_timestamps(
+                tokens[sum(len(token_segment.tokens) for token_segment in token_segments) :],
+                timestamp_begin,
+                round(advance),
+            )
+        self._offset += min(round(advance * FRAMES_PER_POSITION), self._content_frames)  # not into the padding
+        self.decoded_until_s = self._frame_source.end_s(self._offset)
+        if (
+            not recording.parallel
+        ):  # else other lanes may have gone on, and what is known of the language with them
             self._language = None
 
-    def take_segments(self) -> list[tuple[Segment, str | None]]:
+    def pop_segments(self) -> list[tuple[Segment, str | None]]:
         """What has been said since it was asked last, each with the reason if it was taken for invented."""
-        taken, self._segments = self._segments, []
-        return taken
+        popped, self._segments = self._segments, []
+        return popped
 
     @property
     def _seek(self) -> int:
         """Frame of the recording where the next window begins."""
-        return round(self._view.start_s(self._at) * FRAMES_PER_SECOND)
+        return round(self._frame_source.start_s(self._offset) * FRAMES_PER_SECOND)
 
-    def _settle_language(self, probabilities: Callable[[], Probabilities]) -> str:
+    def _resolve_language(self, probabilities: Callable[[], LanguageProbabilities]) -> str:
         """Settled once a window, however often it is encoded."""
         if self._language is None:
-            self._language = self._form.settle_language(self._seek, self._frames, probabilities)
+            self._language = self._recording.resolve_language(self._seek, self._content_frames, probabilities)
         return self._language
 
-    def _keep(self, cuts: Sequence[Cut], outcome: Outcome) -> float | None:
+    def _add_segments(self, token_segments: Sequence[TokenSegment], result: WindowResult) -> float | None:
         """Keep the segments that say something; what they say is the next window's previous text.
 
         Returns
@@ -171,16 +200,18 @@ class Lane:
         float or None
             Where the last word ends, if words were asked for.
         """
-        form, decoded = self._form, outcome.decoded
-        options, tokenizer = form.options, form.hearing.tokenizer
-        segments = [self._segment(piece, tokenizer.decode(piece.tokens), outcome) for piece in cuts]
+        recording, decoded = self._recording, result.decoded
+        options, tokenizer = recording.options, recording.window_decoder.tokenizer
+        segments = [
+            self._make_segment(piece, tokenizer.decode(piece.tokens), result) for piece in token_segments
+        ]
         last_word_s = None
         if options.word_timestamps:
-            segments = self._with_words(segments, cuts, outcome)
+            segments = self._add_word_timestamps(segments, token_segments, result)
             last_word_s = next((its.words[-1].end_s for its in reversed(segments) if its.words), None)
-        verdicts = self._verdicts(cuts, segments, outcome)
-        for piece, segment, verdict in zip(cuts, segments, verdicts, strict=True):
-            if piece.start >= piece.end or not segment.text.strip():
+        verdicts = self._hallucination_verdicts(token_segments, segments, result)
+        for token_segment, segment, verdict in zip(token_segments, segments, verdicts, strict=True):
+            if token_segment.start >= token_segment.end or not segment.text.strip():
                 continue
             segment = replace(segment, hallucination_score=round(verdict.score, 4))
             limit = options.hallucination_threshold
@@ -188,99 +219,119 @@ class Lane:
                 self._segments.append((segment, verdict.reason or f"score {verdict.score:.2f}"))
                 continue
             self._segments.append((segment, None))
-            self._context.previous += piece.tokens
-        del self._context.previous[: -form.hearing.backend.dims.n_text_ctx]  # more than a prompt takes
+            self._context.previous_tokens += token_segment.tokens
+        del self._context.previous_tokens[
+            : -recording.window_decoder.backend.dims.n_text_ctx
+        ]  # more than a prompt takes
         if decoded.temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
-            self._context.previous.clear()
+            self._context.previous_tokens.clear()
         return last_word_s
 
-    def _segment(self, piece: Cut, text: str, outcome: Outcome) -> Segment:
-        decoded = outcome.decoded
-        start_s = self._view.start_s(self._place(piece.start))
+    def _make_segment(self, token_segment: TokenSegment, text: str, result: WindowResult) -> Segment:
+        decoded = result.decoded
+        start_s = self._frame_source.start_s(self._to_frame(token_segment.start))
         return Segment(
             index=0,
             start_s=start_s,
-            end_s=max(start_s, self._view.end_s(self._place(piece.end))),
+            end_s=max(start_s, self._frame_source.end_s(self._to_frame(token_segment.end))),
             text=text,
-            tokens=piece.tokens,
+            tokens=token_segment.tokens,
             temperature=decoded.temperature,
             avg_logprob=decoded.hypothesis.avg_logprob,
             compression_ratio=decoded.compression_ratio,
             no_speech_prob=decoded.no_speech_prob,
             seek_s=self._seek / FRAMES_PER_SECOND,
-            attempts=outcome.attempts,
-            language=outcome.language,
+            attempts=result.attempts,
+            language=result.language,
         )
 
-    def _place(self, step: float) -> float:
+    def _to_frame(self, position: float) -> float:
         """Frame of the view for a timestamp; those in the padding stand for the end of what the window holds."""
-        return self._at + min(step * FRAMES_PER_STEP, self._frames)
+        return self._offset + min(position * FRAMES_PER_POSITION, self._content_frames)
 
-    def _with_words(self, segments: Sequence[Segment], cuts: Sequence[Cut], outcome: Outcome) -> list[Segment]:
+    def _add_word_timestamps(
+        self, segments: Sequence[Segment], token_segments: Sequence[TokenSegment], result: WindowResult
+    ) -> list[Segment]:
         """Find out when each word was spoken, and correct the segments by it."""
-        form, options = self._form, self._form.options
-        language = "en" if options.task == "translate" else outcome.language
-        words, usual = window_words(
-            cuts,
-            self._alignment(cuts, outcome),
-            form.hearing.tokenizer,
+        recording, options = self._recording, self._recording.options
+        language = "en" if options.task == "translate" else result.language
+        words, median_duration = words_by_segment(
+            token_segments,
+            self._align(token_segments, result),
+            recording.window_decoder.tokenizer,
             language=language,
-            prepended=options.prepend_punctuations,
-            appended=options.append_punctuations,
+            prepend_punctuations=options.prepend_punctuations,
+            append_punctuations=options.append_punctuations,
         )
 
         def word(text: str, start: float, end: float, probability: float) -> Word:
-            start_s = self._view.start_s(self._place(start))
-            end_s = max(start_s, self._view.end_s(self._place(end)))
+            start_s = self._frame_source.start_s(self._to_frame(start))
+            end_s = max(start_s, self._frame_source.end_s(self._to_frame(end)))
             return Word(text=text, start_s=start_s, end_s=end_s, probability=probability)
 
         timed = [
-            replace(segment, words=tuple(word(w.text, w.start, w.end, w.probability) for w in its))
-            for segment, its in zip(segments, words, strict=True)
+            replace(
+                segment,
+                words=tuple(
+                    word(timing.text, timing.start, timing.end, timing.probability) for timing in timings
+                ),
+            )
+            for segment, timings in zip(segments, words, strict=True)
         ]
-        settled, self._context.last_speech_s = settle(
+        refined, self._context.last_speech_s = refine_word_boundaries(
             timed,
-            usual_s=usual * TIMESTAMP_STEP_S,
+            median_duration_s=median_duration * TIMESTAMP_STEP_S,
             last_speech_s=self._context.last_speech_s,
-            speech=form.speech_between(self._seek, self._view.end_s(self._at + self._frames)),
+            speech=recording.word_regions_s(
+                self._seek, self._frame_source.end_s(self._offset + self._content_frames)
+            ),
         )
-        return settled
+        return refined
 
-    def _alignment(self, cuts: Sequence[Cut], outcome: Outcome) -> Alignment:
+    def _align(self, token_segments: Sequence[TokenSegment], result: WindowResult) -> Alignment:
         """By what decoding listened to, or as the reference does, by reading the text once more."""
-        hearing, steps = self._form.hearing, self._frames // FRAMES_PER_STEP
-        if not hearing.exact:
-            return align_decoded(outcome.decoded.hypothesis, cuts, hearing.tokenizer, steps)
-        return align_text(
-            hearing.backend,
-            outcome.features,
-            outcome.audio,
-            text_tokens(cuts, hearing.tokenizer),
-            hearing.tokenizer,
-            steps,
-            language=outcome.language,
-            task=hearing.options.task,
+        window_decoder, n_positions = (
+            self._recording.window_decoder,
+            self._content_frames // FRAMES_PER_POSITION,
+        )
+        if not window_decoder.exact:
+            return align_decoded(
+                result.decoded.hypothesis, token_segments, window_decoder.tokenizer, n_positions
+            )
+        return align_tokens(
+            window_decoder.backend,
+            result.features,
+            result.audio_index,
+            text_tokens(token_segments, window_decoder.tokenizer),
+            window_decoder.tokenizer,
+            n_positions,
+            language=result.language,
+            task=window_decoder.options.task,
         )
 
-    def _verdicts(self, cuts: Sequence[Cut], segments: Sequence[Segment], outcome: Outcome) -> list[Verdict]:
+    def _hallucination_verdicts(
+        self, token_segments: Sequence[TokenSegment], segments: Sequence[Segment], result: WindowResult
+    ) -> list[HallucinationVerdict]:
         """How likely each segment was invented."""
-        attention = outcome.decoded.hypothesis.attention
-        eot, first, verdicts = self._form.hearing.tokenizer.eot, 0, []
-        for piece, segment in zip(cuts, segments, strict=True):
-            spans = self._view.spans(round(self._place(piece.start)), round(self._place(piece.end)))
-            rows = [first + i for i, token in enumerate(piece.tokens) if token < eot]
-            first += len(piece.tokens)
-            facts = Facts(
+        attention = result.decoded.hypothesis.attention
+        eot, first_row, verdicts = self._recording.window_decoder.tokenizer.eot, 0, []
+        for token_segment, segment in zip(token_segments, segments, strict=True):
+            spans = self._frame_source.spans(
+                round(self._to_frame(token_segment.start)), round(self._to_frame(token_segment.end))
+            )
+            rows = [first_row + i for i, token in enumerate(token_segment.tokens) if token < eot]
+            first_row += len(token_segment.tokens)
+            features = HallucinationFeatures(
                 text=segment.text,
-                tokens=len(rows),
-                duration_s=length(spans) / FRAMES_PER_SECOND,
+                n_tokens=len(rows),
+                duration_s=total_frames(spans) / FRAMES_PER_SECOND,
                 avg_logprob=segment.avg_logprob,
                 no_speech_prob=segment.no_speech_prob,
                 compression_ratio=segment.compression_ratio,
-                speech_prob=self._form.speech_under(spans),
-                attention=None
+                speech_prob=self._recording.mean_speech_probability(spans),
+                attention_concentration=None
                 if attention is None
-                else concentration(attention[:, rows], self._frames // FRAMES_PER_STEP),
+                else attention_concentration(attention[:, rows], self._content_frames // FRAMES_PER_POSITION),
             )
-            verdicts.append(assess(facts))
+            verdicts.append(score_hallucination(features))
         return verdicts

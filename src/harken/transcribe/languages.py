@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 from harken.errors import OptionError
 
-Probabilities = Mapping[str, float]
+LanguageProbabilities = Mapping[str, float]
 """Probability of each language that comes into question, from code to number; they sum to 1."""
 
 SWITCH_ODDS = 0.05
 """Odds that a window is in one given other language, to that it is in the language of the window before it."""
 FULL_EVIDENCE_S = 4.0
 """Seconds of speech from which on a window's probabilities are taken as they are."""
-FLOOR = 1e-6
+MIN_PROBABILITY = 1e-6
 """Least probability that a window may give a language."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class LanguageVote:
     """The language of a whole recording, from its first windows.
 
     The first window whose best language reaches the threshold decides; otherwise all windows together do, by the mean
@@ -44,43 +44,43 @@ class Vote:
     """
 
     threshold: float = 0.5
-    windows: int = 4
-    heard: tuple[Probabilities, ...] = ()
+    max_windows: int = 4
+    observed: tuple[LanguageProbabilities, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
             raise OptionError("language_threshold", self.threshold, "a probability from 0 to 1")
-        if not 1 <= self.windows <= 1000:
-            raise OptionError("language_windows", self.windows, "an integer from 1 to 1000")
+        if not 1 <= self.max_windows <= 1000:
+            raise OptionError("language_windows", self.max_windows, "an integer from 1 to 1000")
 
-    def hear(self, probabilities: Probabilities) -> Vote:
+    def update(self, probabilities: LanguageProbabilities) -> LanguageVote:
         """The vote after one more window."""
-        return Vote(self.threshold, self.windows, (*self.heard, probabilities))
+        return LanguageVote(self.threshold, self.max_windows, (*self.observed, probabilities))
 
     @property
     def wants_more(self) -> bool:
         """Whether another window, if there is one, may change the result."""
-        return len(self.heard) < self.windows and self._decisive is None
+        return len(self.observed) < self.max_windows and self._decisive is None
 
     @property
     def result(self) -> tuple[str, float]:
         """Code of the language and its probability; at least one window must have been heard."""
-        return best(self.probabilities)
+        return most_probable(self.probabilities)
 
     @property
     def probabilities(self) -> dict[str, float]:
         """Probability of each language, most probable first: of the window that decided, or the mean of all."""
-        assert self.heard, "no window has been heard"
-        found = mean(self.heard) if self._decisive is None else self._decisive
+        assert self.observed, "no window has been heard"
+        found = mean_probabilities(self.observed) if self._decisive is None else self._decisive
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
-    def _decisive(self) -> Probabilities | None:
-        return next((window for window in self.heard if best(window)[1] >= self.threshold), None)
+    def _decisive(self) -> LanguageProbabilities | None:
+        return next((window for window in self.observed if most_probable(window)[1] >= self.threshold), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Tracker:
+class LanguageFilter:
     """The language of each window of a recording that may change its language.
 
     The forward filter of a hidden Markov model with one state a language, each as likely to be left for any other. One
@@ -97,9 +97,9 @@ class Tracker:
     Tutorial on Hidden Markov Models", section III.A.
     """
 
-    belief: Probabilities = field(default_factory=dict)
+    posterior: LanguageProbabilities = field(default_factory=dict)
 
-    def hear(self, probabilities: Probabilities, speech_s: float = FULL_EVIDENCE_S) -> Tracker:
+    def update(self, probabilities: LanguageProbabilities, speech_s: float = FULL_EVIDENCE_S) -> LanguageFilter:
         """The tracker after one more window.
 
         Parameters
@@ -110,32 +110,32 @@ class Tracker:
             Seconds of speech in the window; little speech is little evidence, and none changes no language.
         """
         weight = min(speech_s / FULL_EVIDENCE_S, 1.0)
-        joint = {
-            code: self._expected(code) * max(probability, FLOOR) ** weight
+        unnormalized = {
+            code: self._prior(code) * max(probability, MIN_PROBABILITY) ** weight
             for code, probability in probabilities.items()
         }
-        total = sum(joint.values())
-        return Tracker({code: share / total for code, share in joint.items()})
+        total = sum(unnormalized.values())
+        return LanguageFilter({code: value / total for code, value in unnormalized.items()})
 
     @property
     def result(self) -> tuple[str, float]:
         """Code of the last window's language and its probability; at least one window must have been heard."""
-        assert self.belief, "no window has been heard"
-        return best(self.belief)
+        assert self.posterior, "no window has been heard"
+        return most_probable(self.posterior)
 
-    def _expected(self, code: str) -> float:
+    def _prior(self, code: str) -> float:
         """How probable a language is for the next window, before that is heard; not normalised."""
-        if not self.belief:
+        if not self.posterior:
             return 1.0
-        stays = self.belief.get(code, 0.0)
-        return stays + SWITCH_ODDS * (1 - stays)
+        stay_probability = self.posterior.get(code, 0.0)
+        return stay_probability + SWITCH_ODDS * (1 - stay_probability)
 
 
-def best(probabilities: Probabilities) -> tuple[str, float]:
+def most_probable(probabilities: LanguageProbabilities) -> tuple[str, float]:
     """The most probable language and its probability."""
     return max(probabilities.items(), key=lambda item: item[1])
 
 
-def mean(windows: Sequence[Probabilities]) -> dict[str, float]:
+def mean_probabilities(windows: Sequence[LanguageProbabilities]) -> dict[str, float]:
     """Mean probability of each language over windows that have the same languages."""
     return {code: sum(window[code] for window in windows) / len(windows) for code in windows[0]}

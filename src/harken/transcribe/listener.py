@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from harken.audio.vad import Region, Regions, SpeechDetector, VadOptions
+from harken.audio.vad import RegionTracker, SpeechDetector, SpeechRegion, VadOptions
 from harken.contract import Floats
-from harken.transcribe.packing import Packer, Spans
-from harken.transcribe.settle import BETWEEN_WORDS
+from harken.transcribe.packing import FrameSpans, SpeechPacker
+from harken.transcribe.settle import WORD_VAD_OPTIONS
 from harken.transcribe.windows import MelWindows
 from harken.types import HOP_SAMPLES
 
-Clip = tuple[int, int | None]
+ClipRange = tuple[int, int | None]
 
 
-class Listener:
+class SpeechSegmenter:
     """Listens in on the samples of a recording.
 
     Parameters
@@ -34,35 +34,37 @@ class Listener:
 
     def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
         self._blocks = blocks
-        self._detector, self._regions = SpeechDetector(), Regions(options)
+        self._detector, self._vad = SpeechDetector(), RegionTracker(options)
         # Of the same speech: a word that only a lower threshold finds has its region here too.
-        self._between_words = Regions(
+        self._word_vad = RegionTracker(
             replace(
-                BETWEEN_WORDS,
-                onset=options.onset,
-                offset=options.offset,
+                WORD_VAD_OPTIONS,
+                threshold=options.threshold,
+                neg_threshold=options.neg_threshold,
                 min_speech_s=options.min_speech_s,
             )
         )
-        self._close: list[Region] = []
-        self._heard = np.empty(1024, np.float32)
-        self._chunks = 0
-        self._samples = 0
-        self.regions: list[Region] = []
+        self._word_regions: list[SpeechRegion] = []
+        self._probabilities = np.empty(1024, np.float32)
+        self._n_chunks = 0
+        self._n_samples = 0
+        self.regions: list[SpeechRegion] = []
 
     def blocks(self) -> Iterator[Floats]:
         """The samples, passed on once they have been listened to."""
         try:
             for block in self._blocks:
-                self._samples += len(block)
-                self._hear(self._detector.feed(block))
+                self._n_samples += len(block)
+                self._add_probabilities(self._detector.feed(block))
                 yield block
         finally:
-            self._hear(self._detector.flush())
-            self.regions += self._regions.flush(self._samples // HOP_SAMPLES)
-            self._close += self._between_words.flush(self._samples // HOP_SAMPLES)
+            self._add_probabilities(self._detector.flush())
+            self.regions += self._vad.flush(self._n_samples // HOP_SAMPLES)
+            self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
 
-    def packs(self, windows: MelWindows, clips: Iterable[Clip], window_frames: int) -> Iterator[Spans]:
+    def packed_spans(
+        self, windows: MelWindows, clips: Iterable[ClipRange], window_frames: int
+    ) -> Iterator[FrameSpans]:
         """Spans of speech within some clips, a window of them at a time, as soon as they are certain.
 
         Parameters
@@ -74,40 +76,42 @@ class Listener:
         window_frames : int
         """
         for start, end in clips:
-            packer, taken, reading = Packer(window_frames), 0, True
+            packer, n_packed, reading = SpeechPacker(window_frames), 0, True
             while reading:
-                reading = (end is None or self._regions.settled_frames < end) and windows.read()
-                while taken < len(self.regions):
-                    first, last = self.regions[taken]
-                    taken += 1
+                reading = (end is None or self._vad.stable_until_frames < end) and windows.read_block()
+                while n_packed < len(self.regions):
+                    first, last = self.regions[n_packed]
+                    n_packed += 1
                     clipped = max(first, start), last if end is None else min(last, end)
                     if clipped[0] < clipped[1]:
                         yield from packer.add(clipped)
-                settled = self._regions.settled_frames
-                yield from packer.settle(settled)
-                needed = settled if packer.begin is None else packer.begin
-                windows.forget(needed if end is None else min(needed, end))  # the next clip may begin there
+                certain_frames = self._vad.stable_until_frames
+                yield from packer.advance_to(certain_frames)
+                needed = certain_frames if packer.start_frame is None else packer.start_frame
+                windows.discard_before(
+                    needed if end is None else min(needed, end)
+                )  # the next clip may begin there
             yield from packer.flush()
 
     @property
     def probabilities(self) -> Floats:
         """How probable speech is, one value every 512 samples, so far."""
-        return self._heard[: self._chunks]
+        return self._probabilities[: self._n_chunks]
 
-    def between_words(self, start: int, end: int) -> list[Region]:
+    def word_regions(self, start: int, end: int) -> list[SpeechRegion]:
         """Speech near a stretch that has been read, with the silences between words left out."""
-        first = bisect_left(self._close, start, key=lambda region: region[1])
-        last = bisect_right(self._close, end, key=lambda region: region[0])
-        since = self._between_words.speaking_since
-        going_on = [(since, end)] if since is not None and since < end else []
-        return [*self._close[max(0, first - 1) : last + 1], *going_on]
+        first = bisect_left(self._word_regions, start, key=lambda region: region[1])
+        last = bisect_right(self._word_regions, end, key=lambda region: region[0])
+        speaking_since = self._word_vad.speaking_since
+        open_region = [(speaking_since, end)] if speaking_since is not None and speaking_since < end else []
+        return [*self._word_regions[max(0, first - 1) : last + 1], *open_region]
 
-    def _hear(self, probabilities: Floats) -> None:
-        chunks = self._chunks + len(probabilities)
-        while chunks > len(self._heard):
-            self._heard = np.concatenate([self._heard, np.empty_like(self._heard)])
-        self._heard[self._chunks : chunks] = probabilities
-        self._chunks = chunks
+    def _add_probabilities(self, probabilities: Floats) -> None:
+        n_chunks = self._n_chunks + len(probabilities)
+        while n_chunks > len(self._probabilities):
+            self._probabilities = np.concatenate([self._probabilities, np.empty_like(self._probabilities)])
+        self._probabilities[self._n_chunks : n_chunks] = probabilities
+        self._n_chunks = n_chunks
         values = probabilities.tolist()
-        self.regions += self._regions.feed(values)
-        self._close += self._between_words.feed(values)
+        self.regions += self._vad.feed(values)
+        self._word_regions += self._word_vad.feed(values)

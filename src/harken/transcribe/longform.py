@@ -12,28 +12,28 @@ from dataclasses import replace
 from harken.contract import Floats
 from harken.decoding import DecodeStats, make_prompt
 from harken.errors import AudioError, Cancelled, HarkenError
-from harken.results import Dropped, Segment
-from harken.text import resolve
-from harken.transcribe.guard import speech_under
-from harken.transcribe.hearing import Hearing, Probabilities
-from harken.transcribe.hooks import Hooks
-from harken.transcribe.lane import Context, Lane
-from harken.transcribe.languages import Tracker, Vote
-from harken.transcribe.listener import Listener
-from harken.transcribe.packing import Spans
-from harken.transcribe.views import Clip, Pack, View
+from harken.results import DroppedSegment, Segment
+from harken.text import to_language_code
+from harken.transcribe.guard import mean_speech_probability
+from harken.transcribe.hearing import LanguageProbabilities, WindowDecoder
+from harken.transcribe.hooks import Callbacks
+from harken.transcribe.lane import ChainContext, WindowChain
+from harken.transcribe.languages import LanguageFilter, LanguageVote
+from harken.transcribe.listener import SpeechSegmenter
+from harken.transcribe.packing import FrameSpans
+from harken.transcribe.views import ClipSource, FrameSource, PackedSpeech
 from harken.transcribe.windows import MelWindows
-from harken.types import FRAMES_PER_SECOND, FRAMES_PER_STEP
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-QUIET_FRAMES = 4 * FRAMES_PER_SECOND
+FINAL_SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
 """How much silence behind the end is encoded with it; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
-ROUND_FRAMES = 2 * FRAMES_PER_SECOND
+ENCODE_BUCKET_FRAMES = 2 * FRAMES_PER_SECOND
 """To which the length of what is encoded is rounded up, so that there are few shapes to compile for."""
-MOST_OF_A_WINDOW = 2 / 3
+MAX_PARTIAL_WINDOW_RATIO = 2 / 3
 """Above this share a window is encoded whole: windows of one length can be decoded together."""
 
 
-class LongForm:
+class RecordingTranscriber:
     """One pass over one recording.
 
     Parameters
@@ -70,43 +70,49 @@ class LongForm:
 
     def __init__(
         self,
-        hearing: Hearing,
+        window_decoder: WindowDecoder,
         blocks: Iterator[Floats],
-        hooks: Hooks | None = None,
+        callbacks: Callbacks | None = None,
         *,
         language: str | None = None,
-        previous: tuple[int, ...] = (),
+        draft_tokens: tuple[int, ...] = (),
     ) -> None:
-        self.hearing, self.options, self.hooks = hearing, hearing.options, hooks or Hooks()
-        self.ready: deque[Segment] = deque()
-        self.dropped: list[Dropped] = []
+        self.window_decoder, self.options, self.callbacks = (
+            window_decoder,
+            window_decoder.options,
+            callbacks or Callbacks(),
+        )
+        self.ready_segments: deque[Segment] = deque()
+        self.dropped: list[DroppedSegment] = []
         self.finished = False
         self.failure: HarkenError | None = None
         language = language if self.options.language is None else self.options.language
-        self.language = resolve(language) if language is not None else None
+        self.language = to_language_code(language) if language is not None else None
         self.language_probability: float | None = None
         self.stats = DecodeStats()
-        self._tracker = Tracker()
-        self._listener = Listener(blocks, self.options.vad_options()) if self.options.vad else None
-        dims = hearing.backend.dims
-        self._window_frames = FRAMES_PER_STEP * dims.n_audio_ctx
+        self._language_filter = LanguageFilter()
+        self._segmenter = SpeechSegmenter(blocks, self.options.vad_options()) if self.options.vad else None
+        dims = window_decoder.backend.dims
+        self._window_frames = FRAMES_PER_POSITION * dims.n_audio_ctx
         self._windows = MelWindows(
-            self._listener.blocks() if self._listener else blocks,
+            self._segmenter.blocks() if self._segmenter else blocks,
             dims.n_mels,
             self._window_frames,
-            silence=not hearing.exact,
+            pad_with_silence=not window_decoder.exact,
         )
-        self._views = self._packs(self._listener) if self._listener else self._clips()
+        self._frame_sources = self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
-        self.parallel = self._listener is not None and not self.options.condition_on_previous_text
-        self._lanes: deque[Lane] = deque()
-        self._previous = previous
-        self._opened = 0
+        self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
+        self._chains: deque[WindowChain] = deque()
+        self._draft_tokens = draft_tokens
+        self._n_chains_opened = 0
         self._exhausted = False
-        self._prompted = hearing.encode(self.options.initial_prompt)
-        self._context = Context([] if self.options.carry_initial_prompt else list(self._prompted))
-        self._count = 0
-        self._done_s = self._told_s = 0.0
+        self._initial_prompt_tokens = window_decoder.encode_text(self.options.initial_prompt)
+        self._context = ChainContext(
+            [] if self.options.carry_initial_prompt else list(self._initial_prompt_tokens)
+        )
+        self._n_segments = 0
+        self._decoded_until_s = self._reported_s = 0.0
 
     @property
     def duration_s(self) -> float:
@@ -116,148 +122,172 @@ class LongForm:
     @property
     def speech(self) -> tuple[tuple[float, float], ...] | None:
         """Where voice activity has been found so far, in seconds; None where it is not looked for."""
-        if self._listener is None:
+        if self._segmenter is None:
             return None
-        return tuple(_seconds(region) for region in self._listener.regions)
+        return tuple(_to_seconds(region) for region in self._segmenter.regions)
 
-    def speech_between(self, start: int, end_s: float) -> list[tuple[float, float]] | None:
+    def word_regions_s(self, start: int, end_s: float) -> list[tuple[float, float]] | None:
         """Speech near some stretch of the recording, with the silences between words left out."""
-        if self._listener is None:
+        if self._segmenter is None:
             return None
         end = round(end_s * FRAMES_PER_SECOND)
-        return [_seconds(region) for region in self._listener.between_words(start, end)]
+        return [_to_seconds(region) for region in self._segmenter.word_regions(start, end)]
 
-    def speech_under(self, spans: Spans) -> float | None:
+    def mean_speech_probability(self, spans: FrameSpans) -> float | None:
         """Mean probability of speech in some spans of the recording."""
-        return None if self._listener is None else speech_under(self._listener.probabilities, spans)
+        return (
+            None if self._segmenter is None else mean_speech_probability(self._segmenter.probabilities, spans)
+        )
 
-    def new_lane(self) -> Lane | None:
+    def next_chain(self) -> WindowChain | None:
         """The next chain of windows; None if there is none, or if it has to wait for one that is in work."""
-        if self.finished or (self._lanes and not (self.parallel and self._language_is_settled)):
+        if self.finished or (self._chains and not (self.parallel and self._language_is_known)):
             return None
         try:
-            view = next(self._views, None)
+            frame_source = next(self._frame_sources, None)
         except AudioError as failure:
-            self.failure, view = failure, None
-        if view is None:
+            self.failure, frame_source = failure, None
+        if frame_source is None:
             self._exhausted = True
             return None
-        context = Context(last_speech_s=view.start_s(0)) if self.parallel and self._opened else self._context
-        self._lanes.append(Lane(self, view, context, first=not self._opened, previous=self._previous))
-        self._previous = ()
-        self._opened += 1
-        return self._lanes[-1]
+        context = (
+            ChainContext(last_speech_s=frame_source.start_s(0))
+            if self.parallel and self._n_chains_opened
+            else self._context
+        )
+        self._chains.append(
+            WindowChain(
+                self, frame_source, context, is_first=not self._n_chains_opened, draft_tokens=self._draft_tokens
+            )
+        )
+        self._draft_tokens = ()
+        self._n_chains_opened += 1
+        return self._chains[-1]
 
     def stop(self, cancelled: Cancelled | None = None) -> None:
         """Decode no more of it; its caller is told if it was cancelled."""
         self.failure = cancelled or self.failure
-        self._end()
+        self._finish()
 
-    def collect(self) -> None:
+    def collect_segments(self) -> None:
         """Take what lanes have to give, in the order of the recording."""
-        while self._lanes:
-            lane = self._lanes[0]
-            for segment, reason in lane.take_segments():
-                numbered = replace(segment, index=self._count)
+        while self._chains:
+            chain = self._chains[0]
+            for segment, reason in chain.pop_segments():
+                numbered = replace(segment, index=self._n_segments)
                 if reason is not None:
-                    self.dropped.append(Dropped(segment=numbered, reason=reason))
+                    self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
                     continue
-                self.ready.append(numbered)
-                self._count += 1
-            self._done_s = max(self._done_s, lane.done_s)
-            if not lane.ended:
+                self.ready_segments.append(numbered)
+                self._n_segments += 1
+            self._decoded_until_s = max(self._decoded_until_s, chain.decoded_until_s)
+            if not chain.ended:
                 return
-            self._lanes.popleft()
+            self._chains.popleft()
         if self._exhausted and not self.finished:
-            self._end()
+            self._finish()
             self.failure = self.failure or self._windows.failure
 
-    def report(self) -> None:
+    def report_progress(self) -> None:
         """Tell the caller how far it has come, once it has the segments up to there."""
-        if self._done_s > self._told_s:
-            self._told_s = self._done_s
-            self.hooks.progress(self._told_s, False)
+        if self._decoded_until_s > self._reported_s:
+            self._reported_s = self._decoded_until_s
+            self.callbacks.on_progress(self._reported_s, False)
         if self.finished:
-            self.hooks.progress(self.duration_s, True)
+            self.callbacks.on_progress(self.duration_s, True)
 
-    def heard_frames(self, frames: int) -> int:
+    def frames_to_encode(self, content_frames: int) -> int:
         """How much of a window to encode first where so many of its frames hold sound; the rest is quiet."""
-        if self.hearing.exact:
+        if self.window_decoder.exact:
             return self._window_frames
-        heard = -(-(frames + QUIET_FRAMES) // ROUND_FRAMES) * ROUND_FRAMES
-        return heard if heard <= self._window_frames * MOST_OF_A_WINDOW else self._window_frames
+        rounded_frames = (
+            -(-(content_frames + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
+        )
+        return (
+            rounded_frames
+            if rounded_frames <= self._window_frames * MAX_PARTIAL_WINDOW_RATIO
+            else self._window_frames
+        )
 
-    def settle_language(self, seek: int, frames: int, probabilities: Callable[[], Probabilities]) -> str:
+    def resolve_language(
+        self, seek: int, content_frames: int, probabilities: Callable[[], LanguageProbabilities]
+    ) -> str:
         """Language of a window: the one asked for, that of the recording, or its own where they may be mixed."""
         if self.options.multilingual:
-            self._tracker = self._tracker.hear(probabilities(), frames / FRAMES_PER_SECOND)
-            self.language, self.language_probability = self._tracker.result
+            self._language_filter = self._language_filter.update(
+                probabilities(), content_frames / FRAMES_PER_SECOND
+            )
+            self.language, self.language_probability = self._language_filter.result
         elif self.language is None:
-            self.language, probability = self._elect(seek, probabilities()).result
-            if self.hearing.tokenizer.multilingual:
+            self.language, probability = self._vote_on_language(seek, probabilities()).result
+            if self.window_decoder.tokenizer.multilingual:
                 self.language_probability = probability
         return self.language
 
-    def prompt(self, language: str, previous: list[int]) -> tuple[int, ...]:
+    def build_prompt(self, language: str, previous_tokens: list[int]) -> tuple[int, ...]:
         """What the decoder is told before a window."""
         options = self.options
         return make_prompt(
-            self.hearing.tokenizer,
-            self.hearing.backend.dims.n_text_ctx,
+            self.window_decoder.tokenizer,
+            self.window_decoder.backend.dims.n_text_ctx,
             language=language,
             task=options.task,
             timestamps=options.timestamps,
-            carried=self._prompted if options.carry_initial_prompt else (),
-            previous=previous,
+            initial_prompt_tokens=self._initial_prompt_tokens if options.carry_initial_prompt else (),
+            previous_tokens=previous_tokens,
         )
 
     def detect_language(self) -> dict[str, float]:
         """Probabilities of the language, from as many windows as that takes; empty where nothing is spoken."""
-        lane = self.new_lane()
-        job = lane.job() if lane else None
+        chain = self.next_chain()
+        request = chain.next_request() if chain else None
         if self.failure:
             raise self.failure
-        if not job:
+        if not request:
             return {}
-        (probabilities,) = self.hearing.languages(job.mel[:, :, : job.heard])
-        return dict(self._elect(job.seek, probabilities).probabilities)
+        (probabilities,) = self.window_decoder.detect_languages(request.mel[:, :, : request.frames_to_encode])
+        return dict(self._vote_on_language(request.seek, probabilities).probabilities)
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         """Let go of all sound: a caller may keep many recordings for what was said in them."""
         self.finished = True
-        self._lanes.clear()
-        self._views = iter(())
-        self._windows.forget(self._windows.frames_read)
+        self._chains.clear()
+        self._frame_sources = iter(())
+        self._windows.discard_before(self._windows.frames_read)
 
-    def account(self, stats: DecodeStats) -> None:
+    def add_stats(self, stats: DecodeStats) -> None:
         """Add what decoding has cost."""
         self.stats += stats
 
     @property
-    def _language_is_settled(self) -> bool:
+    def _language_is_known(self) -> bool:
         return self.language is not None or self.options.multilingual
 
-    def _clips(self) -> Iterator[View]:
+    def _clip_sources(self) -> Iterator[FrameSource]:
         for start, end in self.options.clips(FRAMES_PER_SECOND):
-            yield Clip(self._windows, start, end)
+            yield ClipSource(self._windows, start, end)
 
-    def _packs(self, listener: Listener) -> Iterator[View]:
+    def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource]:
         clips = self.options.clips(FRAMES_PER_SECOND)
-        for spans in listener.packs(self._windows, clips, self._window_frames):
-            yield Pack(self._windows, spans)
+        for spans in segmenter.packed_spans(self._windows, clips, self._window_frames):
+            yield PackedSpeech(self._windows, spans)
 
-    def _elect(self, seek: int, probabilities: Probabilities) -> Vote:
+    def _vote_on_language(self, seek: int, probabilities: LanguageProbabilities) -> LanguageVote:
         """Vote on the language, by one window and what lies behind it as far as that is needed."""
-        vote = Vote(self.options.language_threshold, self.options.language_windows).hear(probabilities)
+        vote = LanguageVote(self.options.language_threshold, self.options.language_windows).update(
+            probabilities
+        )
         while vote.wants_more:
             seek += self._window_frames
-            frames, ceiling = self._windows.gather([(seek, seek + self._window_frames)])
+            frames, ceiling = self._windows.read_spans([(seek, seek + self._window_frames)])
             if not frames.shape[1]:
                 break
-            (more,) = self.hearing.languages(self._windows.padded(frames, ceiling))
-            vote = vote.hear(more)
+            (window_probabilities,) = self.window_decoder.detect_languages(
+                self._windows.pad_and_normalize(frames, ceiling)
+            )
+            vote = vote.update(window_probabilities)
         return vote
 
 
-def _seconds(region: tuple[int, int]) -> tuple[float, float]:
+def _to_seconds(region: tuple[int, int]) -> tuple[float, float]:
     return region[0] / FRAMES_PER_SECOND, region[1] / FRAMES_PER_SECOND

@@ -10,9 +10,9 @@ from math import isfinite
 from typing import Any
 
 from harken.audio.vad import VadOptions
-from harken.decoding import Beam, Decoded, Greedy, Strategy, ladder
+from harken.decoding import Beam, DecodingResult, Greedy, Strategy, fallback_schedule
 from harken.errors import OptionError
-from harken.transcribe.words import APPENDED, PREPENDED
+from harken.transcribe.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 
 TASKS = ("transcribe", "translate")
 FIDELITIES = ("auto", "exact", "fast")
@@ -108,14 +108,14 @@ class TranscribeOptions:
     )
 
     word_timestamps: bool = _words(False, "Find out when each word was spoken.")
-    prepend_punctuations: str = _words(PREPENDED, "Punctuation that belongs to the word behind it.")
-    append_punctuations: str = _words(APPENDED, "Punctuation that belongs to the word before it.")
+    prepend_punctuations: str = _words(PREPEND_PUNCTUATIONS, "Punctuation that belongs to the word behind it.")
+    append_punctuations: str = _words(APPEND_PUNCTUATIONS, "Punctuation that belongs to the word before it.")
 
     vad: bool = _speech(True, "Decode only what voice activity detection takes for speech.")
-    vad_onset: float = _speech(0.5, "Speech begins where it is at least this probable.")
+    vad_threshold: float = _speech(0.5, "Speech begins where it is at least this probable.")
     vad_min_speech_s: float = _speech(0.1, "Shorter speech is passed over, in seconds.")
     vad_min_silence_s: float = _speech(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    vad_padding_s: float = _speech(0.4, "Sound kept before and behind speech, in seconds.")
+    vad_speech_pad_s: float = _speech(0.4, "Sound kept before and behind speech, in seconds.")
     hallucination_threshold: float | None = _speech(
         0.5, "Segments with a hallucination score from here on are dropped; none drops nothing."
     )
@@ -151,18 +151,20 @@ class TranscribeOptions:
             _check_temperature("temperatures", temperature)
         beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
         first = Greedy() if self.beam_size == 1 else beam
-        return ladder(self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty)
+        return fallback_schedule(
+            self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty
+        )
 
     def vad_options(self) -> VadOptions:
         """What counts as speech."""
         return VadOptions(
-            onset=self.vad_onset,
+            threshold=self.vad_threshold,
             min_speech_s=self.vad_min_speech_s,
             min_silence_s=self.vad_min_silence_s,
-            padding_s=self.vad_padding_s,
+            speech_pad_s=self.vad_speech_pad_s,
         )
 
-    def rejection(self, decoded: Decoded) -> str | None:
+    def rejection_reason(self, decoded: DecodingResult) -> str | None:
         """Why a result must be tried again at the next temperature; None if it need not.
 
         Source: openai/whisper, transcribe.py, decode_with_fallback.
@@ -170,18 +172,18 @@ class TranscribeOptions:
         ratio, ratio_limit = decoded.compression_ratio, self.compression_ratio_threshold
         logprob, logprob_limit = decoded.hypothesis.avg_logprob, self.logprob_threshold
         improbable = logprob_limit is not None and logprob < logprob_limit
-        if improbable and self._sounds_silent(decoded):
+        if improbable and self._is_no_speech(decoded):
             return None
         if ratio_limit is not None and ratio > ratio_limit:
             return f"compression ratio {ratio:.2f} above {ratio_limit}"
         return f"average log-probability {logprob:.2f} below {logprob_limit}" if improbable else None
 
-    def is_silence(self, decoded: Decoded) -> bool:
+    def is_silence(self, decoded: DecodingResult) -> bool:
         """Whether a window is to be skipped (openai/whisper, transcribe.py, transcribe)."""
         limit = self.logprob_threshold
-        return self._sounds_silent(decoded) and (limit is None or decoded.hypothesis.avg_logprob <= limit)
+        return self._is_no_speech(decoded) and (limit is None or decoded.hypothesis.avg_logprob <= limit)
 
-    def _sounds_silent(self, decoded: Decoded) -> bool:
+    def _is_no_speech(self, decoded: DecodingResult) -> bool:
         return self.no_speech_threshold is not None and decoded.no_speech_prob > self.no_speech_threshold
 
     def is_exact(self, precision: str) -> bool:

@@ -12,16 +12,16 @@ from itertools import accumulate
 
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
 
-Span = tuple[int, int]
+FrameSpan = tuple[int, int]
 """First mel frame, and the one behind the last."""
-Spans = tuple[Span, ...]
+FrameSpans = tuple[FrameSpan, ...]
 """In order of time, without overlap."""
 
-JOIN_FRAMES = FRAMES_PER_SECOND // 2
-REACH_FRAMES = WINDOW_FRAMES
+MAX_GAP_FRAMES = FRAMES_PER_SECOND // 2
+FLUSH_SILENCE_FRAMES = WINDOW_FRAMES
 
 
-class Packer:
+class SpeechPacker:
     """Fills each window with as many whole regions as it holds, and gives it out as soon as it is certain.
 
     Parameters
@@ -38,63 +38,65 @@ class Packer:
         self,
         window_frames: int = WINDOW_FRAMES,
         *,
-        join_frames: int = JOIN_FRAMES,
-        reach_frames: int = REACH_FRAMES,
+        max_gap_frames: int = MAX_GAP_FRAMES,
+        flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
     ) -> None:
         self._window_frames = window_frames
-        self._join_frames = join_frames
-        self._reach_frames = reach_frames
-        self._spans: list[Span] = []
+        self._max_gap_frames = max_gap_frames
+        self._flush_silence_frames = flush_silence_frames
+        self._spans: list[FrameSpan] = []
 
     @property
-    def begin(self) -> int | None:
+    def start_frame(self) -> int | None:
         """First frame of the window that is being filled; None where it is empty."""
         return self._spans[0][0] if self._spans else None
 
-    def add(self, region: Span) -> list[Spans]:
+    def add(self, region: FrameSpan) -> list[FrameSpans]:
         """Take the next region, and return the windows that are now certain."""
         start, end = region
-        full = self.settle(start)
-        for piece in range(start, end, self._window_frames):
-            full += self._put(piece, min(end, piece + self._window_frames))
-        return full
+        windows = self.advance_to(start)
+        for chunk_start in range(start, end, self._window_frames):
+            windows += self._append(chunk_start, min(end, chunk_start + self._window_frames))
+        return windows
 
-    def settle(self, frames: int) -> list[Spans]:
+    def advance_to(self, frame: int) -> list[FrameSpans]:
         """Learn that what comes begins at `frames` or behind it, and return the window that is now certain."""
-        waits = self._spans and frames - self._spans[-1][1] <= self._reach_frames
-        return [] if waits else self.flush()
+        may_grow = self._spans and frame - self._spans[-1][1] <= self._flush_silence_frames
+        return [] if may_grow else self.flush()
 
-    def flush(self) -> list[Spans]:
+    def flush(self) -> list[FrameSpans]:
         """Return the window that is being filled, if there is one."""
         filled, self._spans = tuple(self._spans), []
         return [filled] if filled else []
 
-    def _put(self, start: int, end: int) -> list[Spans]:
-        near = bool(self._spans) and start - self._spans[-1][1] <= self._join_frames
-        begin = self._spans[-1][1] if near else start
-        full = self.flush() if length(self._spans) + end - begin > self._window_frames else []
-        if full or not near:
+    def _append(self, start: int, end: int) -> list[FrameSpans]:
+        joins = bool(self._spans) and start - self._spans[-1][1] <= self._max_gap_frames
+        begin = self._spans[-1][1] if joins else start
+        windows = self.flush() if total_frames(self._spans) + end - begin > self._window_frames else []
+        if windows or not joins:
             self._spans.append((start, end))
         else:
             self._spans[-1] = (self._spans[-1][0], end)
-        return full
+        return windows
 
 
-def pack(
-    regions: Iterable[Span],
+def pack_speech(
+    regions: Iterable[FrameSpan],
     window_frames: int = WINDOW_FRAMES,
     *,
-    join_frames: int = JOIN_FRAMES,
-    reach_frames: int = REACH_FRAMES,
-) -> Iterator[Spans]:
+    max_gap_frames: int = MAX_GAP_FRAMES,
+    flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
+) -> Iterator[FrameSpans]:
     """Windows out of regions, lazily; see `Packer` for the parameters."""
-    packer = Packer(window_frames, join_frames=join_frames, reach_frames=reach_frames)
+    packer = SpeechPacker(
+        window_frames, max_gap_frames=max_gap_frames, flush_silence_frames=flush_silence_frames
+    )
     for region in regions:
         yield from packer.add(region)
     yield from packer.flush()
 
 
-class Timeline:
+class TimeMap:
     """The way between a window's positions and the recording's.
 
     Parameters
@@ -109,44 +111,44 @@ class Timeline:
         Length of the window.
     """
 
-    def __init__(self, spans: Spans) -> None:
+    def __init__(self, spans: FrameSpans) -> None:
         self.spans = spans
-        self.frames = length(spans)
-        self._seams = [0, *accumulate(end - start for start, end in spans)][:-1]
+        self.frames = total_frames(spans)
+        self._span_offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
 
-    def start(self, position: float) -> float:
+    def to_recording_start(self, window_frame: float) -> float:
         """Where in the recording something begins; at a seam, with the later span."""
-        return self._locate(position, bisect_right(self._seams, position) - 1)
+        return self._to_recording(window_frame, bisect_right(self._span_offsets, window_frame) - 1)
 
-    def end(self, position: float) -> float:
+    def to_recording_end(self, window_frame: float) -> float:
         """Where in the recording something ends; at a seam, with the earlier span."""
-        return self._locate(position, bisect_left(self._seams, position) - 1)
+        return self._to_recording(window_frame, bisect_left(self._span_offsets, window_frame) - 1)
 
-    def position(self, frame: float) -> float:
+    def to_window(self, recording_frame: float) -> float:
         """Where in the window a frame of the recording stands; what was left out stands at its seam."""
-        index = bisect_right(self.spans, frame, key=lambda span: span[0]) - 1
+        index = bisect_right(self.spans, recording_frame, key=lambda span: span[0]) - 1
         if index < 0:
             return 0
         start, end = self.spans[index]
-        return self._seams[index] + min(frame, end) - start
+        return self._span_offsets[index] + min(recording_frame, end) - start
 
-    def between(self, start: int, end: int) -> Spans:
+    def recording_spans(self, start: int, end: int) -> FrameSpans:
         """Spans of the recording that stand between two positions."""
         inside = (
-            (max(first, first + start - seam), min(last, first + end - seam))
-            for seam, (first, last) in zip(self._seams, self.spans, strict=True)
+            (max(first, first + start - span_offset), min(last, first + end - span_offset))
+            for span_offset, (first, last) in zip(self._span_offsets, self.spans, strict=True)
         )
         return tuple((first, last) for first, last in inside if first < last)
 
-    def rest(self, position: int) -> Spans:
+    def recording_spans_from(self, window_frame: int) -> FrameSpans:
         """Spans of the recording that stand behind a position."""
-        return self.between(position, self.frames)
+        return self.recording_spans(window_frame, self.frames)
 
-    def _locate(self, position: float, index: int) -> float:
-        start, end = self.spans[max(0, index)]
-        return min(max(start, start + position - self._seams[max(0, index)]), end)
+    def _to_recording(self, window_frame: float, span_index: int) -> float:
+        start, end = self.spans[max(0, span_index)]
+        return min(max(start, start + window_frame - self._span_offsets[max(0, span_index)]), end)
 
 
-def length(spans: Iterable[Span]) -> int:
+def total_frames(spans: Iterable[FrameSpan]) -> int:
     """Frames in all spans together."""
     return sum(end - start for start, end in spans)

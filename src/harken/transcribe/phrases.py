@@ -10,7 +10,7 @@ import re
 import unicodedata
 from functools import cache
 
-COURTESIES = {
+SILENCE_PHRASES = {
     "en": (
         "Thank you", "Thank you very much", "Thank you so much", "Thank you for watching",
         "Thanks for watching", "Thank you so much for watching", "Thanks for listening",
@@ -70,7 +70,7 @@ COURTESIES = {
 }  # fmt: skip
 """By language. They may have been said."""
 
-_CREDITS = re.compile(
+_SUBTITLE_CREDITS = re.compile(
     r"""amara\ org | dimatorzok | castingwords | zeoranger | btistudios | authorwave | jesper\ buhl | nicolai\ winther
     | johnyx | ghiền\ mì\ gõ | yoyo\ television | ai\ media
     | untertitel(ung)?\ (im\ auftrag )?\ ?(des|der|von)\ (zdf|swr|wdr|ard|br)\b
@@ -83,24 +83,24 @@ _CREDITS = re.compile(
 """Names of those who made subtitles: nobody says these."""
 
 
-def is_courtesy(text: str) -> bool:
+def is_silence_phrase(text: str) -> bool:
     """Whether a text is, as a whole, one that Whisper likes to write for silence."""
-    return plain(text) in _courtesies()
+    return normalize_phrase(text) in _silence_phrases()
 
 
-def is_credit(text: str) -> bool:
+def is_subtitle_credit(text: str) -> bool:
     """Whether a text names those who made subtitles."""
-    return _CREDITS.search(plain(text)) is not None
+    return _SUBTITLE_CREDITS.search(normalize_phrase(text)) is not None
 
 
-def plain(text: str) -> str:
+def normalize_phrase(text: str) -> str:
     """Letters, marks and digits in small letters, words separated by one space."""
-    kept = (
+    letters = (
         char if unicodedata.category(char)[0] in "LMN" else " " for char in text.casefold().replace("'", "")
     )
-    return " ".join("".join(kept).split())
+    return " ".join("".join(letters).split())
 
 
 @cache
-def _courtesies() -> frozenset[str]:
-    return frozenset(plain(phrase) for phrases in COURTESIES.values() for phrase in phrases)
+def _silence_phrases() -> frozenset[str]:
+    return frozenset(normalize_phrase(phrase) for phrases in SILENCE_PHRASES.values() for phrase in phrases)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class TokenSegment:
     """One segment in the steps of timestamps, counted from the start of its window."""
 
     start: float
@@ -19,9 +19,9 @@ class Cut:
     tokens: tuple[int, ...]
 
 
-def cut(
-    tokens: Sequence[int], timestamp_begin: int, size: float, *, whole: bool = False
-) -> tuple[list[Cut], float]:
+def split_at_timestamps(
+    tokens: Sequence[int], timestamp_begin: int, window_positions: float, *, self_contained: bool = False
+) -> tuple[list[TokenSegment], float]:
     """Cut at pairs of timestamps.
 
     Parameters
@@ -47,33 +47,43 @@ def cut(
     a window that is whole. A window that ends with a single timestamp has nothing behind it.
     """
 
-    def step(token: int) -> int:
+    def to_position(token: int) -> int:
         return token - timestamp_begin
 
-    times = [token >= timestamp_begin for token in tokens]
-    bounds = [i + 1 for i, (a, b) in enumerate(pairwise(times)) if a and b]
-    if not bounds:
-        stamps = [step(token) for token in tokens if token >= timestamp_begin]
-        end = stamps[-1] if stamps and stamps[-1] > 0 else size
-        return [Cut(start=0, end=end, tokens=tuple(tokens))], size
-    alone = ends_alone(tokens, timestamp_begin)
-    if alone:
-        bounds.append(len(tokens))
-    parts = [tuple(tokens[a:b]) for a, b in zip([0, *bounds], bounds, strict=False)]
-    cuts = [Cut(start=step(part[0]), end=step(part[-1]), tokens=part) for part in parts]
-    unfinished = tuple(tokens[bounds[-1] :])
-    if whole and any(token < timestamp_begin for token in unfinished):
-        start = step(unfinished[0])
-        return [*cuts, Cut(start=start, end=max(size, start + 1), tokens=unfinished)], size
-    advance = 0 if alone else step(tokens[bounds[-1] - 1])
-    return cuts, advance or size
+    is_timestamp = [token >= timestamp_begin for token in tokens]
+    slice_ends = [i + 1 for i, (a, b) in enumerate(pairwise(is_timestamp)) if a and b]
+    if not slice_ends:
+        timestamp_positions = [to_position(token) for token in tokens if token >= timestamp_begin]
+        end = (
+            timestamp_positions[-1] if timestamp_positions and timestamp_positions[-1] > 0 else window_positions
+        )
+        return [TokenSegment(start=0, end=end, tokens=tuple(tokens))], window_positions
+    ends_with_single = single_timestamp_ending(tokens, timestamp_begin)
+    if ends_with_single:
+        slice_ends.append(len(tokens))
+    token_slices = [tuple(tokens[a:b]) for a, b in zip([0, *slice_ends], slice_ends, strict=False)]
+    token_segments = [
+        TokenSegment(start=to_position(part[0]), end=to_position(part[-1]), tokens=part)
+        for part in token_slices
+    ]
+    remaining_tokens = tuple(tokens[slice_ends[-1] :])
+    if self_contained and any(token < timestamp_begin for token in remaining_tokens):
+        start = to_position(remaining_tokens[0])
+        return [
+            *token_segments,
+            TokenSegment(start=start, end=max(window_positions, start + 1), tokens=remaining_tokens),
+        ], window_positions
+    advance = 0 if ends_with_single else to_position(tokens[slice_ends[-1] - 1])
+    return token_segments, advance or window_positions
 
 
-def ends_alone(tokens: Sequence[int], timestamp_begin: int) -> bool:
+def single_timestamp_ending(tokens: Sequence[int], timestamp_begin: int) -> bool:
     """Whether the last token is a timestamp behind text."""
     return [token >= timestamp_begin for token in tokens[-2:]] == [False, True]
 
 
-def earlier(tokens: Sequence[int], timestamp_begin: int, steps: int) -> tuple[int, ...]:
+def shift_timestamps(tokens: Sequence[int], timestamp_begin: int, n_positions: int) -> tuple[int, ...]:
     """Tokens as they would be in a window that begins so many steps later."""
-    return tuple(max(token - steps, timestamp_begin) if token >= timestamp_begin else token for token in tokens)
+    return tuple(
+        max(token - n_positions, timestamp_begin) if token >= timestamp_begin else token for token in tokens
+    )

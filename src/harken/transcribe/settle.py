@@ -14,22 +14,22 @@ from itertools import accumulate, groupby, pairwise
 from harken.audio.vad import VadOptions
 from harken.results import Segment, Word
 
-Region = tuple[float, float]
+SpeechInterval = tuple[float, float]
 
-SHORTEST_S = 0.02
+MIN_WORD_S = 0.02
 """What a word is left with where there is speech for it: one step of timestamps."""
-FAR_S = 0.5
+SEGMENT_TOLERANCE_S = 0.5
 """Where a word reaches this far out of its segment, the segment is believed; speech farther away attracts no word."""
-BETWEEN_WORDS = VadOptions(min_silence_s=0.3, padding_s=0.05)
+WORD_VAD_OPTIONS = VadOptions(min_silence_s=0.3, speech_pad_s=0.05)
 """Speech as `settle` needs it: with the silences in it that are too short to divide windows at."""
 
 
-def settle(
+def refine_word_boundaries(
     segments: Sequence[Segment],
     *,
-    usual_s: float,
+    median_duration_s: float,
     last_speech_s: float,
-    speech: Sequence[Region] | None = None,
+    speech: Sequence[SpeechInterval] | None = None,
 ) -> tuple[list[Segment], float]:
     """Correct the words of a window by its segments, and the segments by their words.
 
@@ -62,103 +62,112 @@ def settle(
     regions = [
         (max(start, last_speech_s), end)
         for start, end in speech or ()
-        if end > max(last_speech_s, words[0].start_s - FAR_S) and start < words[-1].end_s + FAR_S
+        if end > max(last_speech_s, words[0].start_s - SEGMENT_TOLERANCE_S)
+        and start < words[-1].end_s + SEGMENT_TOLERANCE_S
     ]
-    place = partial(within, regions=regions) if regions else partial(_in_order, not_before_s=last_speech_s)
+    fit = (
+        partial(fit_to_speech, regions=regions)
+        if regions
+        else partial(_without_overlaps, not_before_s=last_speech_s)
+    )
     # Silence is cut out first: what then is still too long is so for another reason.
-    corrected = list(_all_corrected(_with_words(segments, place(words)), usual_s, last_speech_s))
-    words = place(_words(corrected))
-    return [_spanning(segment) for segment in _with_words(corrected, words)], words[-1].end_s
+    corrected = list(_correct_segments(_replace_words(segments, fit(words)), median_duration_s, last_speech_s))
+    words = fit(_words(corrected))
+    return [_fit_to_words(segment) for segment in _replace_words(corrected, words)], words[-1].end_s
 
 
 def _words(segments: Iterable[Segment]) -> list[Word]:
     return [word for segment in segments for word in segment.words]
 
 
-def _all_corrected(segments: Iterable[Segment], usual_s: float, last_speech_s: float) -> Iterator[Segment]:
+def _correct_segments(
+    segments: Iterable[Segment], median_duration_s: float, last_speech_s: float
+) -> Iterator[Segment]:
     for segment in segments:
         if segment.words:
-            segment = _corrected(segment, usual_s, last_speech_s)
+            segment = _correct_segment(segment, median_duration_s, last_speech_s)
             last_speech_s = segment.words[-1].end_s
         yield segment
 
 
-def _corrected(segment: Segment, usual_s: float, last_speech_s: float) -> Segment:
+def _correct_segment(segment: Segment, median_duration_s: float, last_speech_s: float) -> Segment:
     """Shorten what is too long at either end of a segment."""
     words = list(segment.words)
-    longest_s = 2 * usual_s
+    max_duration_s = 2 * median_duration_s
     # Rounded, as times are: between floats, noise would decide where both are equal.
-    if round(words[0].end_s - last_speech_s - 2 * longest_s, 3) > 0:
-        words[:2] = _shortened_after_pause(words[:2], longest_s)
+    if round(words[0].end_s - last_speech_s - 2 * max_duration_s, 3) > 0:
+        words[:2] = _shorten_after_pause(words[:2], max_duration_s)
 
     first = words[0]
-    if first.start_s + FAR_S < segment.start_s < first.end_s:
-        words[0] = _timed(first, max(0.0, min(first.end_s - usual_s, segment.start_s)), first.end_s)
+    if first.start_s + SEGMENT_TOLERANCE_S < segment.start_s < first.end_s:
+        words[0] = _with_times(
+            first, max(0.0, min(first.end_s - median_duration_s, segment.start_s)), first.end_s
+        )
     last = words[-1]
-    if last.start_s < segment.end_s < last.end_s - FAR_S:
-        words[-1] = _timed(last, last.start_s, max(last.start_s + usual_s, segment.end_s))
+    if last.start_s < segment.end_s < last.end_s - SEGMENT_TOLERANCE_S:
+        words[-1] = _with_times(last, last.start_s, max(last.start_s + median_duration_s, segment.end_s))
     return replace(segment, words=tuple(words))
 
 
-def _shortened_after_pause(words: Sequence[Word], longest_s: float) -> list[Word]:
+def _shorten_after_pause(words: Sequence[Word], max_duration_s: float) -> list[Word]:
     """The first two words behind a pause, neither longer than that."""
     first, *others = words
-    reach_s = others[0].end_s - first.start_s if others else 0.0
-    if _duration_s(first) <= longest_s and reach_s <= 2 * longest_s:
+    total_s = others[0].end_s - first.start_s if others else 0.0
+    if _duration_s(first) <= max_duration_s and total_s <= 2 * max_duration_s:
         return list(words)
     end_s = first.end_s
-    if others and _duration_s(others[0]) > longest_s:
-        end_s = max(others[0].end_s / 2, others[0].end_s - longest_s)
-        others = [_timed(others[0], end_s, others[0].end_s)]
-    return [_timed(first, max(0.0, end_s - longest_s), end_s), *others]
+    if others and _duration_s(others[0]) > max_duration_s:
+        end_s = max(others[0].end_s / 2, others[0].end_s - max_duration_s)
+        others = [_with_times(others[0], end_s, others[0].end_s)]
+    return [_with_times(first, max(0.0, end_s - max_duration_s), end_s), *others]
 
 
-def _in_order(words: Iterable[Word], not_before_s: float) -> list[Word]:
+def _without_overlaps(words: Iterable[Word], not_before_s: float) -> list[Word]:
     """Words none of which begins before the one before it has ended."""
     ordered = []
     for word in words:
         start_s = max(word.start_s, not_before_s)
         not_before_s = max(word.end_s, start_s)
-        ordered.append(_timed(word, start_s, not_before_s))
+        ordered.append(_with_times(word, start_s, not_before_s))
     return ordered
 
 
-def within(words: Sequence[Word], regions: Sequence[Region]) -> list[Word]:
+def fit_to_speech(words: Sequence[Word], regions: Sequence[SpeechInterval]) -> list[Word]:
     """Words, each in the one region of which it covers the most."""
-    its = accumulate((_region_of(word, regions) for word in words), max)
-    placed = []
-    for region, group in groupby(zip(its, words, strict=True), key=lambda pair: pair[0]):
-        placed += _fitted([word for _, word in group], *regions[region])
-    return placed
+    region_indices = accumulate((_nearest_region(word, regions) for word in words), max)
+    fitted = []
+    for region, group in groupby(zip(region_indices, words, strict=True), key=lambda pair: pair[0]):
+        fitted += _fit_to_region([word for _, word in group], *regions[region])
+    return fitted
 
 
-def _region_of(word: Word, regions: Sequence[Region]) -> int:
+def _nearest_region(word: Word, regions: Sequence[SpeechInterval]) -> int:
     """Index of the region that a word covers the most of, or else of the nearest."""
 
-    def covered_s(region: Region) -> float:
+    def covered_s(region: SpeechInterval) -> float:
         # Below 0: how far it is away.
         return min(word.end_s, region[1]) - max(word.start_s, region[0])
 
     return max(range(len(regions)), key=lambda i: covered_s(regions[i]))
 
 
-def _fitted(words: Sequence[Word], start_s: float, end_s: float) -> list[Word]:
+def _fit_to_region(words: Sequence[Word], start_s: float, end_s: float) -> list[Word]:
     """Words in one region, each with at least the shortest duration, as far as there is room for all of them."""
-    shortest_s = min(SHORTEST_S, (end_s - start_s) / len(words))
+    min_duration_s = min(MIN_WORD_S, (end_s - start_s) / len(words))
     forwards = []
     for word in words:
         begin_s = min(max(word.start_s, start_s), end_s)
-        start_s = max(min(word.end_s, end_s), begin_s + shortest_s)
+        start_s = max(min(word.end_s, end_s), begin_s + min_duration_s)
         forwards.append((begin_s, start_s))
     fitted = []
     for word, (begin_s, until_s) in zip(reversed(words), reversed(forwards), strict=True):
         until_s = min(until_s, end_s)
-        end_s = min(begin_s, until_s - shortest_s)
-        fitted.append(_timed(word, end_s, until_s))
+        end_s = min(begin_s, until_s - min_duration_s)
+        fitted.append(_with_times(word, end_s, until_s))
     return fitted[::-1]
 
 
-def _with_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[Segment]:
+def _replace_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[Segment]:
     """Segments with new words in place of as many of theirs."""
     bounds = pairwise(accumulate((len(segment.words) for segment in segments), initial=0))
     return [
@@ -167,14 +176,14 @@ def _with_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[Segm
     ]
 
 
-def _spanning(segment: Segment) -> Segment:
+def _fit_to_words(segment: Segment) -> Segment:
     """A segment that begins and ends with its words."""
     if not segment.words:
         return segment
     return replace(segment, start_s=segment.words[0].start_s, end_s=segment.words[-1].end_s)
 
 
-def _timed(word: Word, start_s: float, end_s: float) -> Word:
+def _with_times(word: Word, start_s: float, end_s: float) -> Word:
     return replace(word, start_s=round(start_s, 3), end_s=round(max(start_s, end_s), 3))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from harken.audio import SILENCE, LogMel, normalize, pad_or_trim
+from harken.audio import LOG_MEL_FLOOR, LogMel, normalize, pad_or_trim
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.types import FRAMES_PER_SECOND
@@ -41,16 +41,16 @@ class MelWindows:
     """
 
     def __init__(
-        self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, silence: bool = False
+        self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, pad_with_silence: bool = False
     ) -> None:
         self._blocks = blocks
         self._window_frames = window_frames
-        self._silence = silence
+        self._pad_with_silence = pad_with_silence
         self._mel = LogMel(n_mels)
-        self._first = 0
-        self._pieces: list[Floats] = [np.empty((n_mels, 0), np.float32)]
-        self._end = 0
-        self._forgotten_peak = SILENCE
+        self._first_frame = 0
+        self._buffered: list[Floats] = [np.empty((n_mels, 0), np.float32)]
+        self._end_frame = 0
+        self._discarded_peak = LOG_MEL_FLOOR
         self._ended = False
         self.failure: AudioError | None = None
 
@@ -71,11 +71,11 @@ class MelWindows:
         frames : int
             0 to window_frames.
         """
-        self.forget(seek)
-        frames, ceiling = self.gather([(seek, min(end or sys.maxsize, seek + self._window_frames))])
-        return self.padded(frames, ceiling), frames.shape[1]
+        self.discard_before(seek)
+        frames, ceiling = self.read_spans([(seek, min(end or sys.maxsize, seek + self._window_frames))])
+        return self.pad_and_normalize(frames, ceiling), frames.shape[1]
 
-    def gather(self, spans: Sequence[tuple[int, int]]) -> tuple[Floats, float]:
+    def read_spans(self, spans: Sequence[tuple[int, int]]) -> tuple[Floats, float]:
         """Frames of some spans of the recording, one span after the other, and how loud it gets around them.
 
         Returns
@@ -85,35 +85,38 @@ class MelWindows:
         ceiling : float
             To `padded` them with.
         """
-        until = spans[0][0] + self._window_frames + LOOK_AHEAD_FRAMES
-        while self._end < until and self.read():
+        look_ahead_end = spans[0][0] + self._window_frames + LOOK_AHEAD_FRAMES
+        while self._end_frame < look_ahead_end and self.read_block():
             pass
-        known = self._join()
+        buffered = self._concatenate_buffer()
         # Of what lies before `until`, not of all that has been read: no cut into blocks may change a window.
-        heard = known[:, : until - self._first]
-        whole = self._ended and self._end <= until
-        ceiling = self._mel.ceiling if whole else max(self._forgotten_peak, _peak(heard))
-        pieces = [known[:, max(0, start - self._first) : max(0, end - self._first)] for start, end in spans]
-        return np.concatenate(pieces, axis=1), ceiling
+        looked_ahead = buffered[:, : look_ahead_end - self._first_frame]
+        reaches_end = self._ended and self._end_frame <= look_ahead_end
+        ceiling = self._mel.ceiling if reaches_end else max(self._discarded_peak, _peak(looked_ahead))
+        span_frames = [
+            buffered[:, max(0, start - self._first_frame) : max(0, end - self._first_frame)]
+            for start, end in spans
+        ]
+        return np.concatenate(span_frames, axis=1), ceiling
 
-    def padded(self, frames: Floats, ceiling: float) -> Floats:
+    def pad_and_normalize(self, frames: Floats, ceiling: float) -> Floats:
         """Normalise frames of `gather` and make them up to a window, shape (1, n_mels, window_frames)."""
-        if not self._silence:
+        if not self._pad_with_silence:
             return pad_or_trim(normalize(frames, ceiling), self._window_frames)[None]
         missing = self._window_frames - frames.shape[1]
-        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=SILENCE), ceiling)[None]
+        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=LOG_MEL_FLOOR), ceiling)[None]
 
-    def forget(self, before: int) -> None:
+    def discard_before(self, frame: int) -> None:
         """Drop the frames before that one, but for how loud they were, and read on to it if need be."""
-        while self._first < before:
-            gone, kept = np.split(self._join(), [before - self._first], axis=1)
-            self._forgotten_peak = max(self._forgotten_peak, _peak(gone))
-            self._first += gone.shape[1]
-            self._pieces = [kept.copy()]  # a view would keep what is gone
-            if self._first < before and not self.read():
+        while self._first_frame < frame:
+            discarded, remaining = np.split(self._concatenate_buffer(), [frame - self._first_frame], axis=1)
+            self._discarded_peak = max(self._discarded_peak, _peak(discarded))
+            self._first_frame += discarded.shape[1]
+            self._buffered = [remaining.copy()]  # a view would keep what is gone
+            if self._first_frame < frame and not self.read_block():
                 break
 
-    def read(self) -> bool:
+    def read_block(self) -> bool:
         """Read one more block; False where the recording has ended or broken off."""
         if self._ended:
             return False
@@ -122,25 +125,25 @@ class MelWindows:
         except StopIteration:
             frames, self._ended = self._mel.flush(), True
         except AudioError as failure:
-            if not self._end:
+            if not self._end_frame:
                 raise
             self.failure = failure
             frames, self._ended = self._mel.flush(), True
-        self._pieces.append(frames)
-        self._end += frames.shape[1]
+        self._buffered.append(frames)
+        self._end_frame += frames.shape[1]
         return not self._ended
 
     @property
     def frames_read(self) -> int:
         """Frames of the recording that have been read."""
-        return self._end
+        return self._end_frame
 
-    def _join(self) -> Floats:
+    def _concatenate_buffer(self) -> Floats:
         """All frames that are kept, in one piece."""
-        if len(self._pieces) > 1:
-            self._pieces = [np.concatenate(self._pieces, axis=1)]
-        return self._pieces[0]
+        if len(self._buffered) > 1:
+            self._buffered = [np.concatenate(self._buffered, axis=1)]
+        return self._buffered[0]
 
 
 def _peak(frames: Floats) -> float:
-    return float(np.max(frames, initial=SILENCE))
+    return float(np.max(frames, initial=LOG_MEL_FLOOR))

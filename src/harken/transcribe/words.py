@@ -13,21 +13,21 @@ import numpy as np
 
 from harken.contract import Backend, Features
 from harken.text import Tokenizer
-from harken.text.languages import UNSPACED
-from harken.transcribe.alignment import Alignment, align_text
-from harken.transcribe.segments import Cut
+from harken.text.languages import LANGUAGES_WITHOUT_SPACES
+from harken.transcribe.alignment import Alignment, align_tokens
+from harken.transcribe.segments import TokenSegment
 
-PREPENDED = "\"'“¿([{-"
+PREPEND_PUNCTUATIONS = "\"'“¿([{-"
 """Marks that belong to the word behind them."""
-APPENDED = "\"'.。,，!！?？:：”)]}、"
+APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
 """Marks that belong to the word before them."""
-SENTENCE_ENDS = ".。!！?？"
-LONGEST_USUAL_STEPS = 35
+SENTENCE_END_MARKS = ".。!！?？"
+MAX_MEDIAN_DURATION_POSITIONS = 35
 """No window's usual duration of a word is taken to be longer than this, 0.7 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedWord:
+class WordTiming:
     """One word of a window.
 
     Parameters
@@ -51,15 +51,15 @@ class TimedWord:
         return self.end - self.start
 
 
-def window_words(
-    cuts: Sequence[Cut],
+def words_by_segment(
+    token_segments: Sequence[TokenSegment],
     alignment: Alignment,
     tokenizer: Tokenizer,
     *,
     language: str,
-    prepended: str = PREPENDED,
-    appended: str = APPENDED,
-) -> tuple[list[list[TimedWord]], float]:
+    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
+    append_punctuations: str = APPEND_PUNCTUATIONS,
+) -> tuple[list[list[WordTiming]], float]:
     """Words of every segment of a window.
 
     Parameters
@@ -86,16 +86,18 @@ def window_words(
     The reference cuts all text of a window into words at once and merges punctuation across segments; here a word never
     reaches into another segment.
     """
-    texts, counts, lengths = [], [], []
-    for cut in cuts:
-        own, groups = tokenizer.split_words([t for t in cut.tokens if t < tokenizer.eot], language)
-        texts += own
-        counts.append(len(own))
-        lengths += [len(group) for group in groups]
-    assert sum(lengths) == len(alignment.tokens), "the alignment is of these cuts"
-    spans = list(pairwise(accumulate(lengths, initial=0)))
+    texts, words_per_segment, tokens_per_word = [], [], []
+    for token_segment in token_segments:
+        segment_texts, groups = tokenizer.split_words(
+            [t for t in token_segment.tokens if t < tokenizer.eot], language
+        )
+        texts += segment_texts
+        words_per_segment.append(len(segment_texts))
+        tokens_per_word += [len(group) for group in groups]
+    assert sum(tokens_per_word) == len(alignment.tokens), "the alignment is of these cuts"
+    spans = list(pairwise(accumulate(tokens_per_word, initial=0)))
     words = [
-        TimedWord(
+        WordTiming(
             text=text,
             start=float(alignment.bounds[first]),
             end=float(alignment.bounds[last]),
@@ -103,24 +105,27 @@ def window_words(
         )
         for text, (first, last) in zip(texts, spans, strict=True)
     ]
-    usual = _usual_duration(words)
-    words = _without_long_sentence_ends(words, 2 * usual)
-    ends = list(accumulate(counts, initial=0))
-    return [_merged(words[a:b], prepended, appended) for a, b in pairwise(ends)], usual
+    median_duration = _median_duration(words)
+    words = _shorten_at_sentence_ends(words, 2 * median_duration)
+    word_bounds = list(accumulate(words_per_segment, initial=0))
+    return [
+        _merge_punctuations(words[a:b], prepend_punctuations, append_punctuations)
+        for a, b in pairwise(word_bounds)
+    ], median_duration
 
 
-def align(
+def align_words(
     backend: Backend,
     features: Features,
     text: str,
     tokenizer: Tokenizer,
-    steps: int,
+    n_positions: int,
     *,
     language: str,
-    audio: int = 0,
-    prepended: str = PREPENDED,
-    appended: str = APPENDED,
-) -> list[TimedWord]:
+    audio_index: int = 0,
+    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
+    append_punctuations: str = APPEND_PUNCTUATIONS,
+) -> list[WordTiming]:
     """Words of a text that is known, as they are spoken in one window.
 
     Parameters
@@ -145,49 +150,56 @@ def align(
     OptionError
         If the text does not fit into the decoder.
     """
-    space = "" if language in UNSPACED else " "
+    space = "" if language in LANGUAGES_WITHOUT_SPACES else " "
     tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
-    alignment = align_text(backend, features, audio, tokens, tokenizer, steps, language=language)
-    whole = Cut(start=0, end=steps, tokens=tokens)
-    (words,), _ = window_words(
-        [whole], alignment, tokenizer, language=language, prepended=prepended, appended=appended
+    alignment = align_tokens(backend, features, audio_index, tokens, tokenizer, n_positions, language=language)
+    token_segment = TokenSegment(start=0, end=n_positions, tokens=tokens)
+    (words,), _ = words_by_segment(
+        [token_segment],
+        alignment,
+        tokenizer,
+        language=language,
+        prepend_punctuations=prepend_punctuations,
+        append_punctuations=append_punctuations,
     )
     return words
 
 
-def _usual_duration(words: Sequence[TimedWord]) -> float:
+def _median_duration(words: Sequence[WordTiming]) -> float:
     durations = [word.duration for word in words if word.duration]
-    return min(LONGEST_USUAL_STEPS, float(np.median(durations))) if durations else 0.0
+    return min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
 
 
-def _without_long_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:
+def _shorten_at_sentence_ends(words: Sequence[WordTiming], max_duration: float) -> list[WordTiming]:
     """Shorten what lasts over the pause between two sentences: the mark that ends one, and the word behind it."""
     shortened = list(words)
     for i, (before, word) in enumerate(pairwise(words), 1):
-        if word.duration <= longest:
+        if word.duration <= max_duration:
             continue
-        if word.text in SENTENCE_ENDS:
-            shortened[i] = replace(word, end=word.start + longest)
-        elif before.text in SENTENCE_ENDS:
-            shortened[i] = replace(word, start=word.end - longest)
+        if word.text in SENTENCE_END_MARKS:
+            shortened[i] = replace(word, end=word.start + max_duration)
+        elif before.text in SENTENCE_END_MARKS:
+            shortened[i] = replace(word, start=word.end - max_duration)
     return shortened
 
 
-def _merged(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
+def _merge_punctuations(
+    words: Sequence[WordTiming], prepend_punctuations: str, append_punctuations: str
+) -> list[WordTiming]:
     """Words with their punctuation; times and probability are those of the word itself."""
-    backwards: list[TimedWord] = []
+    backwards: list[WordTiming] = []
     for word in reversed(words):
-        if backwards and word.text.startswith(" ") and word.text.strip() in prepended:
+        if backwards and word.text.startswith(" ") and word.text.strip() in prepend_punctuations:
             backwards[-1] = replace(backwards[-1], text=word.text + backwards[-1].text)
         else:
             backwards.append(word)
-    return list(_with_appended(reversed(backwards), appended))
+    return list(_merge_appended(reversed(backwards), append_punctuations))
 
 
-def _with_appended(words: Iterator[TimedWord], appended: str) -> Iterator[TimedWord]:
-    last: TimedWord | None = None
+def _merge_appended(words: Iterator[WordTiming], append_punctuations: str) -> Iterator[WordTiming]:
+    last: WordTiming | None = None
     for word in words:
-        if last and not last.text.endswith(" ") and word.text in appended:
+        if last and not last.text.endswith(" ") and word.text in append_punctuations:
             last = replace(last, text=last.text + word.text)
         else:
             if last:

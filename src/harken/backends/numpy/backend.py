@@ -9,9 +9,9 @@ import numpy as np
 
 from harken.backends.host import HostLogits
 from harken.backends.numpy import model
-from harken.backends.numpy.encoder import NumpyEncoder
-from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Encoder, Features, Floats, Ints
+from harken.backends.numpy.encoder import NumpyEncoderState
+from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import Dims
 
 
@@ -27,21 +27,21 @@ class NumpyFeatures:
         How many positions each window has.
     """
 
-    values: Floats
+    encoder_output: Floats
     lengths: Sequence[int]
 
     @classmethod
-    def of(cls, windows: Sequence[Floats]) -> NumpyFeatures:
+    def from_windows(cls, windows: Sequence[Floats]) -> NumpyFeatures:
         """Put windows of shape (positions, n_audio_state) side by side."""
         lengths = [len(window) for window in windows]
-        values = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
-        for row, window in zip(values, windows, strict=True):
+        encoder_output = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
+        for row, window in zip(encoder_output, windows, strict=True):
             row[: len(window)] = window
-        return cls(values, lengths)
+        return cls(encoder_output, lengths)
 
     @property
-    def audios(self) -> int:
-        return len(self.values)
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
 
 
 class NumpyBackend:
@@ -66,13 +66,13 @@ class NumpyBackend:
         dims: Dims,
         weights: Mapping[str, Floats],
         *,
-        alignment_heads: Heads | None = None,
+        alignment_heads: AlignmentHeads | None = None,
         shares_encoder: bool = False,
-        vocabulary: Ints | None = None,
+        vocab_subset: Ints | None = None,
     ) -> None:
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
-        self.vocabulary = vocabulary
+        self.vocab_subset = vocab_subset
         names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
         self.weights = {name: np.asarray(weights[name], np.float32) for name in names}
         self.capabilities = Capabilities(
@@ -81,30 +81,32 @@ class NumpyBackend:
 
     def encode(self, mel: Floats) -> NumpyFeatures:
         assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
-        return NumpyFeatures.of([model.encode(m, self.weights, self.dims) for m in mel])
+        return NumpyFeatures.from_windows([model.encode(m, self.weights, self.dims) for m in mel])
 
-    def adopt(self, features: Features) -> NumpyFeatures:
+    def reuse_encoder_output(self, features: Features) -> NumpyFeatures:
         assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
         return features
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NumpySession:
         assert isinstance(features, NumpyFeatures), "features come from this backend's own encode or adopt"
-        return NumpySession(self, features, rows, capacity, attention=attention)
+        return NumpySession(self, features, row_windows, capacity, attention=attention)
 
-    def open_encoder(self, history: int) -> NumpyEncoder:
+    def open_encoder(self, history_frames: int) -> NumpyEncoderState:
         assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
-        return NumpyEncoder(self.weights, self.dims, history)
+        return NumpyEncoderState(self.weights, self.dims, history_frames)
 
-    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
-        for encoder, window in zip(encoders, mel, strict=True):
-            assert isinstance(encoder, NumpyEncoder), "encoders are opened by this backend"
-            encoder.hear(window, keep)
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        for state, chunk in zip(states, mel, strict=True):
+            assert isinstance(state, NumpyEncoderState), "encoders are opened by this backend"
+            state.append_chunk(chunk, final_frames)
 
-    def gather(self, encoders: Sequence[Encoder]) -> NumpyFeatures:
-        assert all(isinstance(encoder, NumpyEncoder) for encoder in encoders)
-        return NumpyFeatures.of([encoder.encode() for encoder in encoders if isinstance(encoder, NumpyEncoder)])
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NumpyFeatures:
+        assert all(isinstance(encoder, NumpyEncoderState) for encoder in states)
+        return NumpyFeatures.from_windows(
+            [encoder.encode() for encoder in states if isinstance(encoder, NumpyEncoderState)]
+        )
 
 
 class NumpySession:
@@ -114,45 +116,47 @@ class NumpySession:
         self,
         backend: NumpyBackend,
         features: NumpyFeatures,
-        rows: Sequence[int],
+        row_windows: Sequence[int],
         capacity: int,
         *,
         attention: bool,
     ) -> None:
         self._backend, self._features, self._capacity = backend, features, capacity
-        self._keeps_attention = attention
-        self._rows: list[tuple[int, tuple[int, ...]]] = [(audio, ()) for audio in rows]
+        self._captures_attention = attention
+        self._rows: list[tuple[int, tuple[int, ...]]] = [(audio, ()) for audio in row_windows]
 
     @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(len(tokens) for _, tokens in self._rows)
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._rows = [
             (audio, (*seen, *map(int, new))) for (audio, seen), new in zip(self._rows, tokens, strict=True)
         ]
         assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
-        wanted = [self._decode(row)[0][-min(tail, len(new)) :] for row, new in enumerate(tokens) if len(new)]
-        logits = np.concatenate([np.empty((0, self._backend.dims.n_vocab), np.float32), *wanted])
-        part = self._backend.vocabulary
-        return HostLogits(logits if part is None else logits.take(part, axis=1), part)
+        last_logits = [
+            self._decode(row)[0][-min(last_n, len(new)) :] for row, new in enumerate(tokens) if len(new)
+        ]
+        logits = np.concatenate([np.empty((0, self._backend.dims.n_vocab), np.float32), *last_logits])
+        vocab_subset = self._backend.vocab_subset
+        return HostLogits(logits if vocab_subset is None else logits.take(vocab_subset, axis=1), vocab_subset)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [(audio, seen[:n]) for (audio, seen), n in zip(self._rows, lengths, strict=True)]
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[row] for row in rows]
 
     def attention(self, row: int) -> Floats:
-        assert self._keeps_attention, "a session keeps attention if it was opened to"
+        assert self._captures_attention, "a session keeps attention if it was opened to"
         layers, heads = zip(*self._backend.alignment_heads, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
-        silent = self._features.values.shape[1] - weights.shape[-1]
-        return np.pad(weights, ((0, 0), (0, 0), (0, silent)))
+        missing = self._features.encoder_output.shape[1] - weights.shape[-1]
+        return np.pad(weights, ((0, 0), (0, 0), (0, missing)))
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
         """Logits and attention at every token of a row."""
         audio, seen = self._rows[row]
-        backend, heard = self._backend, self._features
-        window = heard.values[audio, : heard.lengths[audio]]
-        return model.decode(np.array(seen, np.int64), window, backend.weights, backend.dims)
+        backend, features = self._backend, self._features
+        encoder_output = features.encoder_output[audio, : features.lengths[audio]]
+        return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims)

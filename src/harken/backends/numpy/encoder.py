@@ -19,7 +19,7 @@ from harken.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class EncodedChunk:
     """What was heard at once.
 
     Parameters
@@ -32,65 +32,78 @@ class Window:
     """
 
     mel: Floats
-    first: int
-    keep: int
+    first_position: int
+    final_positions: int
 
     @property
     def positions(self) -> int:
         return int(self.mel.shape[1]) // 2
 
 
-class NumpyEncoder:
+class NumpyEncoderState:
     """`harken.contract.Encoder` whose only state is the windows that it was given."""
 
-    def __init__(self, weights: Weights, dims: Dims, history: int) -> None:
-        assert history % 2 == 0, "a history is an even number of frames"
-        self._weights, self._dims, self._history = weights, dims, history // 2
-        self._windows: list[Window] = []
+    def __init__(self, weights: Weights, dims: Dims, history_frames: int) -> None:
+        assert history_frames % 2 == 0, "a history is an even number of frames"
+        self._weights, self._dims, self._history_positions = weights, dims, history_frames // 2
+        self._chunks: list[EncodedChunk] = []
 
     @property
-    def kept(self) -> int:
-        return sum(window.keep for window in self._windows)
+    def final_positions(self) -> int:
+        return sum(window.final_positions for window in self._chunks)
 
     @property
     def positions(self) -> int:
-        return self._windows[-1].first + self._windows[-1].positions if self._windows else 0
+        return self._chunks[-1].first_position + self._chunks[-1].positions if self._chunks else 0
 
-    def hear(self, mel: Floats, keep: int) -> None:
+    def append_chunk(self, mel: Floats, final_frames: int) -> None:
         """Note a window of shape (n_mels, frames), of whose frames the first `keep` are final."""
-        window = Window(mel.copy(), self.kept, keep // 2)
-        assert keep in range(0, mel.shape[1] + 1, 2), "an even number of frames is kept, at most the window's"
-        assert window.first + window.positions <= self._dims.n_audio_ctx, "a stream has outgrown the encoder"
-        self._windows.append(window)
+        chunk = EncodedChunk(mel.copy(), self.final_positions, final_frames // 2)
+        assert final_frames in range(0, mel.shape[1] + 1, 2), (
+            "an even number of frames is kept, at most the window's"
+        )
+        assert chunk.first_position + chunk.positions <= self._dims.n_audio_ctx, (
+            "a stream has outgrown the encoder"
+        )
+        self._chunks.append(chunk)
 
     def encode(self) -> Floats:
         """All positions, those of the look-ahead last, shape (positions, n_audio_state)."""
-        heard = self._windows
-        x = model.attend(stem(heard, self._weights), self._weights, self._dims, visible(heard, self._history))
-        last = np.arange(len(x)) >= len(x) - heard[-1].positions
-        y: Floats = x[final(heard) | last]
+        chunks = self._chunks
+        x = model.encoder_blocks(
+            embed_chunks(chunks, self._weights),
+            self._weights,
+            self._dims,
+            attention_mask(chunks, self._history_positions),
+        )
+        in_last_chunk = np.arange(len(x)) >= len(x) - chunks[-1].positions
+        y: Floats = x[final_position_mask(chunks) | in_last_chunk]
         return y
 
 
-def stem(windows: Sequence[Window], weights: Weights) -> Floats:
+def embed_chunks(chunks: Sequence[EncodedChunk], weights: Weights) -> Floats:
     """Convolve each window behind all that was kept before it, and lay them side by side."""
-    parts, before = [], windows[0].mel[:, :0]
-    for window in windows:
-        sound = np.concatenate([before, window.mel], axis=1)
-        parts.append(model.stem(sound, weights)[window.first :])
-        before = sound[:, : 2 * (window.first + window.keep)]
-    return np.concatenate(parts)
+    embeddings, final_mel = [], chunks[0].mel[:, :0]
+    for chunk in chunks:
+        mel_with_context = np.concatenate([final_mel, chunk.mel], axis=1)
+        embeddings.append(model.stem(mel_with_context, weights)[chunk.first_position :])
+        final_mel = mel_with_context[:, : 2 * (chunk.first_position + chunk.final_positions)]
+    return np.concatenate(embeddings)
 
 
-def visible(windows: Sequence[Window], history: int) -> Mask:
+def attention_mask(chunks: Sequence[EncodedChunk], history_positions: int) -> Mask:
     """Which of all positions side by side each one sees."""
-    owner = np.repeat(np.arange(len(windows)), [window.positions for window in windows])
-    position = np.concatenate([window.first + np.arange(window.positions) for window in windows])
-    begin = np.array([window.first for window in windows])[owner]
-    past = final(windows) & (owner < owner[:, None]) & (position >= begin[:, None] - history)
-    return np.asarray(past | (owner == owner[:, None]), np.bool_)
+    chunk_index = np.repeat(np.arange(len(chunks)), [window.positions for window in chunks])
+    position = np.concatenate([window.first_position + np.arange(window.positions) for window in chunks])
+    chunk_start = np.array([window.first_position for window in chunks])[chunk_index]
+    in_history = (
+        final_position_mask(chunks)
+        & (chunk_index < chunk_index[:, None])
+        & (position >= chunk_start[:, None] - history_positions)
+    )
+    return np.asarray(in_history | (chunk_index == chunk_index[:, None]), np.bool_)
 
 
-def final(windows: Sequence[Window]) -> Mask:
+def final_position_mask(chunks: Sequence[EncodedChunk]) -> Mask:
     """Which of all positions side by side were kept, shape (positions,)."""
-    return np.concatenate([np.arange(window.positions) < window.keep for window in windows])
+    return np.concatenate([np.arange(window.positions) < window.final_positions for window in chunks])

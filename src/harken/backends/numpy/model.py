@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
     """Encoder: log-mel of shape (n_mels, 2 n) to features of shape (n, n_audio_state), n up to n_audio_ctx."""
-    return attend(stem(mel, weights), weights, dims)
+    return encoder_blocks(stem(mel, weights), weights, dims)
 
 
 def stem(mel: Floats, weights: Weights) -> Floats:
@@ -36,12 +36,12 @@ def stem(mel: Floats, weights: Weights) -> Floats:
     return y
 
 
-def attend(x: Floats, weights: Weights, dims: Dims, visible: Mask | None = None) -> Floats:
+def encoder_blocks(x: Floats, weights: Weights, dims: Dims, mask: Mask | None = None) -> Floats:
     """The encoder's layers over positions of shape (n, n_audio_state); every one sees all unless a mask says."""
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, visible)[0]
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, mask)[0]
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "encoder.ln_post")
 
@@ -64,15 +64,15 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
         y = _layer_norm(x, weights, f"{block}.attn_ln")
         x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal)[0]
         y = _layer_norm(x, weights, f"{block}.cross_attn_ln")
-        heard, weight = _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
-        attention.append(weight)
-        x = x + heard
+        attended, attention_weights = _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
+        attention.append(attention_weights)
+        x = x + attended
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "decoder.ln") @ embedding.T, np.stack(attention)
 
 
 def _attention(
-    x: Floats, source: Floats, weights: Weights, name: str, heads: int, visible: Mask | None = None
+    x: Floats, key_value_source: Floats, weights: Weights, name: str, heads: int, mask: Mask | None = None
 ) -> tuple[Floats, Floats]:
     """Multi-head attention of x to a source, and its softmax weights, shape (heads, n, positions)."""
 
@@ -80,14 +80,14 @@ def _attention(
         return y.reshape(len(y), heads, -1).transpose(1, 0, 2)
 
     query = split(_linear(x, weights, f"{name}.query"))
-    key = split(_linear(source, weights, f"{name}.key"))
-    value = split(_linear(source, weights, f"{name}.value"))
+    key = split(_linear(key_value_source, weights, f"{name}.key"))
+    value = split(_linear(key_value_source, weights, f"{name}.value"))
     scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
-    if visible is not None:
-        scores = np.where(visible, scores, np.float32(-np.inf))
-    weight = _softmax(scores)
-    mixed = (weight @ value).transpose(1, 0, 2).reshape(len(x), -1)
-    return _linear(mixed, weights, f"{name}.out"), weight
+    if mask is not None:
+        scores = np.where(mask, scores, np.float32(-np.inf))
+    attention_weights = _softmax(scores)
+    mixed = (attention_weights @ value).transpose(1, 0, 2).reshape(len(x), -1)
+    return _linear(mixed, weights, f"{name}.out"), attention_weights
 
 
 def _mlp(x: Floats, weights: Weights, block: str) -> Floats:

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.encoder import OnnxEncoder
-from harken.backends.onnx.plan import make_plan
-from harken.backends.onnx.rotation import Rotated
+from harken.backends.onnx.encoder import OnnxEncoderState
+from harken.backends.onnx.plan import make_runtime_plan
+from harken.backends.onnx.rotation import RotatedWeights
 from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph, OpenVinoGraph
-from harken.backends.onnx.saturation import probe, weight_bits
+from harken.backends.onnx.saturation import probe_graph, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.backends.onnx.store import GraphStore, default_root
-from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Encoder, Features, Floats, Ints
-from harken.types import FRAMES_PER_STEP, Dims
+from harken.backends.onnx.store import GraphStore, default_graph_directory
+from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, Dims
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 NO_ENCODER = "this backend has no encoder of its own: it adopts features"
-FORMAT = 10
+GRAPH_FORMAT_VERSION = 11
 """Part of the name of every kept graph; raise it when the builder changes what it builds."""
 
 
@@ -74,23 +74,27 @@ class OnnxBackend:
         precision: str = "auto",
         threads: int | None = None,
         cache: Path | None = None,
-        alignment_heads: Heads | None = None,
+        alignment_heads: AlignmentHeads | None = None,
         shares_encoder: bool = False,
-        vocabulary: Ints | None = None,
+        vocab_subset: Ints | None = None,
     ) -> None:
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
-        self.vocabulary = vocabulary
+        self.vocab_subset = vocab_subset
         self.threads = threads or usable_processors()
-        self.plan = make_plan(precision)
-        self._path_of = path = partial(self._path, GraphStore(cache or default_root()), digest, weights)
+        self.plan = make_runtime_plan(precision)
+        self._graph_path = graph_path = partial(
+            self._get_or_build_graph, GraphStore(cache or default_graph_directory()), digest, weights
+        )
         # They load mostly outside of Python, so together they take the time of the slowest one.
         with ThreadPoolExecutor(3) as pool:
-            encoder = pool.submit(self._load_before, path, "encoder") if self.dims.has_encoder else None
-            bridge = pool.submit(self._load_before, path, "bridge")
-            decoder = pool.submit(self._load_decoder, path)
+            encoder = (
+                pool.submit(self._load_encoder_graph, graph_path, "encoder") if self.dims.has_encoder else None
+            )
+            cross_kv = pool.submit(self._load_encoder_graph, graph_path, "cross_kv")
+            decoder = pool.submit(self._load_decoder_graph, graph_path)
         self._encoder = encoder and encoder.result()
-        self._bridge, self._decoder = bridge.result(), decoder.result()
+        self._cross_kv, self._decoder = cross_kv.result(), decoder.result()
         self.capabilities = Capabilities(
             name="onnx",
             precision=self.plan.precision,
@@ -100,92 +104,110 @@ class OnnxBackend:
 
     def encode(self, mel: Floats) -> OnnxFeatures:
         assert self._encoder, NO_ENCODER
-        heard = np.empty((len(mel), mel.shape[2] // 2, self.dims.n_audio_state), np.float32)
-        for one in _windows(len(mel)):
-            self._encoder({"mel": np.ascontiguousarray(mel[one])}, {"heard": heard[one]})
-        return self._listen(heard)
+        encoder_output = np.empty((len(mel), mel.shape[2] // 2, self.dims.n_audio_state), np.float32)
+        for window in _single_window_slices(len(mel)):
+            self._encoder(
+                {"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]}
+            )
+        return self._project_cross_kv(encoder_output)
 
-    def adopt(self, features: Features) -> OnnxFeatures:
+    def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
         assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
-        return self._listen(features.heard, features.lengths)
+        return self._project_cross_kv(features.encoder_output, features.lengths)
 
-    def open_encoder(self, history: int) -> OnnxEncoder:
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         assert self._encoder, NO_ENCODER
-        return OnnxEncoder(self.dims, history // FRAMES_PER_STEP)
+        return OnnxEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
-    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
-        streams = [encoder for encoder in encoders if isinstance(encoder, OnnxEncoder)]
-        inputs, into = OnnxEncoder.ask(streams, mel)
-        self._window(inputs, into)
-        heard = into["heard"]
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        own_states = [encoder for encoder in states if isinstance(encoder, OnnxEncoderState)]
+        inputs, outputs = OnnxEncoderState.chunk_inputs(own_states, mel)
+        self._streaming_encoder(inputs, outputs)
+        encoder_output = outputs["encoder_output"]
         # To the bridge, the windows of all streams are one.
-        cross = self._listen(heard.reshape(1, -1, heard.shape[2])).cross
-        for row, stream in enumerate(streams):
-            here = slice(row * heard.shape[1], (row + 1) * heard.shape[1])
-            fresh = {name: array[row] for name, array in into.items()}
-            fresh |= {name: array[0, :, here] for name, array in cross.items()}
-            stream.take(mel[row], fresh, keep // FRAMES_PER_STEP)
+        cross_kv = self._project_cross_kv(encoder_output.reshape(1, -1, encoder_output.shape[2])).cross_kv
+        for row, state in enumerate(own_states):
+            chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
+            stream_outputs = {name: array[row] for name, array in outputs.items()}
+            stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
+            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
-    def gather(self, encoders: Sequence[Encoder]) -> OnnxFeatures:
-        return OnnxEncoder.gather([encoder for encoder in encoders if isinstance(encoder, OnnxEncoder)])
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
+        return OnnxEncoderState.stream_features(
+            [encoder for encoder in states if isinstance(encoder, OnnxEncoderState)]
+        )
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> OnnxSession:
         assert isinstance(features, OnnxFeatures), "features come from this backend's own encode or adopt"
         return OnnxSession(
             self._decoder,
             self.dims,
             features,
-            rows,
+            row_windows,
             capacity,
-            alignment_heads=len(self.alignment_heads) if attention else 0,
-            vocabulary=self.vocabulary,
+            n_alignment_heads=len(self.alignment_heads) if attention else 0,
+            vocab_subset=self.vocab_subset,
         )
 
-    def _listen(self, heard: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
-        dims, (audios, positions, _) = self.dims, heard.shape
-        shape = (audios, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
-        cross = {
+    def _project_cross_kv(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
+        dims, (n_windows, positions, _) = self.dims, encoder_output.shape
+        shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
+        cross_kv = {
             f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
         }
-        for one in _windows(audios):
-            self._bridge({"heard": heard[one]}, {name: array[one] for name, array in cross.items()})
-        return OnnxFeatures(heard, cross, lengths)
+        for window in _single_window_slices(n_windows):
+            self._cross_kv(
+                {"encoder_output": encoder_output[window]},
+                {name: array[window] for name, array in cross_kv.items()},
+            )
+        return OnnxFeatures(encoder_output, cross_kv, lengths)
 
     @cached_property
-    def _window(self) -> Graph:
+    def _streaming_encoder(self) -> Graph:
         """The encoder of streams, which is loaded when the first of them is heard."""
-        return self._load_before(self._path_of, "window")
+        return self._load_encoder_graph(self._graph_path, "streaming_encoder")
 
-    def _load_before(self, path: Callable[[str, str], Path], part: str) -> Graph:
+    def _load_encoder_graph(self, graph_path: Callable[[str, str], Path], graph_name: str) -> Graph:
         """Load what comes before the decoder and runs once a window."""
         runtime, precision = self.plan.encoder
         if runtime == "openvino":
-            return OpenVinoGraph(path(part, precision), self.threads, precision)
-        return OnnxRuntimeGraph(path(part, precision), self.threads)
+            return OpenVinoGraph(graph_path(graph_name, precision), self.threads, precision)
+        return OnnxRuntimeGraph(graph_path(graph_name, precision), self.threads)
 
-    def _load_decoder(self, path: Callable[[str, str], Path]) -> BindableGraph:
+    def _load_decoder_graph(self, graph_path: Callable[[str, str], Path]) -> BindableGraph:
         _, precision = self.plan.decoder
-        return OnnxRuntimeGraph(path("decoder", precision), self.threads)
+        return OnnxRuntimeGraph(graph_path("decoder", precision), self.threads)
 
-    def _path(
-        self, store: GraphStore, digest: str, weights: Mapping[str, NDArray[Any]], part: str, precision: str
+    def _get_or_build_graph(
+        self,
+        store: GraphStore,
+        digest: str,
+        weights: Mapping[str, NDArray[Any]],
+        graph_name: str,
+        precision: str,
     ) -> Path:
-        kind = _integers(store) if precision == "int8" else precision if precision == "int4" else "float"
-        build = partial(_build, part, kind, weights, self.dims, self.alignment_heads, self.vocabulary)
-        choice = f"-{self._choice():08x}" if part == "decoder" else ""
-        return store.get(f"{digest[:32]}-{part}-{kind}{choice}-v{FORMAT}", build)
+        weight_format = (
+            _int8_weight_format(store) if precision == "int8" else precision if precision == "int4" else "float"
+        )
+        build = partial(
+            _build_graph, graph_name, weight_format, weights, self.dims, self.alignment_heads, self.vocab_subset
+        )
+        options_checksum = f"-{self._decoder_options_checksum():08x}" if graph_name == "decoder" else ""
+        return store.get_or_build(
+            f"{digest[:32]}-{graph_name}-{weight_format}{options_checksum}-v{GRAPH_FORMAT_VERSION}", build
+        )
 
-    def _choice(self) -> int:
+    def _decoder_options_checksum(self) -> int:
         """Checksum of what was chosen for the decoder's graph beside weights and precision."""
         heads = zlib.crc32(repr(self.alignment_heads).encode())
-        return heads if self.vocabulary is None else zlib.crc32(self.vocabulary.tobytes(), heads)
+        return heads if self.vocab_subset is None else zlib.crc32(self.vocab_subset.tobytes(), heads)
 
 
-def _windows(audios: int) -> Iterator[slice]:
+def _single_window_slices(n_windows: int) -> Iterator[slice]:
     """Slices of one window each, which is what the graphs before the decoder take."""
-    return (slice(audio, audio + 1) for audio in range(audios))
+    return (slice(audio, audio + 1) for audio in range(n_windows))
 
 
 def usable_processors() -> int:
@@ -195,29 +217,31 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _integers(store: GraphStore) -> str:
+def _int8_weight_format(store: GraphStore) -> str:
     """What weights of 8 bits are on this machine: "int8", or "int7" where the sums of their products do not fit."""
-    return f"int{weight_bits(OnnxRuntimeGraph(store.get(f'probe-v{FORMAT}', probe), threads=1))}"
+    return f"int{weight_bits(OnnxRuntimeGraph(store.get_or_build(f'probe-v{GRAPH_FORMAT_VERSION}', probe_graph), threads=1))}"
 
 
-def _build(
-    part: str,
-    kind: str,
+def _build_graph(
+    graph_name: str,
+    weight_format: str,
     weights: Mapping[str, NDArray[Any]],
     dims: Dims,
-    alignment_heads: Heads,
-    vocabulary: Ints | None,
+    alignment_heads: AlignmentHeads,
+    vocab_subset: Ints | None,
 ) -> ModelProto:
     """Build one graph; only this needs the onnx package, so a warm start does not wait for it."""
     from harken.backends.onnx import graphs
-    from harken.backends.onnx.linear import FLOAT, INTEGER
+    from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES
 
-    if part == "encoder":
+    if graph_name == "encoder":
         return graphs.encoder(weights, dims)
-    if part == "window":
-        return graphs.window(weights, dims)
-    if part == "bridge":
-        return graphs.bridge(weights, dims)
-    if kind in INTEGER:
-        return graphs.decoder(Rotated(weights, dims), dims, INTEGER[kind], alignment_heads, vocabulary)
-    return graphs.decoder(weights, dims, FLOAT, alignment_heads, vocabulary)
+    if graph_name == "streaming_encoder":
+        return graphs.streaming_encoder(weights, dims)
+    if graph_name == "cross_kv":
+        return graphs.cross_kv(weights, dims)
+    if weight_format in INTEGER_SCHEMES:
+        return graphs.decoder(
+            RotatedWeights(weights, dims), dims, INTEGER_SCHEMES[weight_format], alignment_heads, vocab_subset
+        )
+    return graphs.decoder(weights, dims, FLOAT_SCHEME, alignment_heads, vocab_subset)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 20
-MICROSOFT = "com.microsoft"
-ELEMENT = {
+MICROSOFT_DOMAIN = "com.microsoft"
+ELEMENT_TYPES = {
     np.dtype(np.float32): TensorProto.FLOAT,
     np.dtype(np.int64): TensorProto.INT64,
     np.dtype(np.uint8): TensorProto.UINT8,
@@ -24,13 +24,13 @@ class GraphBuilder:
     def __init__(self, name: str) -> None:
         self._name = name
         self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[onnx.TensorProto] = []
+        self._initializers: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: type = np.float32) -> str:
         """Declare an input; a string in `shape` names a dimension that may vary."""
-        self._inputs.append(helper.make_tensor_value_info(name, ELEMENT[np.dtype(dtype)], shape))
+        self._inputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[np.dtype(dtype)], shape))
         return name
 
     def output(self, value: str, name: str, shape: Sequence[int | str]) -> None:
@@ -42,27 +42,31 @@ class GraphBuilder:
     def constant(self, value: NDArray[np.generic] | Sequence[int]) -> str:
         """Add an initializer; a plain sequence of integers becomes int64."""
         array = np.ascontiguousarray(value if isinstance(value, np.ndarray) else np.asarray(value, np.int64))
-        name = f"constant_{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(array, name))
+        name = f"constant_{len(self._initializers)}"
+        self._initializers.append(numpy_helper.from_array(array, name))
         return name
 
-    def op(self, kind: str, *inputs: str, domain: str = "", out: str = "", **attributes: object) -> str:
+    def op(self, op_type: str, *inputs: str, domain: str = "", out: str = "", **attributes: object) -> str:
         """Add a node with one output and return the output's name, which may be given."""
-        name = out or f"{kind}_{len(self._nodes)}"
-        self._add(kind, inputs, [name], domain, attributes)
+        name = out or f"{op_type}_{len(self._nodes)}"
+        self._add_node(op_type, inputs, [name], domain, attributes)
         return name
 
-    def ops(self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: object) -> list[str]:
+    def ops(
+        self, op_type: str, *inputs: str, outputs: int, domain: str = "", **attributes: object
+    ) -> list[str]:
         """Add a node with several outputs and return their names."""
-        names = [f"{kind}_{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._add(kind, inputs, names, domain, attributes)
+        names = [f"{op_type}_{len(self._nodes)}_{i}" for i in range(outputs)]
+        self._add_node(op_type, inputs, names, domain, attributes)
         return names
 
-    def _add(
-        self, kind: str, inputs: Sequence[str], names: list[str], domain: str, attributes: dict[str, object]
+    def _add_node(
+        self, op_type: str, inputs: Sequence[str], names: list[str], domain: str, attributes: dict[str, object]
     ) -> None:
-        name = f"{kind}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(inputs), names, name=name, domain=domain, **attributes))
+        name = f"{op_type}_{len(self._nodes)}"
+        self._nodes.append(
+            helper.make_node(op_type, list(inputs), names, name=name, domain=domain, **attributes)
+        )
 
     def layer_norm(self, x: str, weights: Mapping[str, NDArray[np.generic]], name: str) -> str:
         """Layer normalisation over the last axis."""
@@ -73,6 +77,6 @@ class GraphBuilder:
 
     def model(self) -> onnx.ModelProto:
         """The finished model."""
-        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._constants)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT_DOMAIN, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="harken")

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from harken.backends.onnx.runtimes import Arrays
-from harken.backends.onnx.session import HIDDEN, OnnxFeatures
+from harken.backends.onnx.session import MASKED, OnnxFeatures
 from harken.contract import Floats
-from harken.types import FRAMES_PER_STEP, Dims
+from harken.types import FRAMES_PER_POSITION, Dims
 
-LEFT_FRAMES = 2
+LEFT_CONTEXT_FRAMES = 2
 """Mel frames before a window that its convolutions reach: one for each of the two."""
 
 
-class OnnxEncoder:
+class OnnxEncoderState:
     """`harken.contract.Encoder` for a graph (see `harken.backends.onnx.graphs.window`).
 
     Parameters
@@ -25,46 +25,46 @@ class OnnxEncoder:
         Positions that a window looks back at.
     """
 
-    def __init__(self, dims: Dims, history: int) -> None:
-        self._dims, self._history = dims, history
-        self.kept = self.positions = 0
-        self._left = np.zeros((dims.n_mels, LEFT_FRAMES), np.float32)
-        heads, head = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
-        shapes = {"k": (heads, head, history), "v": (heads, history, head)}
-        self._past = {
+    def __init__(self, dims: Dims, history_positions: int) -> None:
+        self._dims, self._history_positions = dims, history_positions
+        self.final_positions = self.positions = 0
+        self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
+        heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
+        shapes = {"k": (heads, head_size, history_positions), "v": (heads, history_positions, head_size)}
+        self._past_kv = {
             f"past_{part}.{i}": np.zeros(shape, np.float32)
             for i in range(dims.n_audio_layer)
             for part, shape in shapes.items()
         }
-        self._given: dict[str, Floats] = {}
+        self._outputs: dict[str, Floats] = {}
 
     @staticmethod
-    def ask(streams: Sequence[OnnxEncoder], mel: Floats) -> tuple[Arrays, Arrays]:
+    def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
         """Inputs of the graph for the next windows of some streams, and room for its outputs."""
-        dims, history, frames = streams[0]._dims, streams[0]._history, mel.shape[2]
-        size, behind = frames // FRAMES_PER_STEP, 1 - frames % FRAMES_PER_STEP
-        left = np.stack([stream._left for stream in streams])
-        starts = np.array([stream.kept for stream in streams])[:, None]
-        inside = np.ones((len(streams), 1, FRAMES_PER_STEP * size + 1), np.float32)
-        inside[starts[:, 0] == 0, :, 0] = 0
-        mask = np.zeros((len(streams), 1, 1, history + size), np.float32)
-        mask[:, 0, 0, :history][np.arange(history, 0, -1) > starts] = HIDDEN
+        dims, history_positions, frames = states[0]._dims, states[0]._history_positions, mel.shape[2]
+        chunk_positions, right_padding = frames // FRAMES_PER_POSITION, 1 - frames % FRAMES_PER_POSITION
+        left_context = np.stack([stream._left_context for stream in states])
+        first_positions = np.array([stream.final_positions for stream in states])[:, None]
+        conv_mask = np.ones((len(states), 1, FRAMES_PER_POSITION * chunk_positions + 1), np.float32)
+        conv_mask[first_positions[:, 0] == 0, :, 0] = 0
+        mask = np.zeros((len(states), 1, 1, history_positions + chunk_positions), np.float32)
+        mask[:, 0, 0, :history_positions][np.arange(history_positions, 0, -1) > first_positions] = MASKED
         inputs = {
-            "mel": np.concatenate([left, np.pad(mel, ((0, 0), (0, 0), (0, behind)))], axis=2),
-            "inside": inside,
-            "positions": starts + np.arange(size),
+            "mel": np.concatenate([left_context, np.pad(mel, ((0, 0), (0, 0), (0, right_padding)))], axis=2),
+            "conv_mask": conv_mask,
+            "positions": first_positions + np.arange(chunk_positions),
             "mask": mask,
         }
-        for name in streams[0]._past:
-            inputs[name] = np.stack([stream._past[name] for stream in streams])
-        heads, head = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
-        into = {"heard": np.empty((len(streams), size, dims.n_audio_state), np.float32)}
+        for name in states[0]._past_kv:
+            inputs[name] = np.stack([stream._past_kv[name] for stream in states])
+        heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
+        outputs = {"encoder_output": np.empty((len(states), chunk_positions, dims.n_audio_state), np.float32)}
         for i in range(dims.n_audio_layer):
-            into[f"key.{i}"] = np.empty((len(streams), heads, head, size), np.float32)
-            into[f"value.{i}"] = np.empty((len(streams), heads, size, head), np.float32)
-        return inputs, into
+            outputs[f"key.{i}"] = np.empty((len(states), heads, head_size, chunk_positions), np.float32)
+            outputs[f"value.{i}"] = np.empty((len(states), heads, chunk_positions, head_size), np.float32)
+        return inputs, outputs
 
-    def take(self, mel: Floats, fresh: Arrays, keep: int) -> None:
+    def append_chunk(self, mel: Floats, outputs: Arrays, final_positions: int) -> None:
         """Take what was heard in a window, and remember of its first `keep` positions what later ones look back at.
 
         Parameters
@@ -75,50 +75,53 @@ class OnnxEncoder:
         keep : int
         """
         for i in range(self._dims.n_audio_layer):
-            self._remember(f"past_k.{i}", fresh[f"key.{i}"][:, :, :keep], axis=2)
-            self._remember(f"past_v.{i}", fresh[f"value.{i}"][:, :keep], axis=1)
-        seen = np.concatenate([self._left, mel[:, : FRAMES_PER_STEP * keep]], axis=1)
-        self._left = seen[:, seen.shape[1] - LEFT_FRAMES :]
-        names = [name for name in fresh if name == "heard" or name.startswith("cross")]
-        if not self._given:
-            self._given = {
-                name: np.empty((*fresh[name].shape[:-2], 0, fresh[name].shape[-1]), np.float32)
+            self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
+            self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
+        frames = np.concatenate([self._left_context, mel[:, : FRAMES_PER_POSITION * final_positions]], axis=1)
+        self._left_context = frames[:, frames.shape[1] - LEFT_CONTEXT_FRAMES :]
+        names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
+        if not self._outputs:
+            self._outputs = {
+                name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
                 for name in names
             }
-        size = fresh["heard"].shape[0]
+        chunk_positions = outputs["encoder_output"].shape[0]
         for name in names:
-            self._given[name] = _written(self._given[name], self.kept, fresh[name])
-        self.kept, self.positions = self.kept + keep, self.kept + size
+            self._outputs[name] = _write_at(self._outputs[name], self.final_positions, outputs[name])
+        self.final_positions, self.positions = (
+            self.final_positions + final_positions,
+            self.final_positions + chunk_positions,
+        )
 
     @staticmethod
-    def gather(streams: Sequence[OnnxEncoder]) -> OnnxFeatures:
+    def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
         """Features with one window a stream."""
-        lengths = [stream.positions for stream in streams]
+        lengths = [stream.positions for stream in states]
         longest = max(lengths)
-        joined = {
-            name: np.stack([_reaching(stream._given[name], stream.positions, longest) for stream in streams])
-            for name in streams[0]._given
+        stacked = {
+            name: np.stack([_pad_to(stream._outputs[name], stream.positions, longest) for stream in states])
+            for name in states[0]._outputs
         }
-        return OnnxFeatures(joined.pop("heard"), joined, lengths)
+        return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
 
-    def _remember(self, name: str, fresh: Floats, axis: int) -> None:
-        joined = np.concatenate([self._past[name], fresh], axis)
-        self._past[name] = np.ascontiguousarray(
-            np.take(joined, np.arange(joined.shape[axis] - self._history, joined.shape[axis]), axis)
+    def _append_history(self, name: str, new: Floats, axis: int) -> None:
+        joined = np.concatenate([self._past_kv[name], new], axis)
+        self._past_kv[name] = np.ascontiguousarray(
+            np.take(joined, np.arange(joined.shape[axis] - self._history_positions, joined.shape[axis]), axis)
         )
 
 
-def _written(track: Floats, at: int, fresh: Floats) -> Floats:
+def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
     """A track, whose positions lie along the second axis from the end, with what is fresh from `at` on."""
-    end = at + fresh.shape[-2]
-    if end > track.shape[-2]:
-        grown = np.zeros((*track.shape[:-2], 2 * end, track.shape[-1]), np.float32)
-        grown[..., : track.shape[-2], :] = track
-        track = grown
-    track[..., at:end, :] = fresh
-    return track
+    end = at + new.shape[-2]
+    if end > buffer.shape[-2]:
+        grown = np.zeros((*buffer.shape[:-2], 2 * end, buffer.shape[-1]), np.float32)
+        grown[..., : buffer.shape[-2], :] = buffer
+        buffer = grown
+    buffer[..., at:end, :] = new
+    return buffer
 
 
-def _reaching(track: Floats, positions: int, longest: int) -> Floats:
+def _pad_to(buffer: Floats, positions: int, longest: int) -> Floats:
     """What a track holds, with zeros behind it up to a common length."""
-    return np.pad(track[..., :positions, :], [(0, 0)] * (track.ndim - 2) + [(0, longest - positions), (0, 0)])
+    return np.pad(buffer[..., :positions, :], [(0, 0)] * (buffer.ndim - 2) + [(0, longest - positions), (0, 0)])

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
-from harken.backends.onnx.linear import FLOAT, Arithmetic
-from harken.backends.onnx.rotation import HEAD
-from harken.checkpoints.alignment import Heads
+from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
+from harken.backends.onnx.linear import FLOAT_SCHEME, QuantizationScheme
+from harken.backends.onnx.rotation import LM_HEAD
+from harken.checkpoints.alignment import AlignmentHeads
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
@@ -34,7 +34,7 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
-    layer = _Layers(graph, weights, FLOAT)
+    layer = _Layers(graph, weights, FLOAT_SCHEME)
     x = graph.input("mel", (1, dims.n_mels, "2T"))
     x = layer.convolution(x, "encoder.conv1", stride=1)
     x = layer.convolution(x, "encoder.conv2", stride=2)
@@ -44,16 +44,16 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     x = graph.op("Add", x, graph.op("Slice", positions, graph.constant([0]), length, graph.constant([0])))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
-        query, key, value = layer.heard(x, block, heads)
-        weight = graph.op("Softmax", graph.op("MatMul", query, key), axis=-1)
-        y = layer.merge(graph.op("MatMul", weight, value), state)
+        query, key, value = layer.encoder_qkv(x, block, heads)
+        attention_weights = graph.op("Softmax", graph.op("MatMul", query, key), axis=-1)
+        y = layer.merge(graph.op("MatMul", attention_weights, value), state)
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
-    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "heard", (1, "T", state))
+    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", (1, "T", state))
     return graph.model()
 
 
-def window(weights: Weights, dims: Dims) -> onnx.ModelProto:
+def streaming_encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
     """Encoder of the next W positions of A streams each, behind H positions of history.
 
     Inputs
@@ -66,33 +66,33 @@ def window(weights: Weights, dims: Dims) -> onnx.ModelProto:
         and value.i (A, heads, W, head size)
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
-    head = state // heads
-    graph = GraphBuilder("window")
-    layer = _Layers(graph, weights, FLOAT)
+    head_size = state // heads
+    graph = GraphBuilder("streaming_encoder")
+    layer = _Layers(graph, weights, FLOAT_SCHEME)
     x = graph.input("mel", ("A", dims.n_mels, "2W+3"))
-    inside = graph.input("inside", ("A", 1, "2W+1"))
+    conv_mask = graph.input("conv_mask", ("A", 1, "2W+1"))
     positions = graph.input("positions", ("A", "W"), np.int64)
     mask = graph.input("mask", ("A", 1, 1, "H+W"))
-    x = graph.op("Mul", layer.convolution(x, "encoder.conv1", stride=1, padding=0), inside)
+    x = graph.op("Mul", layer.convolution(x, "encoder.conv1", stride=1, padding=0), conv_mask)
     x = layer.convolution(x, "encoder.conv2", stride=2, padding=0)
     x = graph.op("Transpose", x, perm=[0, 2, 1])
     x = graph.op("Add", x, layer.embed("encoder.positional_embedding", positions))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
-        query, key, value = layer.heard(x, block, heads)
-        keys = graph.op("Concat", graph.input(f"past_k.{i}", ("A", heads, head, "H")), key, axis=3)
-        values = graph.op("Concat", graph.input(f"past_v.{i}", ("A", heads, "H", head)), value, axis=2)
-        graph.output(key, f"key.{i}", ("A", heads, head, "W"))
-        graph.output(value, f"value.{i}", ("A", heads, "W", head))
+        query, key, value = layer.encoder_qkv(x, block, heads)
+        keys = graph.op("Concat", graph.input(f"past_k.{i}", ("A", heads, head_size, "H")), key, axis=3)
+        values = graph.op("Concat", graph.input(f"past_v.{i}", ("A", heads, "H", head_size)), value, axis=2)
+        graph.output(key, f"key.{i}", ("A", heads, head_size, "W"))
+        graph.output(value, f"value.{i}", ("A", heads, "W", head_size))
         scores = graph.op("Add", graph.op("MatMul", query, keys), mask)
         y = layer.merge(graph.op("MatMul", graph.op("Softmax", scores, axis=-1), values), state)
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
-    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "heard", ("A", "W", state))
+    graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", ("A", "W", state))
     return graph.model()
 
 
-def bridge(weights: Weights, dims: Dims) -> onnx.ModelProto:
+def cross_kv(weights: Weights, dims: Dims) -> onnx.ModelProto:
     """What a decoder makes of one window of T positions that an encoder has heard, its own or that of another model.
 
     Inputs
@@ -101,19 +101,25 @@ def bridge(weights: Weights, dims: Dims) -> onnx.ModelProto:
         for each decoder layer i, keys and values of the cross-attention
         cross_k.i and cross_v.i (1, heads, T, head size)
     """
-    heads, head = dims.n_text_head, dims.n_text_state // dims.n_text_head
-    graph = GraphBuilder("bridge")
-    layer = _Layers(graph, weights, FLOAT)
-    heard = graph.input("heard", (1, "T", dims.n_audio_state))
+    heads, head_size = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    graph = GraphBuilder("cross_kv")
+    layer = _Layers(graph, weights, FLOAT_SCHEME)
+    encoder_output = graph.input("encoder_output", (1, "T", dims.n_audio_state))
     for i in range(dims.n_text_layer):
         for part in ("key", "value"):
-            cross = layer.split(layer.linear(heard, f"decoder.blocks.{i}.cross_attn.{part}"), heads)
-            graph.output(cross, f"cross_{part[0]}.{i}", (1, heads, "T", head))
+            projected = layer.split(
+                layer.linear(encoder_output, f"decoder.blocks.{i}.cross_attn.{part}"), heads
+            )
+            graph.output(projected, f"cross_{part[0]}.{i}", (1, heads, "T", head_size))
     return graph.model()
 
 
 def decoder(
-    weights: Weights, dims: Dims, arithmetic: Arithmetic, alignment_heads: Heads, vocabulary: Ints | None = None
+    weights: Weights,
+    dims: Dims,
+    scheme: QuantizationScheme,
+    alignment_heads: AlignmentHeads,
+    vocab_subset: Ints | None = None,
 ) -> onnx.ModelProto:
     """Decoder of A windows of T positions with Q queries each over S slots, and logits at P positions.
 
@@ -130,58 +136,64 @@ def decoder(
         M, T), softmax weights of these heads in the order of layers, empty if they are not to be told
     """
     state, heads = dims.n_text_state, dims.n_text_head
-    head = state // heads
+    head_size = state // heads
     graph = GraphBuilder("decoder")
-    layer = _Layers(graph, weights, arithmetic)
+    layer = _Layers(graph, weights, scheme)
     tokens = graph.input("tokens", ("A", "Q"), np.int64)
     positions = graph.input("positions", ("A", "Q"), np.int64)
     slots = graph.input("slots", ("A", heads, "Q", 4), np.int64)
-    together = graph.input("together", (1,), np.int64)
-    mask = graph.input("mask", ("A", 1, "Q/M", "M", "S"))
-    wanted = graph.input("wanted", ("P",), np.int64)
-    aligned = graph.input("aligned", (1,), np.int64)
-    silent = graph.input("silent", ("A", 1, 1, 1, "T"))
-    groups = graph.op("Concat", graph.constant([0, -1]), together, graph.constant([heads, head]), axis=0)
+    group_size = graph.input("group_size", (1,), np.int64)
+    self_attention_mask = graph.input("self_attention_mask", ("A", 1, "Q/M", "M", "S"))
+    logit_positions = graph.input("logit_positions", ("P",), np.int64)
+    alignment_queries = graph.input("alignment_queries", (1,), np.int64)
+    cross_attention_mask = graph.input("cross_attention_mask", ("A", 1, 1, 1, "T"))
+    group_shape = graph.op(
+        "Concat", graph.constant([0, -1]), group_size, graph.constant([heads, head_size]), axis=0
+    )
     attention = []
     x = graph.op("Add", layer.embed("decoder.token_embedding.weight", tokens),
                  layer.embed("decoder.positional_embedding", positions))  # fmt: skip
     for i in range(dims.n_text_layer):
         block = f"decoder.blocks.{i}"
         y = graph.layer_norm(x, weights, f"{block}.attn_ln")
-        query, *fresh = layer.packed(y, f"{block}.attn", head**-0.5)
-        store = []
-        for part, new in zip("kv", fresh, strict=True):
-            past = graph.input(f"past_{part}.{i}", ("A", heads, 1, "S", head))
+        query, *new_kv = layer.fused_qkv(y, f"{block}.attn", head_size**-0.5)
+        key_value = []
+        for part, new in zip("kv", new_kv, strict=True):
+            past = graph.input(f"past_{part}.{i}", ("A", heads, 1, "S", head_size))
             present = graph.op("ScatterND", past, slots, layer.split(new, heads), out=f"present_{part}.{i}")
-            graph.output(present, present, ("A", heads, 1, "S", head))
-            store.append(present)
-        _, mixed = layer.attend(query, groups, store, state, mask)
-        x = graph.op("Add", x, layer.linear(mixed, f"{block}.attn.out"))
+            graph.output(present, present, ("A", heads, 1, "S", head_size))
+            key_value.append(present)
+        _, attended = layer.attend(query, group_shape, key_value, state, self_attention_mask)
+        x = graph.op("Add", x, layer.linear(attended, f"{block}.attn.out"))
 
-        cross = [graph.input(f"cross_{part}.{i}", ("A", heads, 1, "T", head)) for part in "kv"]
+        layer_cross_kv = [graph.input(f"cross_{part}.{i}", ("A", heads, 1, "T", head_size)) for part in "kv"]
         y = graph.layer_norm(x, weights, f"{block}.cross_attn_ln")
-        query = layer.linear(y, f"{block}.cross_attn.query", head**-0.5)
-        weight, mixed = layer.attend(query, groups, cross, state, silent)
-        if its := [head for its_layer, head in alignment_heads if its_layer == i]:
-            told = graph.op("Slice", weight, graph.constant([0]), aligned, graph.constant([2]))
-            attention.append(graph.op("Gather", told, graph.constant(its), axis=1))
-        x = graph.op("Add", x, layer.linear(mixed, f"{block}.cross_attn.out"))
+        query = layer.linear(y, f"{block}.cross_attn.query", head_size**-0.5)
+        attention_weights, attended = layer.attend(
+            query, group_shape, layer_cross_kv, state, cross_attention_mask
+        )
+        if layer_heads := [head for alignment_layer, head in alignment_heads if alignment_layer == i]:
+            layer_weights = graph.op(
+                "Slice", attention_weights, graph.constant([0]), alignment_queries, graph.constant([2])
+            )
+            attention.append(graph.op("Gather", layer_weights, graph.constant(layer_heads), axis=1))
+        x = graph.op("Add", x, layer.linear(attended, f"{block}.cross_attn.out"))
         x = layer.mlp(x, block)
-    x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), wanted, axis=0)
+    x = graph.op("Gather", graph.op("Reshape", x, graph.constant([-1, state])), logit_positions, axis=0)
     x = graph.layer_norm(x, weights, "decoder.ln")
-    head_name = HEAD if f"{HEAD}.weight" in weights else "decoder.token_embedding"
-    logits = layer.linear(x, head_name, rows=vocabulary)
-    graph.output(logits, "logits", ("P", dims.n_vocab if vocabulary is None else len(vocabulary)))
-    told = graph.op("Concat", *attention, axis=1)
-    graph.output(told, "fresh_attention", ("A", len(alignment_heads), "N", "M", "T"))
+    head_name = LM_HEAD if f"{LM_HEAD}.weight" in weights else "decoder.token_embedding"
+    logits = layer.linear(x, head_name, rows=vocab_subset)
+    graph.output(logits, "logits", ("P", dims.n_vocab if vocab_subset is None else len(vocab_subset)))
+    layer_weights = graph.op("Concat", *attention, axis=1)
+    graph.output(layer_weights, "alignment_weights", ("A", len(alignment_heads), "N", "M", "T"))
     return graph.model()
 
 
 class _Layers:
     """Whisper's layers by the names of their weights."""
 
-    def __init__(self, graph: GraphBuilder, weights: Weights, arithmetic: Arithmetic) -> None:
-        self.graph, self.weights, self._arithmetic = graph, weights, arithmetic
+    def __init__(self, graph: GraphBuilder, weights: Weights, scheme: QuantizationScheme) -> None:
+        self.graph, self.weights, self._scheme = graph, weights, scheme
 
     def float32(self, name: str, scale: float = 1.0, rows: Ints | None = None) -> Floats:
         """One of the weights, or some rows of it."""
@@ -189,16 +201,16 @@ class _Layers:
         return np.asarray(weight, np.float32) * np.float32(scale)
 
     def linear(self, x: str, name: str, scale: float = 1.0, rows: Ints | None = None) -> str:
-        y = self._arithmetic.linear(self.graph, x, self.float32(f"{name}.weight", scale, rows))
-        return self.biased(y, name, scale, rows)
+        y = self._scheme.linear(self.graph, x, self.float32(f"{name}.weight", scale, rows))
+        return self.add_bias(y, name, scale, rows)
 
-    def biased(self, x: str, name: str, scale: float = 1.0, rows: Ints | None = None) -> str:
+    def add_bias(self, x: str, name: str, scale: float = 1.0, rows: Ints | None = None) -> str:
         """Add the bias of a layer that has one."""
         if f"{name}.bias" not in self.weights:
             return x
         return self.graph.op("Add", x, self.graph.constant(self.float32(f"{name}.bias", scale, rows)))
 
-    def packed(self, x: str, name: str, query_scale: float) -> list[str]:
+    def fused_qkv(self, x: str, name: str, query_scale: float) -> list[str]:
         """Query, key and value of one self-attention in one multiplication."""
         parts = [(f"{name}.query", query_scale), (f"{name}.key", 1.0), (f"{name}.value", 1.0)]
         weight = [self.float32(f"{part}.weight", scale) for part, scale in parts]
@@ -207,25 +219,29 @@ class _Layers:
             self.float32(f"{part}.bias", scale) if f"{part}.bias" in self.weights else no_bias
             for part, scale in parts
         ]
-        y = self._arithmetic.linear(self.graph, x, np.concatenate(weight))
+        y = self._scheme.linear(self.graph, x, np.concatenate(weight))
         y = self.graph.op("Add", y, self.graph.constant(np.concatenate(bias)))
         return self.graph.ops("Split", y, outputs=3, axis=-1, num_outputs=3)
 
-    def attend(self, query: str, groups: str, store: Sequence[str], state: int, mask: str) -> tuple[str, str]:
+    def attend(
+        self, query: str, group_shape: str, key_value: Sequence[str], state: int, mask: str
+    ) -> tuple[str, str]:
         """Softmax weights over the keys, by groups of queries, and the values mixed by them, (A, Q, state)."""
-        keys, values = store
-        query = self.graph.op("Transpose", self.graph.op("Reshape", query, groups), perm=[0, 3, 1, 2, 4])
-        scores = self.graph.op("FusedMatMul", query, keys, domain=MICROSOFT, transB=1)
-        weight = self.graph.op("Softmax", self.graph.op("Add", scores, mask), axis=-1)
-        mixed = self.graph.op("Transpose", self.graph.op("MatMul", weight, values), perm=[0, 2, 3, 1, 4])
-        return weight, self.graph.op("Reshape", mixed, self.graph.constant([0, -1, state]))
+        keys, values = key_value
+        query = self.graph.op("Transpose", self.graph.op("Reshape", query, group_shape), perm=[0, 3, 1, 2, 4])
+        scores = self.graph.op("FusedMatMul", query, keys, domain=MICROSOFT_DOMAIN, transB=1)
+        attention_weights = self.graph.op("Softmax", self.graph.op("Add", scores, mask), axis=-1)
+        attended = self.graph.op(
+            "Transpose", self.graph.op("MatMul", attention_weights, values), perm=[0, 2, 3, 1, 4]
+        )
+        return attention_weights, self.graph.op("Reshape", attended, self.graph.constant([0, -1, state]))
 
     def embed(self, name: str, indices: str) -> str:
         """Look rows up in the precision in which they are stored, which halves the file."""
         rows = self.graph.op("Gather", self.graph.constant(self.weights[name]), indices, axis=0)
         return rows if self.weights[name].dtype == np.float32 else self.graph.op("Cast", rows, to=1)
 
-    def heard(self, x: str, block: str, heads: int) -> tuple[str, str, str]:
+    def encoder_qkv(self, x: str, block: str, heads: int) -> tuple[str, str, str]:
         """Query, key and value of the encoder's self-attention, split into heads; keys are transposed."""
         y = self.graph.layer_norm(x, self.weights, f"{block}.attn_ln")
         state = self.weights[f"{block}.attn.query.weight"].shape[0]
@@ -243,8 +259,8 @@ class _Layers:
     def mlp(self, x: str, block: str) -> str:
         y = self.graph.layer_norm(x, self.weights, f"{block}.mlp_ln")
         y = self.graph.op("Gelu", self.linear(y, f"{block}.mlp.0"))
-        y = self._arithmetic.after_gelu(self.graph, y, self.float32(f"{block}.mlp.2.weight"))
-        return self.graph.op("Add", x, self.biased(y, f"{block}.mlp.2"))
+        y = self._scheme.after_gelu(self.graph, y, self.float32(f"{block}.mlp.2.weight"))
+        return self.graph.op("Add", x, self.add_bias(y, f"{block}.mlp.2"))
 
     def split(self, x: str, heads: int, *, transposed: bool = False) -> str:
         """(A, n, state) to (A, heads, n, head size), or the last two swapped."""

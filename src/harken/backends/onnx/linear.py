@@ -14,22 +14,22 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
+from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
 from harken.contract import Floats
 
 Linear = Callable[[GraphBuilder, str, Floats], str]
 """Multiply ``x`` of shape (..., K) by the transpose of a weight of shape (N, K)."""
 
-SIGNED, AFTER_GELU = 128, 24
+SYMMETRIC_ZERO_POINT, GELU_ZERO_POINT = 128, 24
 """Zero points: which of the integers 0 to 255 stands for 0. A GELU's output is hardly negative."""
-LOWEST_GELU = -0.17
-BLOCK = 32
-LOUD = 8
+GELU_MINIMUM = -0.17
+INT4_BLOCK = 32
+UNITS_PER_OUTLIER = 8
 """One in so many units of an MLP is loud; they come first (see `harken.backends.onnx.rotation`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class QuantizationScheme:
     """How to multiply by a weight, in general and where `x` is what a GELU gives, loud units first."""
 
     linear: Linear
@@ -44,46 +44,48 @@ def float_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
 def integer_linear(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
     """Multiply rows that are quantised by what is largest in each."""
     peak = graph.op("ReduceMax", graph.op("Abs", x), graph.constant([-1]), keepdims=1)
-    return _integer_product(graph, x, peak, weight, bits, SIGNED)
+    return _integer_matmul(graph, x, peak, weight, bits, SYMMETRIC_ZERO_POINT)
 
 
-def integer_after_gelu(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
+def integer_linear_after_gelu(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
     """Multiply loud units and all others apart, each with a scale of its own: a few loud ones drown the rest."""
-    loud = weight.shape[1] // LOUD
-    sizes = graph.constant([loud, weight.shape[1] - loud])
+    n_outliers = weight.shape[1] // UNITS_PER_OUTLIER
+    sizes = graph.constant([n_outliers, weight.shape[1] - n_outliers])
     # Of what is this quiet, a finer scale would cut off the negative part.
-    quietest = graph.constant(np.array(LOWEST_GELU * (AFTER_GELU - 255) / AFTER_GELU, np.float32))
-    sums = []
-    for part, its in zip(
-        graph.ops("Split", x, sizes, outputs=2, axis=-1), np.split(weight, [loud], 1), strict=True
+    smallest_peak = graph.constant(
+        np.array(GELU_MINIMUM * (GELU_ZERO_POINT - 255) / GELU_ZERO_POINT, np.float32)
+    )
+    products = []
+    for x_part, weight_part in zip(
+        graph.ops("Split", x, sizes, outputs=2, axis=-1), np.split(weight, [n_outliers], 1), strict=True
     ):
-        peak = graph.op("Max", graph.op("ReduceMax", part, graph.constant([-1]), keepdims=1), quietest)
-        sums.append(_integer_product(graph, part, peak, its, bits, AFTER_GELU))
-    return graph.op("Add", *sums)
+        peak = graph.op("Max", graph.op("ReduceMax", x_part, graph.constant([-1]), keepdims=1), smallest_peak)
+        products.append(_integer_matmul(graph, x_part, peak, weight_part, bits, GELU_ZERO_POINT))
+    return graph.op("Add", *products)
 
 
-def _integer_product(graph: GraphBuilder, x: str, peak: str, weight: Floats, bits: int, zero: int) -> str:
+def _integer_matmul(graph: GraphBuilder, x: str, peak: str, weight: Floats, bits: int, zero: int) -> str:
     """Multiply integers, of which 255 stands for the `peak` of its row.
 
     A row of zeros has no scale, and what 0 / 0 becomes as an integer is anybody's guess; but in the end it is
     multiplied by its peak, 0.
     """
     quantised, scales = quantise_rows(weight, bits)
-    unit, zero_point = np.float32(1 / (255 - zero)), graph.constant(np.array(zero, np.uint8))
-    integers = graph.op("QuantizeLinear", graph.op("Div", x, peak), graph.constant(np.array(unit)), zero_point)
+    scale, zero_point = np.float32(1 / (255 - zero)), graph.constant(np.array(zero, np.uint8))
+    integers = graph.op("QuantizeLinear", graph.op("Div", x, peak), graph.constant(np.array(scale)), zero_point)
     product = graph.op(
         "MatMulIntegerToFloat",
         integers,
         graph.constant(quantised.T),
-        graph.constant(np.array(unit)),
+        graph.constant(np.array(scale)),
         graph.constant(scales),
         zero_point,
-        domain=MICROSOFT,
+        domain=MICROSOFT_DOMAIN,
     )
     return graph.op("Mul", product, peak)
 
 
-def nibble_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
+def int4_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
     """Multiply by weights of 4 bits, with a scale for every 32 of a row: half of the memory to read, for drafts."""
     quantised, scales = quantise_blocks(weight)
     rows, columns = weight.shape
@@ -92,11 +94,11 @@ def nibble_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
         x,
         graph.constant(quantised),
         graph.constant(scales),
-        domain=MICROSOFT,
+        domain=MICROSOFT_DOMAIN,
         K=columns,
         N=rows,
         bits=4,
-        block_size=BLOCK,
+        block_size=INT4_BLOCK,
         accuracy_level=4,
     )
 
@@ -112,7 +114,7 @@ def quantise_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
         ``weight = (quantised - 8) * scale``
     """
     rows, columns = weight.shape
-    blocks = np.pad(weight, ((0, 0), (0, -columns % BLOCK))).reshape(rows, -1, BLOCK)
+    blocks = np.pad(weight, ((0, 0), (0, -columns % INT4_BLOCK))).reshape(rows, -1, INT4_BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2, keepdims=True), axis=2)
     scales = largest / np.float32(-8)
     divisors = np.where(scales != 0, scales, np.float32(1))
@@ -134,9 +136,11 @@ def quantise_rows(weight: Floats, bits: int) -> tuple[NDArray[np.int8], Floats]:
     return np.rint(weight / divisors[:, None]).astype(np.int8), scales.astype(np.float32, copy=False)
 
 
-FLOAT = Arithmetic(float_linear, float_linear)
-INTEGER = {
-    f"int{bits}": Arithmetic(partial(integer_linear, bits=bits), partial(integer_after_gelu, bits=bits))
+FLOAT_SCHEME = QuantizationScheme(float_linear, float_linear)
+INTEGER_SCHEMES = {
+    f"int{bits}": QuantizationScheme(
+        partial(integer_linear, bits=bits), partial(integer_linear_after_gelu, bits=bits)
+    )
     for bits in (7, 8)
-} | {"int4": Arithmetic(nibble_linear, nibble_linear)}
+} | {"int4": QuantizationScheme(int4_linear, int4_linear)}
 """By the bits of a weight; activations have 8 in all. With 4, sums are not exact."""

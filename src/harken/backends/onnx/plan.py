@@ -13,12 +13,12 @@ from harken.backends.onnx.runtimes import import_openvino
 from harken.errors import BackendUnavailable, OptionError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
-FOR_DRAFTS = "int4"
+DRAFT_PRECISION = "int4"
 """Too coarse to transcribe with; for an assistant, whose every token is verified, it is a third faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RuntimePlan:
     """Runtime and its precision for either half."""
 
     precision: str
@@ -29,7 +29,7 @@ class Plan:
         return f"encoder {' '.join(self.encoder)}, decoder {' '.join(self.decoder)}"
 
 
-def make_plan(precision: str) -> Plan:
+def make_runtime_plan(precision: str) -> RuntimePlan:
     """Choose for this machine.
 
     Raises
@@ -37,17 +37,17 @@ def make_plan(precision: str) -> Plan:
     OptionError
         If the precision is unknown, or is bf16 and the processor has no bfloat16 arithmetic.
     """
-    if precision not in (*PRECISIONS, FOR_DRAFTS):
+    if precision not in (*PRECISIONS, DRAFT_PRECISION):
         raise OptionError("precision", precision, ", ".join(PRECISIONS))
-    capable = openvino_capabilities()
-    encoder = ("openvino", "f32") if capable else ("onnxruntime", "fp32")
-    if "BF16" in capable and precision != "fp32":
+    cpu_capabilities = openvino_capabilities()
+    encoder = ("openvino", "f32") if cpu_capabilities else ("onnxruntime", "fp32")
+    if "BF16" in cpu_capabilities and precision != "fp32":
         encoder = ("openvino", "bf16")
     match precision:
         case "fp32":
-            return Plan(precision="fp32", encoder=encoder, decoder=("onnxruntime", "fp32"))
+            return RuntimePlan(precision="fp32", encoder=encoder, decoder=("onnxruntime", "fp32"))
         case "bf16" if encoder[1] == "bf16":
-            return Plan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
+            return RuntimePlan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
         case "bf16":
             raise OptionError(
                 "precision",
@@ -55,9 +55,9 @@ def make_plan(precision: str) -> Plan:
                 "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic",
             )
         case "int4":
-            return Plan(precision="int4", encoder=encoder, decoder=("onnxruntime", "int4"))
+            return RuntimePlan(precision="int4", encoder=encoder, decoder=("onnxruntime", "int4"))
         case _:
-            return Plan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
+            return RuntimePlan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
 
 
 def openvino_capabilities() -> frozenset[str]:

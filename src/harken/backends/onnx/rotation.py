@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from harken.contract import Floats
 from harken.types import Dims
 
-HEAD = "decoder.head"
+LM_HEAD = "decoder.head"
 READERS = {
     "attn.query": "attn_ln",
     "attn.key": "attn_ln",
@@ -39,7 +39,7 @@ DEVIATIONS = 3
 """How many standard deviations above its mean the input of a hidden unit is taken to come."""
 
 
-class Rotated(Mapping[str, NDArray[Any]]):
+class RotatedWeights(Mapping[str, NDArray[Any]]):
     """Weights of the decoder with its residual stream rotated; each is computed when it is read.
 
     The vocabulary projection, which shares its weight with the embedding no longer, is "decoder.head".
@@ -53,35 +53,37 @@ class Rotated(Mapping[str, NDArray[Any]]):
 
     def __init__(self, weights: Mapping[str, NDArray[Any]], dims: Dims) -> None:
         self._weights = weights
-        self._turn = rotation(dims.n_text_state)
-        self._parts: dict[str, Callable[[], NDArray[Any]]] = {
+        self._rotation = make_rotation(dims.n_text_state)
+        self._compute: dict[str, Callable[[], NDArray[Any]]] = {
             "decoder.token_embedding.weight": self._embedding,
-            "decoder.positional_embedding": lambda: self._float32("decoder.positional_embedding") @ self._turn,
+            "decoder.positional_embedding": lambda: (
+                self._float32("decoder.positional_embedding") @ self._rotation
+            ),
         }
         for layer in range(dims.n_text_layer):
             self._add_block(f"decoder.blocks.{layer}")
-        self._add_reader(HEAD, "decoder.token_embedding", "decoder.ln")
+        self._add_reader(LM_HEAD, "decoder.token_embedding", "decoder.ln")
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._parts[name]()
+        return self._compute[name]()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._compute
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
+        return iter(self._compute)
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._compute)
 
     def _add_block(self, block: str) -> None:
         for name, norm in READERS.items():
             self._add_reader(f"{block}.{name}", f"{block}.{name}", f"{block}.{norm}")
         for name in (f"{block}.{writer}.{part}" for writer in WRITERS for part in ("weight", "bias")):
-            self._parts[name] = partial(self._written, name)
+            self._compute[name] = partial(self._rotate_output, name)
         for name, axis in (("mlp.0.weight", 0), ("mlp.0.bias", 0), ("mlp.2.weight", 1)):
-            unsorted = self._parts[f"{block}.{name}"]
-            self._parts[f"{block}.{name}"] = partial(self._loudest_first, unsorted, axis, block)
+            unsorted = self._compute[f"{block}.{name}"]
+            self._compute[f"{block}.{name}"] = partial(self._sort_outliers_first, unsorted, axis, block)
 
     def _add_reader(self, name: str, source: str, norm: str) -> None:
         """A layer takes over gain and bias of the normalisation in front of it."""
@@ -90,25 +92,25 @@ class Rotated(Mapping[str, NDArray[Any]]):
             own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
             return own + self._float32(f"{source}.weight") @ self._float32(f"{norm}.bias")
 
-        self._parts |= {
-            f"{name}.weight": lambda: self._scaled(source, norm) @ self._turn,
+        self._compute |= {
+            f"{name}.weight": lambda: self._fold_gain(source, norm) @ self._rotation,
             f"{name}.bias": bias,
-            f"{norm}.weight": lambda: np.ones(len(self._turn), np.float32),
-            f"{norm}.bias": lambda: np.zeros(len(self._turn), np.float32),
+            f"{norm}.weight": lambda: np.ones(len(self._rotation), np.float32),
+            f"{norm}.bias": lambda: np.zeros(len(self._rotation), np.float32),
         }
 
-    def _written(self, name: str) -> Floats:
+    def _rotate_output(self, name: str) -> Floats:
         """Weight or bias of a layer that adds to the stream."""
-        return self._turn.T @ self._float32(name)
+        return self._rotation.T @ self._float32(name)
 
-    def _scaled(self, source: str, norm: str) -> Floats:
+    def _fold_gain(self, source: str, norm: str) -> Floats:
         return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
 
-    def _loudest_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
+    def _sort_outliers_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
         """Sort an MLP's hidden units by how much comes through their GELU."""
-        first, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
-        mean = self._float32(f"{first}.bias") + self._float32(f"{first}.weight") @ self._float32(f"{norm}.bias")
-        deviation = np.linalg.norm(self._scaled(first, norm), axis=1)
+        layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
+        mean = self._float32(f"{layer}.bias") + self._float32(f"{layer}.weight") @ self._float32(f"{norm}.bias")
+        deviation = np.linalg.norm(self._fold_gain(layer, norm), axis=1)
         order = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
         ordered: Floats = np.take(unsorted(), order, axis)
         return ordered
@@ -116,14 +118,14 @@ class Rotated(Mapping[str, NDArray[Any]]):
     def _embedding(self) -> NDArray[Any]:
         """Kept in 16 bits where it came in 16: it is looked up, not quantised."""
         stored = self._weights["decoder.token_embedding.weight"]
-        turned = np.asarray(stored, np.float32) @ self._turn
-        return turned if stored.dtype == np.float32 else turned.astype(np.float16)
+        rotated = np.asarray(stored, np.float32) @ self._rotation
+        return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
 
     def _float32(self, name: str) -> Floats:
         return np.asarray(self._weights[name], np.float32)
 
 
-def rotation(size: int) -> Floats:
+def make_rotation(size: int) -> Floats:
     """Draw a rotation, the same for every model of this size, that leaves the mean of all channels as it is.
 
     Returns
@@ -131,12 +133,12 @@ def rotation(size: int) -> Floats:
     ndarray of shape (size, size), float32
         Orthogonal; its rows and its columns sum to 1.
     """
-    drawn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((size - 1, size - 1)))
+    orthogonal, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((size - 1, size - 1)))
     inner = np.eye(size)
-    inner[1:, 1:] = drawn
+    inner[1:, 1:] = orthogonal
     # A reflection takes the first axis to the direction of the mean, and back.
     normal = np.full(size, size**-0.5)
     normal[0] -= 1
-    mirror = np.eye(size) - 2 * np.outer(normal, normal) / (normal @ normal)
-    turn: Floats = (mirror @ inner @ mirror).astype(np.float32)
-    return turn
+    reflection = np.eye(size) - 2 * np.outer(normal, normal) / (normal @ normal)
+    matrix: Floats = (reflection @ inner @ reflection).astype(np.float32)
+    return matrix

@@ -18,20 +18,20 @@ from harken.errors import BackendUnavailable
 Arrays = Mapping[str, NDArray[Any]]
 
 
-Run = Callable[[Arrays, Arrays], None]
+BoundGraph = Callable[[Arrays, Arrays], None]
 """Run a graph over inputs, by name, and compute outputs where they are wanted: C-contiguous float32 arrays by name."""
 
 
 class Graph(Protocol):
     """A compiled graph; calling it is a `Run` over all inputs and outputs."""
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> None: ...
+    def __call__(self, inputs: Arrays, outputs: Arrays) -> None: ...
 
 
 class BindableGraph(Graph, Protocol):
     """A compiled graph that can be told once about arrays that stay where they are."""
 
-    def bind(self, inputs: Arrays, into: Arrays) -> Run:
+    def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
         """Take some inputs and outputs from now on, and return what runs over them and all others.
 
         An array may be both, where the graph reads nothing of it after having written.
@@ -61,26 +61,26 @@ class OnnxRuntimeGraph:
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = {output.name for output in self._session.get_outputs()}
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> None:
-        self.bind({}, {})(inputs, into)
+    def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
+        self.bind({}, {})(inputs, outputs)
 
-    def bind(self, inputs: Arrays, into: Arrays) -> Run:
+    def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
         binding = self._session.io_binding()
-        staying = inputs, into  # kept alive by `run`, which the binding does not see to
+        bound = inputs, outputs  # kept alive by `run`, which the binding does not see to
 
-        def take(inputs: Arrays, into: Arrays) -> None:
+        def bind_arrays(inputs: Arrays, into: Arrays) -> None:
             for name, array in inputs.items():
                 binding.bind_cpu_input(name, array)
             for name, array in into.items():
                 binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 
         def run(inputs: Arrays, into: Arrays) -> None:
-            for unwanted in self._outputs - into.keys() - staying[1].keys():
-                binding.bind_output(unwanted, "cpu")
-            take(inputs, into)
+            for unused in self._outputs - into.keys() - bound[1].keys():
+                binding.bind_output(unused, "cpu")
+            bind_arrays(inputs, into)
             self._session.run_with_iobinding(binding)
 
-        take(*staying)
+        bind_arrays(*bound)
         return run
 
 
@@ -108,11 +108,13 @@ class OpenVinoGraph:
             "NUM_STREAMS": 1,
         }
         self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
-        self._free = Lock()
+        self._request_lock = Lock()
 
-    def __call__(self, inputs: Arrays, into: Arrays) -> None:
-        with self._free:  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
-            for name, array in into.items():
+    def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
+        with (
+            self._request_lock
+        ):  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
+            for name, array in outputs.items():
                 self._request.set_tensor(name, self._tensor(array, shared_memory=True))
             self._request.infer(inputs, share_inputs=True, share_outputs=True)
 

@@ -23,9 +23,9 @@ ROWS = (1, 2, 5, 16)
 LARGEST_ACTIVATION, LARGEST_WEIGHT = 255, 127
 
 
-def probe() -> ModelProto:
+def probe_graph() -> ModelProto:
     """A graph that multiplies as `harken.backends.onnx.linear` does, by the weights of `probe_weights`."""
-    from harken.backends.onnx.builder import MICROSOFT, GraphBuilder
+    from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
 
     graph = GraphBuilder("probe")
     x = graph.input("x", ("rows", DEPTH), np.uint8)
@@ -33,7 +33,7 @@ def probe() -> ModelProto:
     scales = graph.constant(np.ones(COLUMNS, np.float32))
     weights = graph.constant(probe_weights())
     graph.output(
-        graph.op("MatMulIntegerToFloat", x, weights, one, scales, zero, domain=MICROSOFT),
+        graph.op("MatMulIntegerToFloat", x, weights, one, scales, zero, domain=MICROSOFT_DOMAIN),
         "sums",
         ("rows", COLUMNS),
     )

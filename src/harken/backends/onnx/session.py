@@ -28,22 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.host import HostLogits
-from harken.backends.onnx.runtimes import BindableGraph, Run
+from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
-HIDDEN = np.float32(-1e9)
-FIRST_SLOTS = 64
-ONE_BY_ONE = 16
+MASKED = np.float32(-1e9)
+INITIAL_SLOTS = 64
+MAX_SINGLE_QUERY_TOKENS = 16
 """Most tokens of a row whose attention is computed query by query; a prompt of more is read faster in one product."""
-ATTENTION = "past_attention"
+ATTENTION_CACHE = "alignment_weights"
 
 
-class Column(NamedTuple):
+class SlotLayout(NamedTuple):
     """Slots that are laid out for a row: every `stride`-th, from that of its token number `token`, counted from 0."""
 
-    token: int
-    slot: int
+    first_token: int
+    first_slot: int
     stride: int
 
 
@@ -60,25 +60,29 @@ class OnnxFeatures:
         How many positions each window has, where they differ; behind them the arrays hold anything finite.
     """
 
-    def __init__(self, heard: Floats, cross: dict[str, Floats], lengths: Sequence[int] | None = None) -> None:
-        self.heard, self.cross, self.lengths = heard, cross, lengths
-        self._silent = np.zeros((len(heard), 1, 1, 1, heard.shape[1]), np.float32)
+    def __init__(
+        self, encoder_output: Floats, cross_kv: dict[str, Floats], lengths: Sequence[int] | None = None
+    ) -> None:
+        self.encoder_output, self.cross_kv, self.lengths = encoder_output, cross_kv, lengths
+        self._cross_attention_mask = np.zeros(
+            (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
+        )
         for audio, length in enumerate(lengths or ()):
-            self._silent[audio, ..., length:] = HIDDEN
+            self._cross_attention_mask[audio, ..., length:] = MASKED
 
     @property
-    def audios(self) -> int:
-        return len(self.heard)
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
 
     @property
     def positions(self) -> int:
-        return int(self.heard.shape[1])
+        return int(self.encoder_output.shape[1])
 
-    def take(self, audios: Sequence[int]) -> dict[str, Floats]:
+    def decoder_inputs(self, windows: Sequence[int]) -> dict[str, Floats]:
         """The arrays of the given windows as the graph takes them; no copy when these are all of them in order."""
-        its = slice(None) if list(audios) == list(range(self.audios)) else list(audios)
-        cross = {name: array[its, :, None] for name, array in self.cross.items()}
-        return {**cross, "silent": self._silent[its]}
+        index = slice(None) if list(windows) == list(range(self.n_windows)) else list(windows)
+        cross_kv = {name: array[index, :, None] for name, array in self.cross_kv.items()}
+        return {**cross_kv, "cross_attention_mask": self._cross_attention_mask[index]}
 
 
 class OnnxSession:
@@ -104,216 +108,249 @@ class OnnxSession:
         graph: BindableGraph,
         dims: Dims,
         features: OnnxFeatures,
-        rows: Sequence[int],
+        row_windows: Sequence[int],
         capacity: int,
         *,
-        alignment_heads: int = 0,
-        vocabulary: Ints | None = None,
+        n_alignment_heads: int = 0,
+        vocab_subset: Ints | None = None,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
-        self._alignment_heads, self._vocabulary = alignment_heads, vocabulary
-        self._audios = list(dict.fromkeys(rows))
-        self._cross = features.take(self._audios)
-        self._lane = [self._audios.index(audio) for audio in rows]
-        self._paths: list[list[int]] = [[] for _ in rows]
-        self._columns: list[Column | None] = [
-            Column(0, self._lane[:row].count(its), self._lane.count(its)) for row, its in enumerate(self._lane)
+        self._n_alignment_heads, self._vocab_subset = n_alignment_heads, vocab_subset
+        self._windows = list(dict.fromkeys(row_windows))
+        self._cross_kv = features.decoder_inputs(self._windows)
+        self._cache_windows = [self._windows.index(audio) for audio in row_windows]
+        self._row_slots: list[list[int]] = [[] for _ in row_windows]
+        self._layouts: list[SlotLayout | None] = [
+            SlotLayout(
+                0, self._cache_windows[:row].count(cache_window), self._cache_windows.count(cache_window)
+            )
+            for row, cache_window in enumerate(self._cache_windows)
         ]
-        self._seen = np.zeros((len(rows), FIRST_SLOTS), bool)
-        self._store = self._allocate(FIRST_SLOTS)
-        self._run: Run | None = None
+        self._visible_slots = np.zeros((len(row_windows), INITIAL_SLOTS), bool)
+        self._kv_cache = self._allocate_cache(INITIAL_SLOTS)
+        self._run_graph: BoundGraph | None = None
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        return tuple(map(len, self._paths))
+        return tuple(map(len, self._row_slots))
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> HostLogits:
-        lanes = [
-            [row for row, its in enumerate(self._lane) if its == lane and len(tokens[row])]
-            for lane in range(len(self._audios))
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
+        rows_by_window = [
+            [
+                row
+                for row, row_window in enumerate(self._cache_windows)
+                if row_window == window and len(tokens[row])
+            ]
+            for window in range(len(self._windows))
         ]
-        columns = self._dims.n_vocab if self._vocabulary is None else len(self._vocabulary)
-        if not any(lanes):
-            return HostLogits(np.empty((0, columns), np.float32), self._vocabulary)
-        free = self._reserve(lanes, tokens)
-        queries = self._queries(lanes, tokens, tail, free)
-        out = {"logits": np.empty((len(queries["wanted"]), columns), np.float32)}
-        if self._alignment_heads:
-            shape = (len(lanes), self._alignment_heads, *queries["mask"].shape[2:4], self._features.positions)
-            out["fresh_attention"] = np.empty(shape, np.float32)
-        self._run = self._run or self._bind()
-        self._run(queries, out)
-        self._advance(out, lanes, tokens, free)
-        return HostLogits(out["logits"], self._vocabulary)
+        columns = self._dims.n_vocab if self._vocab_subset is None else len(self._vocab_subset)
+        if not any(rows_by_window):
+            return HostLogits(np.empty((0, columns), np.float32), self._vocab_subset)
+        new_slots = self._reserve_slots(rows_by_window, tokens)
+        inputs = self._decoder_inputs(rows_by_window, tokens, last_n, new_slots)
+        outputs = {"logits": np.empty((len(inputs["logit_positions"]), columns), np.float32)}
+        if self._n_alignment_heads:
+            shape = (
+                len(rows_by_window),
+                self._n_alignment_heads,
+                *inputs["self_attention_mask"].shape[2:4],
+                self._features.positions,
+            )
+            outputs["alignment_weights"] = np.empty(shape, np.float32)
+        self._run_graph = self._run_graph or self._bind()
+        self._run_graph(inputs, outputs)
+        self._append_slots(outputs, rows_by_window, tokens, new_slots)
+        return HostLogits(outputs["logits"], self._vocab_subset)
 
-    def _bind(self) -> Run:
+    def _bind(self) -> BoundGraph:
         """Tell the graph what stays where it is: the store, which it reads and writes, and what windows hold."""
-        past = {name: array for name, array in self._store.items() if name != ATTENTION}
+        past = {name: array for name, array in self._kv_cache.items() if name != ATTENTION_CACHE}
         present = {name.replace("past", "present"): array for name, array in past.items()}
-        return self._graph.bind({**self._cross, **past}, present)
+        return self._graph.bind({**self._cross_kv, **past}, present)
 
-    def _queries(
-        self, lanes: list[list[int]], tokens: Sequence[Sequence[int]], tail: int, free: list[list[int]]
+    def _decoder_inputs(
+        self,
+        rows_by_window: list[list[int]],
+        tokens: Sequence[Sequence[int]],
+        last_n: int,
+        new_slots: list[list[int]],
     ) -> dict[str, Any]:
         """New tokens of all rows side by side in their lanes, where they go, and what each of them may look at."""
-        width, heads = len(free[0]), self._dims.n_text_head
-        together = 1 if max(map(len, tokens)) <= ONE_BY_ONE else width
-        ids = np.zeros((len(lanes), width), np.int64)
-        positions = np.zeros((len(lanes), width), np.int64)
-        mask = np.full((len(lanes), width, self._slots), HIDDEN)
-        slots = np.zeros((len(lanes), heads, width, 4), np.int64)
-        slots[..., 0] = np.arange(len(lanes))[:, None, None]
+        width, heads = len(new_slots[0]), self._dims.n_text_head
+        group_size = 1 if max(map(len, tokens)) <= MAX_SINGLE_QUERY_TOKENS else width
+        ids = np.zeros((len(rows_by_window), width), np.int64)
+        positions = np.zeros((len(rows_by_window), width), np.int64)
+        mask = np.full((len(rows_by_window), width, self._n_slots), MASKED)
+        slots = np.zeros((len(rows_by_window), heads, width, 4), np.int64)
+        slots[..., 0] = np.arange(len(rows_by_window))[:, None, None]
         slots[..., 1] = np.arange(heads)[:, None]
-        slots[..., 3] = np.array(free)[:, None]
-        wanted: dict[int, range] = {}
-        for lane, members in enumerate(lanes):
-            at = 0
-            for row in members:
-                n, length = len(tokens[row]), len(self._paths[row])
+        slots[..., 3] = np.array(new_slots)[:, None]
+        logit_positions: dict[int, range] = {}
+        for window, rows in enumerate(rows_by_window):
+            offset = 0
+            for row in rows:
+                n, length = len(tokens[row]), len(self._row_slots[row])
                 assert length + n <= self._capacity, "a row has outgrown the session"
-                here = slice(at, at + n)
-                ids[lane, here] = tokens[row]
-                positions[lane, here] = np.arange(length, length + n)
-                mask[lane, here][:, self._seen[row]] = 0
-                mask[lane, here][:, free[lane][here]] = _causal(n)
-                at += n
-                wanted[row] = range(lane * width + at - min(tail, n), lane * width + at)
+                row_queries = slice(offset, offset + n)
+                ids[window, row_queries] = tokens[row]
+                positions[window, row_queries] = np.arange(length, length + n)
+                mask[window, row_queries][:, self._visible_slots[row]] = 0
+                mask[window, row_queries][:, new_slots[window][row_queries]] = _causal_mask(n)
+                offset += n
+                logit_positions[row] = range(window * width + offset - min(last_n, n), window * width + offset)
         return {
             "tokens": ids,
             "positions": positions,
             "slots": slots,
-            "mask": mask.reshape(len(lanes), 1, -1, together, self._slots),
-            "together": np.array([together]),
-            "wanted": np.array([query for row in sorted(wanted) for query in wanted[row]], np.int64),
-            "aligned": np.array([width if self._alignment_heads else 0]),
+            "self_attention_mask": mask.reshape(len(rows_by_window), 1, -1, group_size, self._n_slots),
+            "group_size": np.array([group_size]),
+            "logit_positions": np.array(
+                [query for row in sorted(logit_positions) for query in logit_positions[row]], np.int64
+            ),
+            "alignment_queries": np.array([width if self._n_alignment_heads else 0]),
         }
 
     def rewind(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
-            path = self._paths[row]
-            self._seen[row, path[length:]] = False
-            del path[length:]
+            row_slots = self._row_slots[row]
+            self._visible_slots[row, row_slots[length:]] = False
+            del row_slots[length:]
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._columns = self._columns_of(rows)
-        self._paths = [list(self._paths[row]) for row in rows]
-        self._seen = self._seen[list(rows)]
-        self._lane = [self._lane[row] for row in rows]
-        busy = sorted(set(self._lane))
-        if 2 * len(busy) <= len(self._audios):
-            self._drop_lanes(busy)
+    def reorder(self, rows: Sequence[int]) -> None:
+        self._layouts = self._reordered_layouts(rows)
+        self._row_slots = [list(self._row_slots[row]) for row in rows]
+        self._visible_slots = self._visible_slots[list(rows)]
+        self._cache_windows = [self._cache_windows[row] for row in rows]
+        live_windows = sorted(set(self._cache_windows))
+        if 2 * len(live_windows) <= len(self._windows):
+            self._drop_idle_windows(live_windows)
 
     def attention(self, row: int) -> Floats:
-        assert self._alignment_heads, "a session keeps attention if it was opened to"
-        weights: Floats = self._store[ATTENTION][self._lane[row], :, 0, self._paths[row]].transpose(1, 0, 2)
+        assert self._n_alignment_heads, "a session keeps attention if it was opened to"
+        weights: Floats = self._kv_cache[ATTENTION_CACHE][
+            self._cache_windows[row], :, 0, self._row_slots[row]
+        ].transpose(1, 0, 2)
         return weights
 
     @property
-    def _slots(self) -> int:
-        return self._seen.shape[1]
+    def _n_slots(self) -> int:
+        return self._visible_slots.shape[1]
 
-    def _allocate(self, slots: int) -> dict[str, Floats]:
+    def _allocate_cache(self, n_slots: int) -> dict[str, Floats]:
         """What is kept of every token, by the name of the graph's input; its attention is not for the graph."""
         heads = self._dims.n_text_head
-        shape = (len(self._audios), heads, 1, slots, self._dims.n_text_state // heads)
-        store = {
+        shape = (len(self._windows), heads, 1, n_slots, self._dims.n_text_state // heads)
+        cache = {
             f"past_{part}.{i}": np.zeros(shape, np.float32)
             for i in range(self._dims.n_text_layer)
             for part in "kv"
         }
-        if self._alignment_heads:
-            shape = (len(self._audios), self._alignment_heads, 1, slots, self._features.positions)
-            store[ATTENTION] = np.empty(shape, np.float32)
-        return store
+        if self._n_alignment_heads:
+            shape = (len(self._windows), self._n_alignment_heads, 1, n_slots, self._features.positions)
+            cache[ATTENTION_CACHE] = np.empty(shape, np.float32)
+        return cache
 
-    def _reserve(self, lanes: list[list[int]], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _reserve_slots(
+        self, rows_by_window: list[list[int]], tokens: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
         """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones.
 
         All get as many as the widest, for the graph writes in all lanes alike: what it writes where nothing is new
         stays in free slots.
         """
-        width = max(sum(len(tokens[row]) for row in members) for members in lanes)
-        laid_out = [
-            [slot for row in members for slot in self._laid_out(row, len(tokens[row]))] for members in lanes
+        width = max(sum(len(tokens[row]) for row in members) for members in rows_by_window)
+        preferred = [
+            [slot for row in members for slot in self._preferred_slots(row, len(tokens[row]))]
+            for members in rows_by_window
         ]
-        used = [self._used(lane) for lane in range(len(lanes))]
-        slots, last = self._slots, max(chain(*laid_out))
-        while last >= slots or any(slots - taken.sum() < width for taken in used):
-            slots *= 2
-        if added := slots - self._slots:
-            grown = self._allocate(slots)
-            for name, array in self._store.items():
-                grown[name][..., : self._slots, :] = array
-            self._store, self._run = grown, None
-            self._seen = np.pad(self._seen, ((0, 0), (0, added)))
+        used = [self._used_slots(window) for window in range(len(rows_by_window))]
+        n_slots, last = self._n_slots, max(chain(*preferred))
+        while last >= n_slots or any(n_slots - taken.sum() < width for taken in used):
+            n_slots *= 2
+        if added := n_slots - self._n_slots:
+            grown = self._allocate_cache(n_slots)
+            for name, array in self._kv_cache.items():
+                grown[name][..., : self._n_slots, :] = array
+            self._kv_cache, self._run_graph = grown, None
+            self._visible_slots = np.pad(self._visible_slots, ((0, 0), (0, added)))
             used = [np.pad(taken, (0, added)) for taken in used]
-        return [_grant(asked, taken, width) for asked, taken in zip(laid_out, used, strict=True)]
+        return [
+            _assign_slots(window_preferred, taken, width)
+            for window_preferred, taken in zip(preferred, used, strict=True)
+        ]
 
-    def _laid_out(self, row: int, n: int) -> list[int]:
+    def _preferred_slots(self, row: int, n: int) -> list[int]:
         """Slots of the next tokens of a row, negative where none is laid out."""
-        column, length = self._columns[row], len(self._paths[row])
-        if column is None or length < column.token:
+        layout, length = self._layouts[row], len(self._row_slots[row])
+        if layout is None or length < layout.first_token:
             return [-1] * n
-        first = column.slot + (length - column.token) * column.stride
-        return list(range(first, first + n * column.stride, column.stride))
+        first = layout.first_slot + (length - layout.first_token) * layout.stride
+        return list(range(first, first + n * layout.stride, layout.stride))
 
-    def _columns_of(self, rows: Sequence[int]) -> list[Column | None]:
+    def _reordered_layouts(self, rows: Sequence[int]) -> list[SlotLayout | None]:
         """Columns of rows that are to go on from the given ones: a row that alone goes on from one keeps its own.
 
         Behind a row that was alone in its window, columns are laid out side by side.
         """
-        columns: list[Column | None] = []
-        for place, row in enumerate(rows):
-            column, siblings = self._columns[row], rows.count(row)
-            if siblings > 1:
-                alone = self._lane.count(self._lane[row]) == 1
-                first = int(self._seen[row].nonzero()[0].max(initial=-1)) + 1
-                column = (
-                    Column(len(self._paths[row]), first + rows[:place].count(row), siblings) if alone else None
+        layouts: list[SlotLayout | None] = []
+        for new_row, row in enumerate(rows):
+            layout, copies = self._layouts[row], rows.count(row)
+            if copies > 1:
+                only_row = self._cache_windows.count(self._cache_windows[row]) == 1
+                first_slot = int(self._visible_slots[row].nonzero()[0].max(initial=-1)) + 1
+                layout = (
+                    SlotLayout(len(self._row_slots[row]), first_slot + rows[:new_row].count(row), copies)
+                    if only_row
+                    else None
                 )
-            columns.append(column)
-        return columns
+            layouts.append(layout)
+        return layouts
 
-    def _used(self, lane: int) -> NDArray[np.bool_]:
+    def _used_slots(self, window: int) -> NDArray[np.bool_]:
         """Which slots of a lane lie on some row's path."""
-        rows = [row for row, its in enumerate(self._lane) if its == lane]
-        return np.asarray(self._seen[rows].any(axis=0))
+        rows = [row for row, row_window in enumerate(self._cache_windows) if row_window == window]
+        return np.asarray(self._visible_slots[rows].any(axis=0))
 
-    def _advance(
+    def _append_slots(
         self,
-        out: dict[str, Floats],
-        lanes: list[list[int]],
+        outputs: dict[str, Floats],
+        rows_by_window: list[list[int]],
         tokens: Sequence[Sequence[int]],
-        free: list[list[int]],
+        new_slots: list[list[int]],
     ) -> None:
         """Lengthen the paths by the slots of the new tokens, and keep what these have listened to."""
-        if self._alignment_heads:
-            for kept, fresh, into in zip(self._store[ATTENTION], out["fresh_attention"], free, strict=True):
-                kept[:, 0, into] = fresh.reshape(len(fresh), len(into), -1)
-        for members, slots in zip(lanes, map(iter, free), strict=True):
-            for row in members:
+        if self._n_alignment_heads:
+            for window_cache, new_weights, window_slots in zip(
+                self._kv_cache[ATTENTION_CACHE], outputs["alignment_weights"], new_slots, strict=True
+            ):
+                window_cache[:, 0, window_slots] = new_weights.reshape(len(new_weights), len(window_slots), -1)
+        for rows, slots in zip(rows_by_window, map(iter, new_slots), strict=True):
+            for row in rows:
                 new = list(islice(slots, len(tokens[row])))
-                self._paths[row] += new
-                self._seen[row, new] = True
+                self._row_slots[row] += new
+                self._visible_slots[row, new] = True
 
-    def _drop_lanes(self, busy: list[int]) -> None:
+    def _drop_idle_windows(self, live_windows: list[int]) -> None:
         """Keep only the given lanes; costs a copy, so it is done when half of them are idle."""
-        self._audios = [self._audios[lane] for lane in busy]
-        self._cross = self._features.take(self._audios)
-        self._store, self._run = {name: array[busy] for name, array in self._store.items()}, None
-        self._lane = [busy.index(lane) for lane in self._lane]
+        self._windows = [self._windows[lane] for lane in live_windows]
+        self._cross_kv = self._features.decoder_inputs(self._windows)
+        self._kv_cache, self._run_graph = (
+            {name: array[live_windows] for name, array in self._kv_cache.items()},
+            None,
+        )
+        self._cache_windows = [live_windows.index(lane) for lane in self._cache_windows]
 
 
-def _grant(asked: list[int], taken: NDArray[np.bool_], width: int) -> list[int]:
+def _assign_slots(preferred: list[int], used: NDArray[np.bool_], width: int) -> list[int]:
     """Slots as asked for where they are free, and for all others the first that are."""
-    free = (slot for slot in np.flatnonzero(~taken).tolist() if slot not in asked)
-    granted = [slot if slot >= 0 and not taken[slot] else next(free) for slot in asked]
-    return granted + list(islice(free, width - len(granted)))
+    free = (slot for slot in np.flatnonzero(~used).tolist() if slot not in preferred)
+    assigned = [slot if slot >= 0 and not used[slot] else next(free) for slot in preferred]
+    return assigned + list(islice(free, width - len(assigned)))
 
 
 @lru_cache(maxsize=16)
-def _causal(n: int) -> Floats:
+def _causal_mask(n: int) -> Floats:
     """Mask of n new tokens of one row: each sees itself and those before it."""
-    mask: Floats = np.triu(np.full((n, n), HIDDEN), k=1)
+    mask: Floats = np.triu(np.full((n, n), MASKED), k=1)
     mask.flags.writeable = False
     return mask

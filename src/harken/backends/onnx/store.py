@@ -25,11 +25,11 @@ from harken.errors import OutputError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FILES = ("model.onnx", "model.data")
-CHECKSUMS = "checksums.json"
+GRAPH_FILES = ("model.onnx", "model.data")
+CHECKSUM_FILE = "checksums.json"
 
 
-def default_root() -> Path:
+def default_graph_directory() -> Path:
     """Where graphs are kept: ``HARKEN_CACHE``, or the cache directory that the platform has for users."""
     return Path(os.environ.get("HARKEN_CACHE") or platformdirs.user_cache_dir("harken")) / "graphs"
 
@@ -46,7 +46,7 @@ class GraphStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def get(self, key: str, build: Callable[[], ModelProto]) -> Path:
+    def get_or_build(self, key: str, build: Callable[[], ModelProto]) -> Path:
         """Path of the ONNX file under `key`, built first if it is not there or not intact.
 
         Raises
@@ -54,47 +54,47 @@ class GraphStore:
         OutputError
             If it has to be built and cannot be written anywhere.
         """
-        kept = self._root / key
-        if intact(kept):
-            return kept / FILES[0]
+        directory = self._root / key
+        if is_intact(directory):
+            return directory / GRAPH_FILES[0]
         model = build()
         try:
-            return _publish(model, kept) / FILES[0]
+            return _publish(model, directory) / GRAPH_FILES[0]
         except OSError as error:
             try:
-                return _publish(model, _temporary_root() / key) / FILES[0]
+                return _publish(model, _temporary_root() / key) / GRAPH_FILES[0]
             except OSError:
                 reason = error.strerror or error
                 message = f"{self._root}: cannot keep the built graphs ({reason}); set HARKEN_CACHE"
                 raise OutputError(message) from error
 
 
-def intact(directory: Path) -> bool:
+def is_intact(directory: Path) -> bool:
     """Whether a kept graph has the checksums that it was written with."""
     try:
-        return bool(json.loads((directory / CHECKSUMS).read_text()) == _checksums(directory))
+        return bool(json.loads((directory / CHECKSUM_FILE).read_text()) == _checksums(directory))
     except (OSError, ValueError):
         return False
 
 
-def _publish(model: ModelProto, kept: Path) -> Path:
+def _publish(model: ModelProto, directory: Path) -> Path:
     """Write a graph beside its final place and rename its files into it."""
     import onnx
 
-    kept.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=kept.parent))
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        onnx.save_model(model, making / FILES[0], save_as_external_data=True, location=FILES[1])
-        (making / CHECKSUMS).write_text(json.dumps(_checksums(making)))
-        for name in (*FILES, CHECKSUMS):
-            (making / name).replace(kept / name)
+        onnx.save_model(model, temporary / GRAPH_FILES[0], save_as_external_data=True, location=GRAPH_FILES[1])
+        (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary)))
+        for name in (*GRAPH_FILES, CHECKSUM_FILE):
+            (temporary / name).replace(directory / name)
     except PermissionError:
         # Windows replaces no file that is open: another process was faster and uses it.
-        if not intact(kept):
+        if not is_intact(directory):
             raise
     finally:
-        shutil.rmtree(making, ignore_errors=True)
-    return kept
+        shutil.rmtree(temporary, ignore_errors=True)
+    return directory
 
 
 def _temporary_root() -> Path:
@@ -106,7 +106,7 @@ def _temporary_root() -> Path:
 
 def _checksums(directory: Path) -> dict[str, int]:
     sums = {}
-    for name in FILES:
+    for name in GRAPH_FILES:
         total = 0
         with (directory / name).open("rb") as file:
             while block := file.read(1 << 20):

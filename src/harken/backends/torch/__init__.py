@@ -8,6 +8,6 @@ except ImportError as error:
     raise BackendUnavailable(f"PyTorch cannot be imported ({error}): pip install 'harken[torch]'") from error
 
 from harken.backends.torch.backend import TorchBackend
-from harken.backends.torch.hashing import Hashing
+from harken.backends.torch.hashing import LSHAttention
 
-__all__ = ["Hashing", "TorchBackend"]
+__all__ = ["LSHAttention", "TorchBackend"]

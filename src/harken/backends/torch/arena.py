@@ -10,24 +10,24 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harken.backends.torch.graphs import FIRST_KEYS, STEPS, Recorder, Replays
-from harken.backends.torch.model import Memory, Model
+from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS, MIN_PAST_POSITIONS, CudaGraphCache, GraphCapture
+from harken.backends.torch.model import KVCache, WhisperModel
 
-NARROWEST = {("cpu", torch.bfloat16): 2}
+MIN_STEP_TOKENS = {("cpu", torch.bfloat16): 2}
 """How many new tokens a step has at least: PyTorch's attention on a processor takes three times as long for one query
 in bfloat16 as for two, and all else hardly less."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CacheShape:
     """How many windows an arena has room for, how many rows each, and whether it keeps what alignment takes."""
 
-    lanes: int
-    width: int
+    windows: int
+    rows_per_window: int
     attention: bool
 
 
-class Arena:
+class StaticCache:
     """Memory of one session at a time.
 
     Parameters
@@ -38,23 +38,25 @@ class Arena:
         None where steps are computed as they come.
     """
 
-    def __init__(self, model: Model, shape: Shape, record: Recorder | None) -> None:
+    def __init__(self, model: WhisperModel, shape: CacheShape, capture: GraphCapture | None) -> None:
         self.model, self.shape = model, shape
-        self.memory: Memory = model.memory(shape.lanes, shape.width, shape.attention)
-        self._replays = Replays(record) if record is not None else None
-        self._narrowest = NARROWEST.get((model.device.type, model.dtype), 1)
+        self.kv_cache: KVCache = model.allocate_cache(shape.windows, shape.rows_per_window, shape.attention)
+        self._cuda_graphs = CudaGraphCache(capture) if capture is not None else None
+        self._min_step_tokens = MIN_STEP_TOKENS.get((model.device.type, model.dtype), 1)
 
     @property
-    def seats(self) -> int:
+    def cache_rows(self) -> int:
         """Number of rows that it has room for."""
-        return self.shape.lanes * self.shape.width
+        return self.shape.windows * self.shape.rows_per_window
 
-    def padded(self, n: int) -> int:
+    def padded_step_tokens(self, needed: int) -> int:
         """With how many new tokens a step is computed where n are needed."""
-        sizes = STEPS if self._replays is not None else (self._narrowest,)
-        return next((size for size in sizes if size >= n), n)
+        sizes = CAPTURED_STEP_TOKENS if self._cuda_graphs is not None else (self._min_step_tokens,)
+        return next((size for size in sizes if size >= needed), needed)
 
-    def step(self, grid: Tensor, longest: int, span: int, ragged: bool) -> Tensor:
+    def decode_step(
+        self, lengths_and_tokens: Tensor, longest_row: int, audio_positions: int, ragged: bool
+    ) -> Tensor:
         """Read new tokens in every seat (see `Model.decode`).
 
         Parameters
@@ -67,14 +69,23 @@ class Arena:
         ragged : bool
             Whether some have less.
         """
-        n, keys = grid.shape[1] - 1, _bucket(longest, self.model.dims.n_text_ctx)
-        step = partial(self.model.decode, memory=self.memory, keys=keys, span=span, ragged=ragged)
-        if self._replays is None or n > STEPS[-1]:
-            return step(grid)
-        return self._replays((n, keys, span, ragged), step, grid)
+        n, past_positions = (
+            lengths_and_tokens.shape[1] - 1,
+            _round_up_positions(longest_row, self.model.dims.n_text_ctx),
+        )
+        step = partial(
+            self.model.decode,
+            kv_cache=self.kv_cache,
+            past_positions=past_positions,
+            audio_positions=audio_positions,
+            ragged=ragged,
+        )
+        if self._cuda_graphs is None or n > CAPTURED_STEP_TOKENS[-1]:
+            return step(lengths_and_tokens)
+        return self._cuda_graphs((n, past_positions, audio_positions, ragged), step, lengths_and_tokens)
 
 
-class Pool:
+class StaticCachePool:
     """Arenas that wait for a session of their shape; the ones that have waited longest go where there are many.
 
     Parameters
@@ -86,33 +97,37 @@ class Pool:
         How many may wait.
     """
 
-    def __init__(self, model: Model, recorder: Callable[[], Recorder] | None, most: int) -> None:
-        self.model, self._recorder = model, recorder
-        self._idle: deque[Arena] = deque(maxlen=most)
+    def __init__(
+        self, model: WhisperModel, graph_capture: Callable[[], GraphCapture] | None, max_idle: int
+    ) -> None:
+        self.model, self._graph_capture = model, graph_capture
+        self._idle: deque[StaticCache] = deque(maxlen=max_idle)
 
-    def borrow(self, shape: Shape) -> Arena:
+    def acquire(self, shape: CacheShape) -> StaticCache:
         """Take an arena whose tracks are blank: what an earlier session left must not be seen even if it was nan."""
-        for arena in tuple(self._idle):
-            if arena.shape == shape and self._take(arena):
-                arena.memory.tracks.zero_()
-                return arena
-        return Arena(self.model, shape, self._recorder() if self._recorder is not None else None)
+        for cache in tuple(self._idle):
+            if cache.shape == shape and self._try_remove(cache):
+                cache.kv_cache.kv.zero_()
+                return cache
+        return StaticCache(
+            self.model, shape, self._graph_capture() if self._graph_capture is not None else None
+        )
 
-    def give_back(self, arena: Arena) -> None:
+    def release(self, cache: StaticCache) -> None:
         """Keep an arena for others; may be called by any thread, as the garbage collector does."""
-        self._idle.append(arena)
+        self._idle.append(cache)
 
-    def _take(self, arena: Arena) -> bool:
+    def _try_remove(self, cache: StaticCache) -> bool:
         try:
-            self._idle.remove(arena)
+            self._idle.remove(cache)
         except ValueError:
             return False  # another thread was faster
         return True
 
 
-def _bucket(needed: int, most: int) -> int:
+def _round_up_positions(needed: int, maximum: int) -> int:
     """Round up to a doubling of `FIRST_KEYS`, so that few different steps have to be recorded."""
-    keys = FIRST_KEYS
-    while keys < needed:
-        keys *= 2
-    return min(keys, most)
+    positions = MIN_PAST_POSITIONS
+    while positions < needed:
+        positions *= 2
+    return min(positions, maximum)

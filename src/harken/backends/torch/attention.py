@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
-class Attend(Protocol):
+class AttentionFunction(Protocol):
     """Mixes values by how well their keys answer each query."""
 
     def __call__(
@@ -37,5 +37,5 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor |
     def split(x: Tensor) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    mixed = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
-    return mixed.transpose(1, 2).flatten(2)
+    attended = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
+    return attended.transpose(1, 2).flatten(2)

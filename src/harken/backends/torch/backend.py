@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harken.backends.torch.arena import Pool
+from harken.backends.torch.arena import StaticCachePool
 from harken.backends.torch.attention import attend
-from harken.backends.torch.device import DTYPES, choose, describe
-from harken.backends.torch.encoder import SPAN_STEP, TorchEncoder
-from harken.backends.torch.graphs import CudaRecorder, Recorder
-from harken.backends.torch.hashing import Hashing
-from harken.backends.torch.logits import Vocabulary
-from harken.backends.torch.model import Model
+from harken.backends.torch.device import DTYPES, choose_device, describe_device
+from harken.backends.torch.encoder import PAD_MULTIPLE, TorchEncoderState
+from harken.backends.torch.graphs import CudaGraphCapture, GraphCapture
+from harken.backends.torch.hashing import LSHAttention
+from harken.backends.torch.logits import LogitVocabulary
+from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures, TorchSession
-from harken.checkpoints.alignment import Heads, default_heads
-from harken.contract import Capabilities, Encoder, Features, Floats, Ints
-from harken.types import FRAMES_PER_STEP, Dims
+from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, Dims
 
 NO_ENCODER = "this backend has no encoder of its own: it adopts features"
-IDLE_ARENAS = {"cuda": 8, "mps": 2, "cpu": 2}
+MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
 """How many arenas are kept for later sessions: where steps are recorded, recording them again takes longest."""
 
 
@@ -72,65 +72,69 @@ class TorchBackend:
         device: str = "auto",
         precision: str = "auto",
         shares_encoder: bool = False,
-        vocabulary: Ints | None = None,
-        alignment_heads: Heads | None = None,
+        vocab_subset: Ints | None = None,
+        alignment_heads: AlignmentHeads | None = None,
         threads: int | None = None,
-        recorder: Callable[[], Recorder] | Literal["auto"] | None = "auto",
-        hashing: Hashing | None = None,
+        graph_capture: Callable[[], GraphCapture] | Literal["auto"] | None = "auto",
+        lsh_attention: LSHAttention | None = None,
     ) -> None:
-        place, precision = choose(device, precision)
+        torch_device, precision = choose_device(device, precision)
         if threads is not None:
             torch.set_num_threads(threads)
-        if recorder == "auto":
-            recorder = partial(CudaRecorder, place) if place.type == "cuda" else None
+        if graph_capture == "auto":
+            graph_capture = partial(CudaGraphCapture, torch_device) if torch_device.type == "cuda" else None
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
-        self._model = Model(
+        self._model = WhisperModel(
             self.dims,
             weights,
-            vocabulary=vocabulary,
-            heads=self.alignment_heads,
-            device=place,
+            vocab_subset=vocab_subset,
+            alignment_heads=self.alignment_heads,
+            device=torch_device,
             dtype=DTYPES[precision],
         )
-        self._vocabulary = Vocabulary(np.arange(dims.n_vocab) if vocabulary is None else vocabulary, place)
-        self._pool = Pool(self._model, recorder, IDLE_ARENAS[place.type])
-        self._hashing = hashing
-        self._span_step = SPAN_STEP if recorder is not None else 1
+        self._vocabulary = LogitVocabulary(
+            np.arange(dims.n_vocab) if vocab_subset is None else vocab_subset, torch_device
+        )
+        self._cache_pool = StaticCachePool(self._model, graph_capture, MAX_IDLE_CACHES[torch_device.type])
+        self._lsh_attention = lsh_attention
+        self._pad_multiple = PAD_MULTIPLE if graph_capture is not None else 1
         self.capabilities = Capabilities(
             name="torch",
             precision=precision,
-            device=place.type,
-            detail=f"torch {torch.__version__} {precision} on {describe(place)}",
+            device=torch_device.type,
+            detail=f"torch {torch.__version__} {precision} on {describe_device(torch_device)}",
         )
 
     def encode(self, mel: Floats) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        encoded = self._model.encode(torch.tensor(mel))
-        return TorchFeatures(encoded, self._model.listen(encoded))
+        encoder_output = self._model.encode(torch.tensor(mel))
+        return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
 
-    def adopt(self, features: Features) -> TorchFeatures:
+    def reuse_encoder_output(self, features: Features) -> TorchFeatures:
         assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
-        return replace(features, cross=self._model.listen(features.encoded))
+        return replace(features, cross_kv=self._model.project_cross_kv(features.encoder_output))
 
-    def open(
-        self, features: Features, rows: Sequence[int], capacity: int, *, attention: bool = False
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TorchSession:
         assert isinstance(features, TorchFeatures), "features come from this backend's own encode or adopt"
-        return TorchSession(self._pool, self._vocabulary, features, rows, capacity, attention)
+        return TorchSession(self._cache_pool, self._vocabulary, features, row_windows, capacity, attention)
 
-    def open_encoder(self, history: int) -> TorchEncoder:
+    def open_encoder(self, history_frames: int) -> TorchEncoderState:
         assert self.dims.has_encoder, NO_ENCODER
-        return TorchEncoder(self._model, history // FRAMES_PER_STEP, self._hashing or attend)
+        return TorchEncoderState(
+            self._model, history_frames // FRAMES_PER_POSITION, self._lsh_attention or attend
+        )
 
-    def hear(self, encoders: Sequence[Encoder], mel: Floats, keep: int) -> None:
-        TorchEncoder.hear(_own(encoders), mel, keep // FRAMES_PER_STEP)
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        TorchEncoderState.encode_chunk(_own_states(states), mel, final_frames // FRAMES_PER_POSITION)
 
-    def gather(self, encoders: Sequence[Encoder]) -> TorchFeatures:
-        return TorchEncoder.gather(_own(encoders), self._span_step)
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> TorchFeatures:
+        return TorchEncoderState.stream_features(_own_states(states), self._pad_multiple)
 
 
-def _own(encoders: Sequence[Encoder]) -> list[TorchEncoder]:
-    own = [encoder for encoder in encoders if isinstance(encoder, TorchEncoder)]
-    assert len(own) == len(encoders), "encoders come from this backend's own open_encoder"
+def _own_states(states: Sequence[StreamingEncoderState]) -> list[TorchEncoderState]:
+    own = [encoder for encoder in states if isinstance(encoder, TorchEncoderState)]
+    assert len(own) == len(states), "encoders come from this backend's own open_encoder"
     return own

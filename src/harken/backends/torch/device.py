@@ -12,11 +12,11 @@ from torch import Tensor
 from harken.errors import OptionError
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-USUAL = {"cuda": "fp16", "mps": "fp16", "cpu": "fp32"}
+DEFAULT_PRECISION = {"cuda": "fp16", "mps": "fp16", "cpu": "fp32"}
 """What "auto" means: the precision that the published weights are stored in, float32 on the CPU."""
 
 
-def choose(device: str, precision: str) -> tuple[torch.device, str]:
+def choose_device(device: str, precision: str) -> tuple[torch.device, str]:
     """Choose for this machine.
 
     Parameters
@@ -31,22 +31,30 @@ def choose(device: str, precision: str) -> tuple[torch.device, str]:
     OptionError
         If either is unknown, or not to be had on this machine.
     """
-    usable = _usable()
+    usable = _usable_devices()
     if device == "auto":
         device = usable[0]
     if device not in usable:
         raise OptionError("device", device, f"auto, {', '.join(usable)} on this machine with this PyTorch")
-    place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    torch_device = (
+        torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    )
     if precision == "auto":
-        precision = USUAL[place.type]
+        precision = DEFAULT_PRECISION[torch_device.type]
     if precision not in DTYPES:
         raise OptionError("precision", precision, f"auto, {', '.join(DTYPES)} with backend='torch'")
-    if precision == "bf16" and place.type == "cuda" and torch.cuda.get_device_capability(place) < (8, 0):
-        raise OptionError("precision", precision, f"fp32 or fp16: {describe(place)} has no bfloat16 arithmetic")
-    return place, precision
+    if (
+        precision == "bf16"
+        and torch_device.type == "cuda"
+        and torch.cuda.get_device_capability(torch_device) < (8, 0)
+    ):
+        raise OptionError(
+            "precision", precision, f"fp32 or fp16: {describe_device(torch_device)} has no bfloat16 arithmetic"
+        )
+    return torch_device, precision
 
 
-def describe(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """Name of the hardware, for people."""
     match device.type:
         case "cuda":
@@ -68,7 +76,7 @@ def upload(
     return torch.tensor(values, dtype=dtype, pin_memory=cuda).to(device, non_blocking=cuda)
 
 
-def _usable() -> list[str]:
+def _usable_devices() -> list[str]:
     """Devices that this PyTorch can compute on here, the best first."""
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []

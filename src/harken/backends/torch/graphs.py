@@ -14,22 +14,22 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-STEPS = (1, 2, 3, 5, 9, 17)
+CAPTURED_STEP_TOKENS = (1, 2, 3, 5, 9, 17)
 """How many new tokens a row can bring to a recorded step: one, and behind it a draft of 1, 2, 4, 8 or 16 to verify.
 
 Fewer are padded, so that drafts of any length need no other recordings; with more, nothing is recorded.
 """
-FIRST_KEYS = 64
-MOST_RECORDINGS = 32
-WARM_UPS = 2
+MIN_PAST_POSITIONS = 64
+MAX_CUDA_GRAPHS = 32
+WARMUP_RUNS = 2
 
-Step = Callable[[Tensor], Tensor]
+StepFunction = Callable[[Tensor], Tensor]
 
 
-class Recorder(Protocol):
+class GraphCapture(Protocol):
     """Makes a recording of a step over a given input."""
 
-    def __call__(self, step: Step, given: Tensor) -> tuple[Callable[[], None], Tensor]:
+    def __call__(self, step: StepFunction, static_input: Tensor) -> tuple[Callable[[], None], Tensor]:
         """Record without computing.
 
         Returns
@@ -42,34 +42,34 @@ class Recorder(Protocol):
         ...
 
 
-class CudaRecorder:
+class CudaGraphCapture:
     """Records CUDA graphs, one stream and one pool of memory for all that it records.
 
     What shares the pool must not be replayed at the same time; a session does one thing at a time.
     """
 
-    _one_at_a_time = Lock()  # PyTorch allows one recording a process
+    _capture_lock = Lock()  # PyTorch allows one recording a process
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._memory_pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, step: Step, given: Tensor) -> tuple[Callable[[], None], Tensor]:
+    def __call__(self, step: StepFunction, static_input: Tensor) -> tuple[Callable[[], None], Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with self._one_at_a_time, torch.cuda.device(given.device):
+        with self._capture_lock, torch.cuda.device(static_input.device):
             # Libraries set themselves up at the first call, which cannot be recorded.
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                for _ in range(WARM_UPS):
-                    step(given)
+                for _ in range(WARMUP_RUNS):
+                    step(static_input)
             torch.cuda.current_stream().wait_stream(self._stream)
             # Other threads may go on working: only what this one does is held to the rules of recording.
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                output = step(given)
+            with torch.cuda.graph(graph, self._memory_pool, self._stream, capture_error_mode="thread_local"):
+                output = step(static_input)
         return graph.replay, output
 
 
-class Replays:
+class CudaGraphCache:
     """Steps that are recorded when they are first asked for, and replayed from then on.
 
     Parameters
@@ -78,11 +78,11 @@ class Replays:
         A `Recorder`.
     """
 
-    def __init__(self, record: Recorder) -> None:
-        self._record = record
-        self._recorded: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
+    def __init__(self, capture: GraphCapture) -> None:
+        self._capture = capture
+        self._graphs: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
 
-    def __call__(self, key: Hashable, step: Step, given: Tensor) -> Tensor:
+    def __call__(self, key: Hashable, step: StepFunction, inputs: Tensor) -> Tensor:
         """Compute a step.
 
         Parameters
@@ -99,15 +99,15 @@ class Replays:
         Tensor
             Overwritten by the next call with this key.
         """
-        recording = self._recorded.pop(key, None)
-        if recording is None:
-            own = given.clone()
-            recording = own, *self._record(step, own)
-        self._recorded[key] = recording
-        if len(self._recorded) > MOST_RECORDINGS:
+        captured = self._graphs.pop(key, None)
+        if captured is None:
+            static_input = inputs.clone()
+            captured = static_input, *self._capture(step, static_input)
+        self._graphs[key] = captured
+        if len(self._graphs) > MAX_CUDA_GRAPHS:
             # Only after recording, which waits for the device: nothing is being replayed that goes away here.
-            del self._recorded[next(iter(self._recorded))]
-        own, replay, output = recording
-        own.copy_(given)
+            del self._graphs[next(iter(self._graphs))]
+        static_input, replay, output = captured
+        static_input.copy_(inputs)
         replay()
         return output

@@ -23,12 +23,12 @@ from torch import Tensor
 from harken.backends.torch.attention import attend
 from harken.errors import OptionError
 
-LOWEST = -1e30
+MASKED_SCORE = -1e30
 """Stands for the score of nothing: finite, so that sums of nothing stay numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hashing:
+class LSHAttention:
     """`harken.backends.torch.attention.Attend` by locality-sensitive hashing.
 
     It takes memory and time in proportion to `chunk` and not to the number of keys: each round compares a query with
@@ -60,10 +60,10 @@ class Hashing:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1 - self.nearby, "buckets": 2, "chunk": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise OptionError(name, getattr(self, name), f"an integer from {low} on")
+        minimum = {"rounds": 1 - self.nearby, "buckets": 2, "chunk": 1}
+        for name, lowest in minimum.items():
+            if getattr(self, name) < lowest:
+                raise OptionError(name, getattr(self, name), f"an integer from {lowest} on")
         if self.buckets % 2:
             raise OptionError("buckets", self.buckets, "an even number")
 
@@ -71,43 +71,47 @@ class Hashing:
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None
     ) -> Tensor:
         """Attend (see `Attend`); `mask` hides keys, from all queries alike, so its shape is (batch, 1, 1, keys)."""
-        run = 3 * self.chunk
-        if key.shape[1] <= run:
+        keys_per_chunk = 3 * self.chunk
+        if key.shape[1] <= keys_per_chunk:
             return attend(query, key, value, heads, mask)
         q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-        shown = torch.zeros(k.shape[:2], device=k.device)
+        key_mask = torch.zeros(k.shape[:2], device=k.device)
         if mask is not None:
-            shown = mask[:, 0, 0].float().clamp(min=LOWEST).repeat_interleave(heads, 0)
-        seen: list[_Round] = []
-        mixture = _Mixture(q)
-        for of_queries, of_keys in self._hashes(q, k, shown):
-            this = _Round(of_queries, of_keys, self.chunk, run)
-            listeners, spoken = this.listeners(), this.spoken()
-            scores = _rows(q, listeners).float() @ _rows(k, spoken).float().mT * q.shape[-1] ** -0.5
-            scores += shown.gather(1, spoken.flatten(1)).view(spoken.shape)[:, :, None]
-            for earlier in seen:
-                scores.masked_fill_(earlier.saw(listeners, spoken), LOWEST)
-            mixture.add(scores, _rows(v, spoken), this)
-            seen.append(this)
-        return mixture.mean().to(query.dtype).unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+            key_mask = mask[:, 0, 0].float().clamp(min=MASKED_SCORE).repeat_interleave(heads, 0)
+        earlier_rounds: list[_HashRound] = []
+        online_softmax = _OnlineSoftmax(q)
+        for query_hashes, key_hashes in self._hashes(q, k, key_mask):
+            hash_round = _HashRound(query_hashes, key_hashes, self.chunk, keys_per_chunk)
+            chunk_queries, chunk_keys = hash_round.chunk_queries(), hash_round.chunk_keys()
+            scores = (
+                _gather_rows(q, chunk_queries).float()
+                @ _gather_rows(k, chunk_keys).float().mT
+                * q.shape[-1] ** -0.5
+            )
+            scores += key_mask.gather(1, chunk_keys.flatten(1)).view(chunk_keys.shape)[:, :, None]
+            for earlier in earlier_rounds:
+                scores.masked_fill_(earlier.has_attended(chunk_queries, chunk_keys), MASKED_SCORE)
+            online_softmax.add(scores, _gather_rows(v, chunk_keys), hash_round)
+            earlier_rounds.append(hash_round)
+        return online_softmax.output().to(query.dtype).unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
 
-    def _hashes(self, query: Tensor, key: Tensor, shown: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _hashes(self, query: Tensor, key: Tensor, key_mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Hashes of queries, shape (groups, queries), and of keys, in each round; hidden keys have the highest."""
-        hidden, last = shown < 0, key.shape[1] + self.buckets
+        masked, last_hash = key_mask < 0, key.shape[1] + self.buckets
         if self.nearby:
             times = torch.arange(key.shape[1], device=key.device).expand(len(key), -1)
-            yield times[:, -query.shape[1] :], times.masked_fill(hidden, last)
-        heard = (~hidden)[..., None].to(key.dtype)
-        centred = key - (key * heard).sum(1, keepdim=True) / heard.sum(1, keepdim=True)
+            yield times[:, -query.shape[1] :], times.masked_fill(masked, last_hash)
+        visible = (~masked)[..., None].to(key.dtype)
+        centred = key - (key * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)
         shape = (self.rounds, key.shape[-1], self.buckets // 2)
         for rotation in torch.randn(shape, generator=torch.Generator().manual_seed(self.seed)).to(key):
-            of_queries, of_keys = (
+            query_hashes, key_hashes = (
                 torch.cat([x @ rotation, x @ -rotation], -1).argmax(-1) for x in (query, centred)
             )
-            yield of_queries, of_keys.masked_fill(hidden, last)
+            yield query_hashes, key_hashes.masked_fill(masked, last_hash)
 
 
-class _Round:
+class _HashRound:
     """Which keys each query looks at: a run of them in the order of their hashes.
 
     Parameters
@@ -119,78 +123,82 @@ class _Round:
         So many neighbouring queries look at so many neighbouring keys.
     """
 
-    def __init__(self, of_queries: Tensor, of_keys: Tensor, chunk: int, run: int) -> None:
-        self._chunk, self._run = chunk, run
-        hashes, self._queries = of_queries.sort(dim=1, stable=True)
-        sorted_keys, self._keys = of_keys.sort(dim=1, stable=True)
-        missing = -hashes.shape[1] % chunk
-        chunks = _extended(hashes, missing).unflatten(1, (-1, chunk))
-        first = torch.searchsorted(sorted_keys, chunks[:, :, 0].contiguous())
-        behind = torch.searchsorted(sorted_keys, chunks[:, :, -1].contiguous(), right=True)
-        most = of_keys.shape[1] - run
-        self._begins = ((first + behind - run) // 2).clamp(0, most)
-        self._listeners = _extended(self._queries, missing).unflatten(1, (-1, chunk))
-        self._places = _inverse(self._queries)
-        self._ranks = _inverse(self._keys).int()
-        self._begin_of = self._begins.repeat_interleave(chunk, 1).gather(1, self._places).int()
+    def __init__(self, query_hashes: Tensor, key_hashes: Tensor, chunk: int, keys_per_chunk: int) -> None:
+        self._chunk, self._keys_per_chunk = chunk, keys_per_chunk
+        sorted_queries, self._query_order = query_hashes.sort(dim=1, stable=True)
+        sorted_keys, self._key_order = key_hashes.sort(dim=1, stable=True)
+        missing = -sorted_queries.shape[1] % chunk
+        chunks = _repeat_last(sorted_queries, missing).unflatten(1, (-1, chunk))
+        first_key = torch.searchsorted(sorted_keys, chunks[:, :, 0].contiguous())
+        last_key = torch.searchsorted(sorted_keys, chunks[:, :, -1].contiguous(), right=True)
+        max_start = key_hashes.shape[1] - keys_per_chunk
+        self._chunk_starts = ((first_key + last_key - keys_per_chunk) // 2).clamp(0, max_start)
+        self._chunk_queries = _repeat_last(self._query_order, missing).unflatten(1, (-1, chunk))
+        self._query_ranks = _inverse_permutation(self._query_order)
+        self._key_ranks = _inverse_permutation(self._key_order).int()
+        self._query_starts = self._chunk_starts.repeat_interleave(chunk, 1).gather(1, self._query_ranks).int()
 
-    def listeners(self) -> Tensor:
+    def chunk_queries(self) -> Tensor:
         """Queries of each chunk, shape (groups, chunks, chunk); the last one is filled up with its last query."""
-        return self._listeners
+        return self._chunk_queries
 
-    def spoken(self) -> Tensor:
+    def chunk_keys(self) -> Tensor:
         """Keys that each chunk looks at, shape (groups, chunks, run)."""
-        slots = self._begins[:, :, None] + torch.arange(self._run, device=self._begins.device)
-        return self._keys.gather(1, slots.flatten(1)).view(slots.shape)
+        slots = self._chunk_starts[:, :, None] + torch.arange(
+            self._keys_per_chunk, device=self._chunk_starts.device
+        )
+        return self._key_order.gather(1, slots.flatten(1)).view(slots.shape)
 
-    def saw(self, listeners: Tensor, spoken: Tensor) -> Tensor:
+    def has_attended(self, chunk_queries: Tensor, chunk_keys: Tensor) -> Tensor:
         """Which queries have looked at which keys in this round, shape (groups, chunks, chunk, run)."""
-        begin = self._begin_of.gather(1, listeners.flatten(1)).view(listeners.shape)
-        rank = self._ranks.gather(1, spoken.flatten(1)).view(spoken.shape)
-        ahead = rank[:, :, None] - begin[..., None]
-        return (ahead >= 0) & (ahead < self._run)
+        start = self._query_starts.gather(1, chunk_queries.flatten(1)).view(chunk_queries.shape)
+        rank = self._key_ranks.gather(1, chunk_keys.flatten(1)).view(chunk_keys.shape)
+        offset = rank[:, :, None] - start[..., None]
+        return (offset >= 0) & (offset < self._keys_per_chunk)
 
-    def in_order(self, chunks: Tensor) -> Tensor:
+    def unsort(self, chunks: Tensor) -> Tensor:
         """Results of shape (groups, chunks, chunk, n) as those of each query, shape (groups, queries, n)."""
-        return _rows(chunks.flatten(1, 2), self._places)
+        return _gather_rows(chunks.flatten(1, 2), self._query_ranks)
 
 
-class _Mixture:
+class _OnlineSoftmax:
     """Softmax over what comes in rounds: the sums of weights and of weighted values, relative to the best score."""
 
     def __init__(self, query: Tensor) -> None:
-        self._best = torch.full((*query.shape[:2], 1), LOWEST, device=query.device)
-        self._weight = torch.zeros_like(self._best)
-        self._mixed = torch.zeros_like(self._best)
+        self._max_score = torch.full((*query.shape[:2], 1), MASKED_SCORE, device=query.device)
+        self._weight_sum = torch.zeros_like(self._max_score)
+        self._value_sum = torch.zeros_like(self._max_score)
 
-    def add(self, scores: Tensor, values: Tensor, its: _Round) -> None:
+    def add(self, scores: Tensor, values: Tensor, hash_round: _HashRound) -> None:
         """Take in a round: scores of shape (groups, chunks, chunk, run), values of shape (groups, chunks, run, n)."""
-        best = scores.amax(-1, keepdim=True)
-        weights = (scores - best).exp_().masked_fill_(scores <= LOWEST, 0)
-        ours = [its.in_order(x) for x in (best, weights.sum(-1, keepdim=True), weights @ values.float())]
-        best = torch.maximum(self._best, ours[0])
-        before, now = (self._best - best).exp(), (ours[0] - best).exp()
-        self._weight = before * self._weight + now * ours[1]
-        self._mixed = before * self._mixed + now * ours[2]
-        self._best = best
+        max_score = scores.amax(-1, keepdim=True)
+        weights = (scores - max_score).exp_().masked_fill_(scores <= MASKED_SCORE, 0)
+        round_sums = [
+            hash_round.unsort(x) for x in (max_score, weights.sum(-1, keepdim=True), weights @ values.float())
+        ]
+        max_score = torch.maximum(self._max_score, round_sums[0])
+        old_scale, round_scale = (self._max_score - max_score).exp(), (round_sums[0] - max_score).exp()
+        self._weight_sum = old_scale * self._weight_sum + round_scale * round_sums[1]
+        self._value_sum = old_scale * self._value_sum + round_scale * round_sums[2]
+        self._max_score = max_score
 
-    def mean(self) -> Tensor:
+    def output(self) -> Tensor:
         """The mixed values, shape (groups, queries, n)."""
-        return self._mixed / self._weight
+        return self._value_sum / self._weight_sum
 
 
-def _extended(x: Tensor, missing: int) -> Tensor:
+def _repeat_last(x: Tensor, missing: int) -> Tensor:
     """Repeat the last column so many times."""
     return torch.cat([x, x[:, -1:].expand(-1, missing)], 1)
 
 
-def _inverse(order: Tensor) -> Tensor:
+def _inverse_permutation(order: Tensor) -> Tensor:
     """Where each index stands in an order, row by row."""
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)
+    ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, ranks)
 
 
-def _rows(x: Tensor, index: Tensor) -> Tensor:
+def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """Rows of (groups, rows, n) by an index of shape (groups, ...) into each group: shape (groups, ..., n)."""
     first = torch.arange(len(x), device=x.device).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
     return x.reshape(-1, x.shape[-1]).index_select(0, (index + first).flatten()).view(*index.shape, -1)

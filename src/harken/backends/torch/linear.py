@@ -16,9 +16,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
-def pack(weight: Tensor) -> Tensor:
+def prepack(weight: Tensor) -> Tensor:
     """Arrange a matrix of shape (outputs, inputs) for `linear`; one that gains nothing by it comes back as it is."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight) if _gains(weight) else weight
+    return torch.ops.mkldnn._reorder_linear_weight(weight) if _benefits_from_prepacking(weight) else weight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -29,7 +29,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _gains(weight: Tensor) -> bool:
+def _benefits_from_prepacking(weight: Tensor) -> bool:
     x86 = weight.device.type == "cpu" and platform.machine().lower() in {"x86_64", "amd64"}
     if not (x86 and torch.backends.mkldnn.is_available()):
         return False

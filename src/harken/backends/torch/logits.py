@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.torch.device import upload
-from harken.contract import Floats, Ints, Span
+from harken.contract import Floats, Ints, TokenRange
 
-MOST_IDS = 1 << 20
+MAX_VOCAB = 1 << 20
 """More than any vocabulary has (see `harken.types.Dims`), and all exact in float32."""
 
 
-class Vocabulary:
+class LogitVocabulary:
     """Which token each column of logits stands for: all of them, or those that a draft may choose.
 
     Parameters
@@ -27,16 +27,16 @@ class Vocabulary:
     device : torch.device
     """
 
-    def __init__(self, tokens: Ints, device: torch.device) -> None:
-        self.tokens, self.on_device = tokens, upload(tokens, device)
+    def __init__(self, token_ids: Ints, device: torch.device) -> None:
+        self.token_ids, self.token_ids_on_device = token_ids, upload(token_ids, device)
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.token_ids)
 
-    def find(self, tokens: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    def find_columns(self, tokens: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """The column of each token, and whether it has one."""
-        columns = np.searchsorted(self.tokens, tokens).clip(max=len(self) - 1)
-        return columns, self.tokens[columns] == tokens
+        columns = np.searchsorted(self.token_ids, tokens).clip(max=len(self) - 1)
+        return columns, self.token_ids[columns] == tokens
 
 
 class TorchLogits:
@@ -51,77 +51,79 @@ class TorchLogits:
         Tokens of the columns.
     """
 
-    def __init__(self, values: Tensor, vocabulary: Vocabulary) -> None:
+    def __init__(self, values: Tensor, vocabulary: LogitVocabulary) -> None:
         self.values, self.vocabulary = values, vocabulary
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, positions: Sequence[int]) -> TorchLogits:
-        chosen = self._on_device(np.array(positions, np.int64))
+    def select_positions(self, positions: Sequence[int]) -> TorchLogits:
+        chosen = self._upload(np.array(positions, np.int64))
         return TorchLogits(self.values.index_select(0, chosen), self.vocabulary)
 
     def probability(self, token: int) -> Floats:
-        column, covered = self.vocabulary.find(np.array([token]))
+        column, covered = self.vocabulary.find_columns(np.array([token]))
         if not covered:
             return np.zeros(len(self), np.float32)
-        probability: Floats = (self.values[:, column[0]] - self._log_sum()).exp().cpu().numpy()
+        probability: Floats = (self.values[:, column[0]] - self._log_normalizer()).exp().cpu().numpy()
         return probability
 
-    def ban(self, spans: Sequence[Sequence[Span]]) -> None:
-        if len(spans) != len(self):
-            raise ValueError(f"{len(spans)} lists of ranges for {len(self)} positions")
+    def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
+        if len(token_ranges) != len(self):
+            raise ValueError(f"{len(token_ranges)} lists of ranges for {len(self)} positions")
         # The first range of every position at once, then the second: as many kernels as one position has ranges.
-        rounds = list(zip_longest(*spans, fillvalue=(0, 0)))
-        edges = self._on_device(np.array(rounds, np.int64).reshape(len(rounds), len(self), 2))
-        ids = self.vocabulary.on_device
-        for its in edges:
-            start, stop = its[:, :1], its[:, 1:]
+        nth_ranges = list(zip_longest(*token_ranges, fillvalue=(0, 0)))
+        edges = self._upload(np.array(nth_ranges, np.int64).reshape(len(nth_ranges), len(self), 2))
+        ids = self.vocabulary.token_ids_on_device
+        for edge in edges:
+            start, stop = edge[:, :1], edge[:, 1:]
             self.values.masked_fill_((start <= ids) & (ids < stop), -torch.inf)
 
-    def suppress(self, tokens: Ints) -> None:
-        columns, covered = self.vocabulary.find(tokens)
-        self.values.index_fill_(1, self._on_device(columns[covered]), -torch.inf)
+    def suppress_tokens(self, tokens: Ints) -> None:
+        columns, covered = self.vocabulary.find_columns(tokens)
+        self.values.index_fill_(1, self._upload(columns[covered]), -torch.inf)
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         if len(bonuses) != len(self):
             raise ValueError(f"{len(bonuses)} bonuses for {len(self)} positions")
         rows = np.repeat(np.arange(len(self)), [len(its) for its in bonuses])
-        columns, covered = self.vocabulary.find(np.array([token for its in bonuses for token in its], np.int64))
+        columns, covered = self.vocabulary.find_columns(
+            np.array([token for its in bonuses for token in its], np.int64)
+        )
         if covered.any():
-            amounts = np.array([amount for its in bonuses for amount in its.values()], np.float32)
-            where = self._on_device(rows[covered]), self._on_device(columns[covered])
-            self.values[where] += self._on_device(amounts[covered])
+            bonus_values = np.array([amount for its in bonuses for amount in its.values()], np.float32)
+            where = self._upload(rows[covered]), self._upload(columns[covered])
+            self.values[where] += self._upload(bonus_values[covered])
 
-    def prefer_timestamps(self, begin: int) -> None:
-        column = np.searchsorted(self.vocabulary.tokens, begin)
+    def prefer_timestamps(self, timestamp_begin: int) -> None:
+        column = np.searchsorted(self.vocabulary.token_ids, timestamp_begin)
         text, timestamps = self.values[:, :column], self.values[:, column:]
         if text.numel():
             text.masked_fill_((timestamps.logsumexp(1) > text.amax(1))[:, None], -torch.inf)
 
     def top(self, k: int) -> tuple[Ints, Floats]:
         columns = self.values.argmax(1, keepdim=True) if k == 1 else _top_columns(self.values, k)
-        return self._chosen(columns)
+        return self._read_columns(columns)
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
         wide = torch.float32 if self.values.device.type == "mps" else torch.float64
         peak = self.values.amax(1, keepdim=True)
-        mass = ((self.values - peak) / temperature).to(wide).exp().cumsum(1)
+        cumulative = ((self.values - peak) / temperature).to(wide).exp().cumsum(1)
         uniform = upload(uniforms, self.values.device, wide).clamp(max=1 - torch.finfo(wide).eps)
-        columns = torch.searchsorted(mass, uniform[:, None] * mass[:, -1:], right=True)
-        ids, logprobs = self._chosen(columns)
+        columns = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+        ids, logprobs = self._read_columns(columns)
         return ids[:, 0], logprobs[:, 0]
 
-    def _chosen(self, columns: Tensor) -> tuple[Ints, Floats]:
+    def _read_columns(self, columns: Tensor) -> tuple[Ints, Floats]:
         """Ids and log-probabilities of some columns a position, in one transfer: float32 holds every id exactly."""
-        logprobs = self.values.gather(1, columns) - self._log_sum()[:, None]
+        logprobs = self.values.gather(1, columns) - self._log_normalizer()[:, None]
         both = torch.stack([columns.float(), logprobs]).cpu().numpy()
-        return self.vocabulary.tokens[both[0].astype(np.int64)], both[1]
+        return self.vocabulary.token_ids[both[0].astype(np.int64)], both[1]
 
-    def _log_sum(self) -> Tensor:
+    def _log_normalizer(self) -> Tensor:
         return self.values.logsumexp(1)
 
-    def _on_device(self, array: Ints | Floats) -> Tensor:
+    def _upload(self, array: Ints | Floats) -> Tensor:
         return upload(array, self.values.device)
 
 
@@ -134,4 +136,4 @@ def _top_columns(values: Tensor, k: int) -> Tensor:
     bits = (values + 0.0).view(torch.int32).long()  # + 0.0: one zero, not two
     ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     columns = torch.arange(values.shape[1], device=values.device)
-    return (ascending * MOST_IDS - columns).topk(min(k, values.shape[1]), 1).values.neg() % MOST_IDS
+    return (ascending * MAX_VOCAB - columns).topk(min(k, values.shape[1]), 1).values.neg() % MAX_VOCAB

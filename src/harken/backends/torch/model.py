@@ -18,17 +18,17 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harken.backends.torch.attention import Attend, attend
+from harken.backends.torch.attention import AttentionFunction, attend
 from harken.backends.torch.device import upload
-from harken.backends.torch.linear import linear, pack
-from harken.backends.torch.weights import load
-from harken.checkpoints.alignment import Heads
+from harken.backends.torch.linear import linear, prepack
+from harken.backends.torch.weights import load_weights
+from harken.checkpoints.alignment import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class KVCache:
     """What a decoder reads and writes, at addresses that never change.
 
     A *lane* is a window that is listened to; each has as many *seats*, one a row, side by side.
@@ -44,12 +44,12 @@ class Memory:
         Read where windows differ in length: 0 inside of a lane's window, -inf behind its end.
     """
 
-    cross: Tensor
-    tracks: Tensor
-    beyond: Tensor
+    cross_kv: Tensor
+    kv: Tensor
+    padding_mask: Tensor
 
 
-class Model:
+class WhisperModel:
     """Weights on a device, and what is computed with them.
 
     Parameters
@@ -71,48 +71,56 @@ class Model:
         dims: Dims,
         weights: Mapping[str, NDArray[Any]],
         *,
-        vocabulary: Ints | None,
-        heads: Heads,
+        vocab_subset: Ints | None,
+        alignment_heads: AlignmentHeads,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.dims, self.device, self.dtype = dims, device, dtype
-        self.heads, self.kept = heads, tuple(sorted({layer for layer, _ in heads}))
-        self._weights = load(weights, dims, device, dtype)
+        self.alignment_heads, self.alignment_layers = (
+            alignment_heads,
+            tuple(sorted({layer for layer, _ in alignment_heads})),
+        )
+        self._weights = load_weights(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
-        self._projection = pack(embedding if vocabulary is None else embedding[upload(vocabulary, device)])
+        self._lm_head = prepack(embedding if vocab_subset is None else embedding[upload(vocab_subset, device)])
 
-    def memory(self, lanes: int, width: int, attention: bool) -> Memory:
+    def allocate_cache(self, windows: int, rows_per_window: int, attention: bool) -> KVCache:
         """Allocate memory for so many windows with so many seats each."""
         dims = self.dims
-        tracks = 2 * dims.n_text_layer + len(self.kept) * attention
-        cross = (dims.n_text_layer, 2, lanes, dims.n_audio_ctx, dims.n_text_state)
-        return Memory(
-            cross=torch.zeros(cross, dtype=self.dtype, device=self.device),
-            tracks=torch.zeros(
-                (tracks, lanes * width, dims.n_text_ctx + 1, dims.n_text_state),
+        kv_tensors = 2 * dims.n_text_layer + len(self.alignment_layers) * attention
+        cross_shape = (dims.n_text_layer, 2, windows, dims.n_audio_ctx, dims.n_text_state)
+        return KVCache(
+            cross_kv=torch.zeros(cross_shape, dtype=self.dtype, device=self.device),
+            kv=torch.zeros(
+                (kv_tensors, windows * rows_per_window, dims.n_text_ctx + 1, dims.n_text_state),
                 dtype=self.dtype,
                 device=self.device,
             ),
-            beyond=torch.zeros((lanes, dims.n_audio_ctx), dtype=self.dtype, device=self.device),
+            padding_mask=torch.zeros((windows, dims.n_audio_ctx), dtype=self.dtype, device=self.device),
         )
 
     def encode(self, mel: Tensor) -> Tensor:
         """Encode log-mel of shape (audios, n_mels, 2 n): shape (audios, n, n_audio_state)."""
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
-        x = F.gelu(self._convolve(_padded(x), "encoder.conv1", stride=1))
-        x = F.gelu(self._convolve(_padded(x), "encoder.conv2", stride=2))
+        x = F.gelu(self._convolve(_pad_frames(x), "encoder.conv1", stride=1))
+        x = F.gelu(self._convolve(_pad_frames(x), "encoder.conv2", stride=2))
         x = x + w["encoder.positional_embedding"][: x.shape[1]]
         for layer in range(dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
-            query, key, value = self._projected(x, block)
+            query, key, value = self._qkv(x, block)
             x = x + self._linear(attend(query, key, value, dims.n_audio_head), f"{block}.attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "encoder.ln_post")
 
-    def hear(
-        self, mel: Tensor, first: Tensor, past: Tensor, mask: Tensor | None, attend: Attend
+    def encode_chunk(
+        self,
+        mel: Tensor,
+        first_positions: Tensor,
+        past_kv: Tensor,
+        mask: Tensor | None,
+        attend: AttentionFunction,
     ) -> tuple[Tensor, Tensor]:
         """Encode the next windows of some streams, W positions each.
 
@@ -137,34 +145,41 @@ class Model:
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
         x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
-        x[:, 0] *= (first > 0)[:, None]  # before the stream the second convolution is padded, too
+        x[:, 0] *= (first_positions > 0)[:, None]  # before the stream the second convolution is padded, too
         x = F.gelu(self._convolve(x, "encoder.conv2", stride=2))
-        positions = first[:, None] + torch.arange(x.shape[1], device=x.device)
+        positions = first_positions[:, None] + torch.arange(x.shape[1], device=x.device)
         x = x + w["encoder.positional_embedding"][positions]
-        fresh: list[Tensor] = []
+        new_kv: list[Tensor] = []
         for layer in range(dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
-            query, *its = self._projected(x, block)
-            key, value = (torch.cat(pair, 1) for pair in zip(past[2 * layer :], its, strict=False))
-            fresh += its
+            query, *chunk_kv = self._qkv(x, block)
+            key, value = (torch.cat(pair, 1) for pair in zip(past_kv[2 * layer :], chunk_kv, strict=False))
+            new_kv += chunk_kv
             x = x + self._linear(attend(query, key, value, dims.n_audio_head, mask), f"{block}.attn.out")
             x = x + self._mlp(x, block)
-        return self._norm(x, "encoder.ln_post"), torch.stack(fresh)
+        return self._norm(x, "encoder.ln_post"), torch.stack(new_kv)
 
-    def listen(self, encoded: Tensor) -> Tensor:
+    def project_cross_kv(self, encoder_output: Tensor) -> Tensor:
         """Cross-attention keys and values of what was encoded by this model, or by another with the same encoder.
 
         Returns
         -------
         Tensor of shape (layers, 2, audios, n, n_text_state)
         """
-        dims, x = self.dims, encoded.to(self.device, self.dtype)
-        cross = x.new_empty((dims.n_text_layer, 2, *x.shape[:2], dims.n_text_state))
-        for layer, into in enumerate(cross):
-            into[0], into[1] = self._linear(x, f"decoder.blocks.{layer}.cross_attn.kv").chunk(2, -1)
-        return cross
+        dims, x = self.dims, encoder_output.to(self.device, self.dtype)
+        cross_kv = x.new_empty((dims.n_text_layer, 2, *x.shape[:2], dims.n_text_state))
+        for layer, layer_kv in enumerate(cross_kv):
+            layer_kv[0], layer_kv[1] = self._linear(x, f"decoder.blocks.{layer}.cross_attn.kv").chunk(2, -1)
+        return cross_kv
 
-    def decode(self, grid: Tensor, memory: Memory, keys: int, span: int, ragged: bool) -> Tensor:
+    def decode(
+        self,
+        lengths_and_tokens: Tensor,
+        kv_cache: KVCache,
+        past_positions: int,
+        audio_positions: int,
+        ragged: bool,
+    ) -> Tensor:
         """Read new tokens in every seat.
 
         Parameters
@@ -187,42 +202,51 @@ class Model:
             Ready for `logits`.
         """
         dims, w, layers = self.dims, self._weights, self.dims.n_text_layer
-        seats, n = grid.shape[0], grid.shape[1] - 1
-        kept = self.kept[: len(memory.tracks) - 2 * layers]
-        positions = (grid[:, :1] + torch.arange(n, device=grid.device)).clamp(max=dims.n_text_ctx)
-        first_slots = torch.arange(seats, device=grid.device)[:, None] * (dims.n_text_ctx + 1)
+        cache_rows, n = lengths_and_tokens.shape[0], lengths_and_tokens.shape[1] - 1
+        captured_layers = self.alignment_layers[: len(kv_cache.kv) - 2 * layers]
+        positions = (lengths_and_tokens[:, :1] + torch.arange(n, device=lengths_and_tokens.device)).clamp(
+            max=dims.n_text_ctx
+        )
+        first_slots = torch.arange(cache_rows, device=lengths_and_tokens.device)[:, None] * (
+            dims.n_text_ctx + 1
+        )
         slots = (first_slots + positions).flatten()
-        hidden = torch.arange(keys, device=grid.device) > positions[:, None, :, None]
-        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=grid.device).masked_fill(hidden, -math.inf)
-        beyond = memory.beyond[:, None, None, :span] if ragged else None
+        masked = torch.arange(past_positions, device=lengths_and_tokens.device) > positions[:, None, :, None]
+        mask = torch.zeros(masked.shape, dtype=self.dtype, device=lengths_and_tokens.device).masked_fill(
+            masked, -math.inf
+        )
+        padding_mask = kv_cache.padding_mask[:, None, None, :audio_positions] if ragged else None
 
-        def keep(track: int, values: Tensor) -> Tensor:
+        def write_cache(index: int, values: Tensor) -> Tensor:
             """Write into a track and return what is to be looked through."""
-            memory.tracks[track].view(-1, dims.n_text_state).index_copy_(0, slots, values.flatten(0, 1))
-            return memory.tracks[track][:, :keys]
+            kv_cache.kv[index].view(-1, dims.n_text_state).index_copy_(0, slots, values.flatten(0, 1))
+            return kv_cache.kv[index][:, :past_positions]
 
-        x = w["decoder.token_embedding.weight"][grid[:, 1:]] + w["decoder.positional_embedding"][positions]
+        x = (
+            w["decoder.token_embedding.weight"][lengths_and_tokens[:, 1:]]
+            + w["decoder.positional_embedding"][positions]
+        )
         for layer in range(layers):
             block = f"decoder.blocks.{layer}"
-            query, key, value = self._projected(x, block)
-            past = keep(2 * layer, key), keep(2 * layer + 1, value)
+            query, key, value = self._qkv(x, block)
+            past = write_cache(2 * layer, key), write_cache(2 * layer + 1, value)
             x = x + self._linear(attend(query, *past, dims.n_text_head, mask), f"{block}.attn.out")
             query = self._linear(self._norm(x, f"{block}.cross_attn_ln"), f"{block}.cross_attn.query")
-            if layer in kept:
-                keep(2 * layers + kept.index(layer), query)
+            if layer in captured_layers:
+                write_cache(2 * layers + captured_layers.index(layer), query)
             # Seats of a lane stand side by side, so that to the window they are one row of many queries.
-            key, value = memory.cross[layer, :, :, :span]
+            key, value = kv_cache.cross_kv[layer, :, :, :audio_positions]
             query = query.reshape(len(key), -1, dims.n_text_state)
-            heard = attend(query, key, value, dims.n_text_head, beyond)
-            x = x + self._linear(heard.reshape(x.shape), f"{block}.cross_attn.out")
+            attended = attend(query, key, value, dims.n_text_head, padding_mask)
+            x = x + self._linear(attended.reshape(x.shape), f"{block}.cross_attn.out")
             x = x + self._mlp(x, block)
         return self._norm(x, "decoder.ln")
 
     def logits(self, x: Tensor) -> Tensor:
         """Project onto the vocabulary, or its chosen part: shape (P, n_text_state) to (P, columns), float32."""
-        return linear(x, self._projection).float()
+        return linear(x, self._lm_head).float()
 
-    def alignment(self, queries: Tensor, keys: Tensor, beyond: Tensor | None) -> Tensor:
+    def alignment_weights(self, queries: Tensor, keys: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Cross-attention of the alignment heads.
 
         Parameters
@@ -237,14 +261,14 @@ class Model:
         Tensor of shape (heads, tokens, positions), float32
         """
         heads = self.dims.n_text_head
-        layers, of_layer = [list(column) for column in zip(*self.heads, strict=True)]
-        tracks = [self.kept.index(layer) for layer in layers]
-        q = queries.unflatten(-1, (heads, -1))[tracks, :, of_layer].float()
-        k = keys.unflatten(-1, (heads, -1))[layers, :, of_layer].float()
+        layers, head_indices = [list(column) for column in zip(*self.alignment_heads, strict=True)]
+        query_indices = [self.alignment_layers.index(layer) for layer in layers]
+        q = queries.unflatten(-1, (heads, -1))[query_indices, :, head_indices].float()
+        k = keys.unflatten(-1, (heads, -1))[layers, :, head_indices].float()
         scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
-        return (scores if beyond is None else scores + beyond.float()).softmax(-1)
+        return (scores if padding_mask is None else scores + padding_mask.float()).softmax(-1)
 
-    def _projected(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
+    def _qkv(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
         """Query, key and value of self-attention."""
         y = self._linear(self._norm(x, f"{block}.attn_ln"), f"{block}.attn.qkv")
         parts: tuple[Tensor, ...] = y.chunk(3, -1)
@@ -268,6 +292,6 @@ class Model:
         return self._linear(x.unfold(1, 3, stride).flatten(2), name)
 
 
-def _padded(x: Tensor) -> Tensor:
+def _pad_frames(x: Tensor) -> Tensor:
     """A frame of zeros on either side of (audios, frames, channels)."""
     return F.pad(x, (0, 0, 1, 1))

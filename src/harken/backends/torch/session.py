@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harken.backends.torch.arena import Arena, Pool, Shape
+from harken.backends.torch.arena import CacheShape, StaticCache, StaticCachePool
 from harken.backends.torch.device import upload
-from harken.backends.torch.logits import TorchLogits, Vocabulary
+from harken.backends.torch.logits import LogitVocabulary, TorchLogits
 from harken.contract import Floats
 
 
@@ -32,23 +32,23 @@ class TorchFeatures:
         How many of the positions each window has, where some have less than all.
     """
 
-    encoded: Tensor
-    cross: Tensor
+    encoder_output: Tensor
+    cross_kv: Tensor
     lengths: tuple[int, ...] | None = None
 
     @property
-    def audios(self) -> int:
-        return int(self.cross.shape[2])
+    def n_windows(self) -> int:
+        return int(self.cross_kv.shape[2])
 
     @property
-    def span(self) -> int:
+    def positions(self) -> int:
         """Number of positions of each window, those included that it lacks."""
-        return int(self.cross.shape[3])
+        return int(self.cross_kv.shape[3])
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    seat: int
+    cache_row: int
     length: int
 
 
@@ -62,139 +62,169 @@ class TorchSession:
 
     def __init__(
         self,
-        pool: Pool,
-        vocabulary: Vocabulary,
+        cache_pool: StaticCachePool,
+        vocabulary: LogitVocabulary,
         features: TorchFeatures,
-        rows: Sequence[int],
+        row_windows: Sequence[int],
         capacity: int,
         attention: bool,
     ) -> None:
-        self._pool, self._vocabulary, self._capacity = pool, vocabulary, capacity
-        self._span, self._ragged = features.span, features.lengths is not None
-        self._longest = max(features.lengths or [features.span])
-        audios = list(dict.fromkeys(rows))
-        width = max(Counter(rows).values(), default=1)
-        self._sit(pool.borrow(Shape(len(audios), width, attention)))
-        for lane, audio in enumerate(audios):
-            self._cross[:, :, lane] = features.cross[:, :, audio]
+        self._cache_pool, self._vocabulary, self._capacity = cache_pool, vocabulary, capacity
+        self._audio_positions, self._ragged = features.positions, features.lengths is not None
+        self._longest_window = max(features.lengths or [features.positions])
+        windows = list(dict.fromkeys(row_windows))
+        rows_per_window = max(Counter(row_windows).values(), default=1)
+        self._use_cache(cache_pool.acquire(CacheShape(len(windows), rows_per_window, attention)))
+        for cache_window, audio in enumerate(windows):
+            self._cross_kv[:, :, cache_window] = features.cross_kv[:, :, audio]
             if features.lengths is not None:
-                self._beyond[lane] = 0
-                self._beyond[lane, features.lengths[audio] :] = -math.inf
-        self._rows = [_Row(seat, 0) for seat in _spread([audios.index(audio) for audio in rows], width)]
+                self._padding_mask[cache_window] = 0
+                self._padding_mask[cache_window, features.lengths[audio] :] = -math.inf
+        self._rows = [
+            _Row(seat, 0)
+            for seat in _assign_cache_rows([windows.index(audio) for audio in row_windows], rows_per_window)
+        ]
 
     @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(row.length for row in self._rows)
 
-    def extend(self, tokens: Sequence[Sequence[int]], tail: int = 1) -> TorchLogits:
-        arena, before, most = self._arena, self._rows, max(map(len, tokens), default=0)
-        device = arena.model.device
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> TorchLogits:
+        cache, before, max_new_tokens = self._cache, self._rows, max(map(len, tokens), default=0)
+        device = cache.model.device
         after = [replace(row, length=row.length + len(new)) for row, new in zip(before, tokens, strict=True)]
-        longest = max((row.length for row in after), default=0)
-        assert longest <= self._capacity, "a row has outgrown the session"
-        if not most:
+        longest_row = max((row.length for row in after), default=0)
+        assert longest_row <= self._capacity, "a row has outgrown the session"
+        if not max_new_tokens:
             return TorchLogits(torch.empty((0, len(self._vocabulary)), device=device), self._vocabulary)
-        n = arena.padded(most)
-        grid = np.zeros((arena.seats, 1 + n), np.int64)
-        wanted: list[int] = []
+        step_tokens = cache.padded_step_tokens(max_new_tokens)
+        lengths_and_tokens = np.zeros((cache.cache_rows, 1 + step_tokens), np.int64)
+        logit_positions: list[int] = []
         for row, new in zip(before, tokens, strict=True):
-            grid[row.seat, 0] = row.length
-            grid[row.seat, 1 : 1 + len(new)] = new
-            first = row.seat * n
-            wanted += range(first + max(0, len(new) - tail), first + len(new))
-        x = arena.step(upload(grid, device), longest, self._span, self._ragged).flatten(0, 1)
+            lengths_and_tokens[row.cache_row, 0] = row.length
+            lengths_and_tokens[row.cache_row, 1 : 1 + len(new)] = new
+            first_position = row.cache_row * step_tokens
+            logit_positions += range(first_position + max(0, len(new) - last_n), first_position + len(new))
+        hidden_states = cache.decode_step(
+            upload(lengths_and_tokens, device), longest_row, self._audio_positions, self._ragged
+        ).flatten(0, 1)
         self._rows = after
-        chosen = x.index_select(0, upload(wanted, device))
-        return TorchLogits(arena.model.logits(chosen), self._vocabulary)
+        chosen = hidden_states.index_select(0, upload(logit_positions, device))
+        return TorchLogits(cache.model.logits(chosen), self._vocabulary)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [
             replace(row, length=min(row.length, n)) for row, n in zip(self._rows, lengths, strict=True)
         ]
 
-    def select(self, rows: Sequence[int]) -> None:
-        chosen = [self._rows[row] for row in rows]
-        listeners = Counter(self._lane(row) for row in chosen)
-        most, shape = max(listeners.values(), default=1), self._arena.shape
-        fitting = replace(
+    def reorder(self, rows: Sequence[int]) -> None:
+        parents = [self._rows[row] for row in rows]
+        rows_per_window = Counter(self._cache_window(row) for row in parents)
+        max_rows, shape = max(rows_per_window.values(), default=1), self._cache.shape
+        new_shape = replace(
             shape,
-            lanes=_halved(shape.lanes, max(1, len(listeners))),
-            width=max(most, _halved(shape.width, most)),
+            windows=_shrink_size(shape.windows, max(1, len(rows_per_window))),
+            rows_per_window=max(max_rows, _shrink_size(shape.rows_per_window, max_rows)),
         )
-        if fitting == shape:
-            self._reseat(chosen)
+        if new_shape == shape:
+            self._reorder_in_place(parents)
         else:
-            self._move(chosen, fitting)
+            self._move_to_new_cache(parents, new_shape)
 
     def attention(self, row: int) -> Floats:
-        its, model, shape = self._rows[row], self._arena.model, self._arena.shape
+        cached_row, model, shape = self._rows[row], self._cache.model, self._cache.shape
         assert shape.attention, "a session keeps attention if it was opened to"
-        queries = self._arena.memory.tracks[2 * model.dims.n_text_layer :, its.seat, : its.length]
-        lane, longest = self._lane(its), self._longest
-        beyond = self._beyond[lane, :longest] if self._ragged else None
-        weights: Floats = model.alignment(queries, self._cross[:, 0, lane, :longest], beyond).cpu().numpy()
+        queries = self._cache.kv_cache.kv[
+            2 * model.dims.n_text_layer :, cached_row.cache_row, : cached_row.length
+        ]
+        cache_window, longest_window = self._cache_window(cached_row), self._longest_window
+        padding_mask = self._padding_mask[cache_window, :longest_window] if self._ragged else None
+        weights: Floats = (
+            model.alignment_weights(queries, self._cross_kv[:, 0, cache_window, :longest_window], padding_mask)
+            .cpu()
+            .numpy()
+        )
         return weights
 
     @property
-    def _cross(self) -> Tensor:
+    def _cross_kv(self) -> Tensor:
         """Keys and values of the windows that are listened to, shape (layers, 2, lanes, positions, n_text_state)."""
-        return self._arena.memory.cross[:, :, :, : self._span]
+        return self._cache.kv_cache.cross_kv[:, :, :, : self._audio_positions]
 
     @property
-    def _beyond(self) -> Tensor:
+    def _padding_mask(self) -> Tensor:
         """Where windows have ended, shape (lanes, positions)."""
-        return self._arena.memory.beyond[:, : self._span]
+        return self._cache.kv_cache.padding_mask[:, : self._audio_positions]
 
-    def _lane(self, row: _Row) -> int:
-        return row.seat // self._arena.shape.width
+    def _cache_window(self, row: _Row) -> int:
+        return row.cache_row // self._cache.shape.rows_per_window
 
-    def _sit(self, arena: Arena) -> None:
+    def _use_cache(self, cache: StaticCache) -> None:
         """Take an arena, and give it back when the session is forgotten, or `_leave` is called."""
-        self._arena = arena
-        self._leave = weakref.finalize(self, self._pool.give_back, arena)
+        self._cache = cache
+        self._release_cache = weakref.finalize(self, self._cache_pool.release, cache)
 
-    def _reseat(self, chosen: Sequence[_Row]) -> None:
+    def _reorder_in_place(self, parents: Sequence[_Row]) -> None:
         """Let the first row that goes on from a seat stay there, and copy it for others into seats that are free."""
-        going_on, width = {row.seat for row in chosen}, self._arena.shape.width
-        free = {
-            lane: iter([seat for seat in range(lane * width, (lane + 1) * width) if seat not in going_on])
-            for lane in map(self._lane, chosen)
+        used_cache_rows, rows_per_window = {row.cache_row for row in parents}, self._cache.shape.rows_per_window
+        free_cache_rows = {
+            cache_window: iter(
+                [
+                    cache_row
+                    for cache_row in range(cache_window * rows_per_window, (cache_window + 1) * rows_per_window)
+                    if cache_row not in used_cache_rows
+                ]
+            )
+            for cache_window in map(self._cache_window, parents)
         }
-        seats: list[int] = []
-        for row in chosen:
-            seats.append(next(free[self._lane(row)]) if row.seat in seats else row.seat)
-        self._copy(self._arena, chosen, seats)
+        cache_rows: list[int] = []
+        for row in parents:
+            cache_rows.append(
+                next(free_cache_rows[self._cache_window(row)]) if row.cache_row in cache_rows else row.cache_row
+            )
+        self._copy_rows(self._cache, parents, cache_rows)
 
-    def _move(self, chosen: Sequence[_Row], shape: Shape) -> None:
+    def _move_to_new_cache(self, parents: Sequence[_Row], shape: CacheShape) -> None:
         """Go on in an arena of another shape."""
-        old, cross, beyond, leave = self._arena, self._cross, self._beyond, self._leave
-        lanes = [self._lane(row) for row in chosen]
-        busy = sorted(set(lanes))
-        self._sit(self._pool.borrow(shape))
-        self._cross[:, :, : len(busy)] = cross[:, :, busy]
-        self._beyond[: len(busy)] = beyond[busy]
-        self._copy(old, chosen, _spread([busy.index(lane) for lane in lanes], shape.width))
-        leave()
+        old_cache, cross_kv, padding_mask, release_old = (
+            self._cache,
+            self._cross_kv,
+            self._padding_mask,
+            self._release_cache,
+        )
+        cache_windows = [self._cache_window(row) for row in parents]
+        live_windows = sorted(set(cache_windows))
+        self._use_cache(self._cache_pool.acquire(shape))
+        self._cross_kv[:, :, : len(live_windows)] = cross_kv[:, :, live_windows]
+        self._padding_mask[: len(live_windows)] = padding_mask[live_windows]
+        self._copy_rows(
+            old_cache,
+            parents,
+            _assign_cache_rows(
+                [live_windows.index(cache_window) for cache_window in cache_windows], shape.rows_per_window
+            ),
+        )
+        release_old()
 
-    def _copy(self, old: Arena, chosen: Sequence[_Row], seats: Sequence[int]) -> None:
+    def _copy_rows(self, source: StaticCache, parents: Sequence[_Row], cache_rows: Sequence[int]) -> None:
         """Let the chosen rows of an arena go on in the given seats of this one."""
-        pairs = list(zip(chosen, seats, strict=True))
-        moves = [pair for pair in pairs if old is not self._arena or pair[0].seat != pair[1]]
+        pairs = list(zip(parents, cache_rows, strict=True))
+        moves = [pair for pair in pairs if source is not self._cache or pair[0].cache_row != pair[1]]
         if moves:
             longest = max(row.length for row, _ in moves)
-            sources = [row.seat for row, _ in moves]
-            targets = [seat for _, seat in moves]
-            self._arena.memory.tracks[:, targets, :longest] = old.memory.tracks[:, sources, :longest]
-        self._rows = [replace(row, seat=seat) for row, seat in pairs]
+            source_rows = [row.cache_row for row, _ in moves]
+            target_rows = [seat for _, seat in moves]
+            self._cache.kv_cache.kv[:, target_rows, :longest] = source.kv_cache.kv[:, source_rows, :longest]
+        self._rows = [replace(row, cache_row=seat) for row, seat in pairs]
 
 
-def _spread(lanes: Sequence[int], width: int) -> list[int]:
+def _assign_cache_rows(cache_windows: Sequence[int], rows_per_window: int) -> list[int]:
     """A seat for each row, given the lane of each: the first free one of its lane."""
-    next_seat = {lane: count(lane * width) for lane in lanes}
-    return [next(next_seat[lane]) for lane in lanes]
+    next_cache_row = {lane: count(lane * rows_per_window) for lane in cache_windows}
+    return [next(next_cache_row[lane]) for lane in cache_windows]
 
 
-def _halved(size: int, needed: int) -> int:
+def _shrink_size(size: int, needed: int) -> int:
     """Halve a size as long as it is at least twice what is needed."""
     while size >= 2 * needed:
         size //= 2

@@ -10,11 +10,11 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harken.backends.torch.linear import pack
+from harken.backends.torch.linear import prepack
 from harken.types import Dims
 
 
-def load(
+def load_weights(
     weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Bring the weights to the device, those that read the same input joined into one matrix.
@@ -26,22 +26,24 @@ def load(
     # One more position: that of the slot where what is written is lost.
     loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
     for layer in range(dims.n_text_layer):
-        _join(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
-        _join(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
+        _fuse(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+        _fuse(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
     if dims.has_encoder:
         for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
             loaded[name] = loaded[name].flatten(1)
         for layer in range(dims.n_audio_layer):
-            _join(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
-    return {name: pack(weight) if _multiplies(name, weight) else weight for name, weight in loaded.items()}
+            _fuse(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+    return {
+        name: prepack(weight) if _is_linear_weight(name, weight) else weight for name, weight in loaded.items()
+    }
 
 
-def _multiplies(name: str, weight: Tensor) -> bool:
+def _is_linear_weight(name: str, weight: Tensor) -> bool:
     return weight.dim() == 2 and name.endswith(".weight") and name != "decoder.token_embedding.weight"
 
 
-def _join(weights: dict[str, Tensor], attention: str, joined: str, parts: Sequence[str]) -> None:
-    nothing = torch.zeros_like(weights[f"{attention}.value.bias"])  # keys have no bias
+def _fuse(weights: dict[str, Tensor], attention: str, fused: str, parts: Sequence[str]) -> None:
+    zero_bias = torch.zeros_like(weights[f"{attention}.value.bias"])  # keys have no bias
     for kind in ("weight", "bias"):
-        matrices = [weights.pop(f"{attention}.{part}.{kind}", nothing) for part in parts]
-        weights[f"{attention}.{joined}.{kind}"] = torch.cat(matrices)
+        matrices = [weights.pop(f"{attention}.{part}.{kind}", zero_bias) for part in parts]
+        weights[f"{attention}.{fused}.{kind}"] = torch.cat(matrices)
