@@ -35,7 +35,7 @@ from common import (
 if TYPE_CHECKING:
     import harken
     from harken.backends.torch import LSHAttention, TorchBackend
-    from harken.backends.torch.encoder import TorchEncoderState
+    from harken.backends.torch.streaming_encoder import TorchEncoderState
     from harken.contract import Floats
 
 WINDOWS = (200, 500, 1000, 2000, 3000)
@@ -150,7 +150,7 @@ def measure(
 def hear(backend: TorchBackend, sound: Floats, window: int, results: Mapping[str, Result]) -> None:
     """Hear a recording window by window in every way; windows that are as long as most of them are timed."""
     from harken.backends.torch.attention import attend
-    from harken.backends.torch.encoder import TorchEncoderState
+    from harken.backends.torch.streaming_encoder import TorchEncoderState
 
     encoders = {
         name: TorchEncoderState(backend._model, HISTORY_FRAMES // 2, hashing or attend)
@@ -176,7 +176,7 @@ def keys(hashing: LSHAttention | None, there_are: int) -> str:
 
 def difference(encoders: Sequence[TorchEncoderState], exact: Sequence[TorchEncoderState]) -> float:
     """Distance of what was encoded from what full attention gives, relative to that."""
-    from harken.backends.torch.encoder import TorchEncoderState
+    from harken.backends.torch.streaming_encoder import TorchEncoderState
 
     its, expected = (TorchEncoderState.stream_features(them, 1).encoder_output for them in (encoders, exact))
     return float((its - expected).norm() / expected.norm())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Capabilities, Floats, Ints
 from harken.decoding.drafts import CandidateGenerator, DraftRequest, DraftTokens
 from harken.decoding.pace import MIN_MEASUREMENTS, AcceptanceCounter, DraftController

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Capabilities, Floats
 from harken.types import Dims
 from models import DIMS, TOKENIZER

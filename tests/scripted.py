@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 
 Script = Callable[[int, tuple[int, ...]], Sequence[float] | Floats]

@@ -15,7 +15,7 @@ WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item"}
 
 
 class Tape:
-    """`harken.backends.torch.graphs.Recorder` that does what a CUDA graph does, operator by operator.
+    """`harken.backends.torch.cuda_graphs.Recorder` that does what a CUDA graph does, operator by operator.
 
     A recording is a list of operators with the tensors that they were given. A replay runs them over these very
     tensors and leaves each result where it lay when it was recorded; nothing of the Python around them runs again.

@@ -10,11 +10,11 @@ from time import perf_counter
 from typing import Any
 
 from harken.audio import AudioSource, stream_audio
+from harken.backend_factory import BackendFactory
 from harken.checkpoints import open_checkpoint, resolve_model
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
-from harken.engines import BackendFactory
 from harken.errors import OptionError
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions

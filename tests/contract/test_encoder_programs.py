@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import PROMPT, Streams
 
-from harken.backends.numpy import encoder, model
-from harken.backends.numpy.encoder import EncodedChunk
+from harken.backends.numpy import model, streaming_encoder
 from harken.backends.numpy.model import Mask, Weights
+from harken.backends.numpy.streaming_encoder import EncodedChunk
 from harken.contract import Floats
 from models import DIMS
 
@@ -113,7 +113,7 @@ def sees_one_more(windows: Sequence[EncodedChunk], history: int) -> Mask:
     return VISIBLE(windows, history + 1)
 
 
-STEM, VISIBLE = encoder.embed_chunks, encoder.attention_mask
+STEM, VISIBLE = streaming_encoder.embed_chunks, streaming_encoder.attention_mask
 BUGS = {
     forgets_nothing_of_look_ahead: "final_position_mask",
     starts_again: "embed_chunks",
@@ -135,7 +135,7 @@ def test_bugs_would_be_noticed(
     for _ in range(4):
         streams.hear([0], 12, 8)
     right = streams.gather([0])
-    monkeypatch.setattr(encoder, BUGS[bug], bug)
+    monkeypatch.setattr(streaming_encoder, BUGS[bug], bug)
     pair = replace(right, expected=streams.gather([0]).expected)
     with pytest.raises(AssertionError):
         pair.extend([PROMPT], last_n=len(PROMPT))

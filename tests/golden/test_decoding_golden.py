@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from decoding_inputs import BEAM_EOT, BEAM_LIMIT, FILTERS, PROMPTS, beam_logits, filter_logits
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Greedy, Window, decode, make_logit_rules
 from harken.decoding.bias import make_hotword_bias

@@ -24,7 +24,6 @@ from harken.decoding import (
     decode_partial,
     make_logit_rules,
     make_prompt,
-    moving,
 )
 from harken.decoding.listening import alignment_matrix
 from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
@@ -85,12 +84,12 @@ def windows(draw: st.DrawFn, most: int = 60, *, committed: int = 6) -> PartialWi
 
 def going_back(positions: int) -> object:
     """So short are the windows of a tiny model that nothing in them goes back by a second."""
-    return patch.object(moving, "REWIND_THRESHOLD", positions)
+    return patch.object(partial_window, "REWIND_THRESHOLD", positions)
 
 
 def unstopped() -> object:
     """Neither is anything said again too often."""
-    return patch.multiple(moving, REWIND_THRESHOLD=LONGEST, MIN_LOOP_REPEATS={})
+    return patch.multiple(partial_window, REWIND_THRESHOLD=LONGEST, MIN_LOOP_REPEATS={})
 
 
 def grown(

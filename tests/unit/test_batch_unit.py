@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harken.api import Recognizer
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 from harken.errors import AudioError, Cancelled
 from harken.transcribe import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.decoding import make_logit_rules
 from harken.decoding.bias import HotwordBias, make_hotword_bias
 from harken.text import Tokenizer

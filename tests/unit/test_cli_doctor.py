@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faces import Face
-from harken.backends.onnx import plan
+from harken.backends.onnx import runtime_plan
 from harken.cli import machine
 from harken.errors import CheckpointError
 
@@ -79,7 +79,7 @@ def test_a_package_that_is_needed(face: Face) -> None:
 
 def test_a_package_that_would_be_better(face: Face) -> None:
     lacking(face.monkeypatch, "openvino")
-    face.monkeypatch.setattr(plan, "openvino_capabilities", frozenset)
+    face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
     face.monkeypatch.setattr(machine, "models", lambda: machine.Finding(title="models", facts={}))
     code, told = report(face)
     assert (code, told["ready"]) == (0, True)
@@ -95,7 +95,7 @@ def test_a_package_that_would_be_better(face: Face) -> None:
     ],
 )
 def test_the_engine_follows_the_processor(face: Face, capable: set[str], encoder: str) -> None:
-    face.monkeypatch.setattr(plan, "openvino_capabilities", lambda: frozenset(capable))
+    face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     facts = machine.engine().facts
     assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)

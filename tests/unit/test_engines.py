@@ -14,10 +14,10 @@ import pytest
 
 import checkpoint_files as files
 import harken
-from harken import engines
+from harken import backend_factory
+from harken.backend_factory import BackendFactory
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding import SpeculativeDecoder
-from harken.engines import BackendFactory
 from harken.errors import CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
 from harken.text.alphabet import bytes_to_unicode
@@ -102,7 +102,7 @@ class Shelf:
     def __call__(
         self, model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None
     ) -> Path:
-        if isinstance(model, str) and model in engines.DEFAULT_ASSISTANTS:
+        if isinstance(model, str) and model in backend_factory.DEFAULT_ASSISTANTS:
             assert not download, "nobody asked for a model"
             if model not in self.models:
                 raise CheckpointNotFound(f"{model}: not on this machine")
@@ -126,18 +126,20 @@ class Shelf:
 def test_auto_takes_what_is_there_and_fits(
     made: Made, monkeypatch: pytest.MonkeyPatch, model: str, shelf: dict[str, str], expected: Any
 ) -> None:
-    monkeypatch.setattr(engines, "resolve_model", Shelf({name: made[its] for name, its in shelf.items()}))
+    monkeypatch.setattr(
+        backend_factory, "resolve_model", Shelf({name: made[its] for name, its in shelf.items()})
+    )
     assert described(speculator("auto", made[model])) == expected
 
 
 def test_auto_drafts_with_tiny_for_an_english_model_that_is_much_larger() -> None:
-    tiny = open_checkpoint(engines.resolve_model("tiny.en", download=False))
+    tiny = open_checkpoint(backend_factory.resolve_model("tiny.en", download=False))
     small = replace(tiny, dims=replace(tiny.dims, n_text_layer=12, n_text_state=768))
     tokenizer = Tokenizer.from_source(tiny.vocabulary, tiny.dims.n_vocab)
-    chosen = engines._find_smaller_model("small.en", small, tokenizer)
+    chosen = backend_factory._find_smaller_model("small.en", small, tokenizer)
     assert chosen is not None
     assert chosen.path == tiny.path
-    assert engines._find_smaller_model("tiny.en", tiny, tokenizer) is None
+    assert backend_factory._find_smaller_model("tiny.en", tiny, tokenizer) is None
 
 
 def test_n_grams() -> None:

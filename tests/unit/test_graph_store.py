@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from harken.backends.onnx import OnnxBackend
-from harken.backends.onnx.store import (
+from harken.backends.onnx.graph_store import (
     CHECKSUM_FILE,
     GRAPH_FILES,
     GraphStore,

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from harken.backends.host import TOPK_BLOCK, HostLogits
+from harken.backends.host_logits import TOPK_BLOCK, HostLogits
 
 INF = np.inf
 WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 3 * TOPK_BLOCK + 5)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from harken.backends.onnx import plan
-from harken.backends.onnx.plan import make_runtime_plan, openvino_capabilities
+from harken.backends.onnx import runtime_plan
+from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
 from harken.errors import BackendUnavailable, OptionError
 
 NONE: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ def test_plan(
     encoder: str,
     decoder: str,
 ) -> None:
-    monkeypatch.setattr(plan, "openvino_capabilities", lambda: capabilities)
+    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
     made = make_runtime_plan(asked)
     assert made.precision == precision
     assert (" ".join(made.encoder), " ".join(made.decoder)) == (encoder, decoder)
@@ -48,7 +48,7 @@ def test_plan(
 def test_bfloat16_needs_a_processor_that_has_it(
     monkeypatch: pytest.MonkeyPatch, capabilities: frozenset[str]
 ) -> None:
-    monkeypatch.setattr(plan, "openvino_capabilities", lambda: capabilities)
+    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
     with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
         make_runtime_plan("bf16")
 

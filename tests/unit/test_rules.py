@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.decoding import LogitRules, make_logit_rules
 from harken.decoding.rules import matching_tokens
 from harken.errors import OptionError

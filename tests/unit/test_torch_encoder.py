@@ -12,7 +12,7 @@ from models import DIMS, make_mel, make_weights
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.encoder import TorchEncoderState  # noqa: E402
+from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
 from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]

@@ -13,7 +13,7 @@ from models import DIMS, make_mel, make_weights
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
+from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
 from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 from tape import Tape  # noqa: E402
@@ -61,7 +61,7 @@ def test_a_shorter_window_is_another_step() -> None:
 
 
 def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.backends.torch.arena.MIN_PAST_POSITIONS", 8)
+    monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
     recorded, plain = (
         backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
         for backend in (make_backend(graph_capture=Tape), make_backend())

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from harken.backends.torch import TorchBackend, linear  # noqa: E402
-from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS  # noqa: E402
+from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS  # noqa: E402
 from tape import WAITS, Tape  # noqa: E402
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])

@@ -14,6 +14,7 @@ import click
 
 from harken.api import Recognizer
 from harken.atomic import open_atomic
+from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
@@ -29,7 +30,6 @@ from harken.cli.options import (
 )
 from harken.cli.screen import Screen
 from harken.cli.timings import PLAIN, SPECULATIVE, BenchResult
-from harken.engines import AUTO
 from harken.errors import BackendUnavailable
 from harken.evaluation import (
     Entry,

@@ -128,7 +128,7 @@ def packages() -> Finding:
 
 def engine() -> Finding:
     """Which runtime computes which half of a model in which precision, and why."""
-    from harken.backends.onnx.plan import make_runtime_plan, openvino_capabilities
+    from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
 
     openvino_formats = openvino_capabilities()
     plan = make_runtime_plan("auto")
@@ -149,7 +149,7 @@ def engine() -> Finding:
 
 def cache() -> Finding:
     """Where built graphs are kept, how many there are, and whether more can be."""
-    from harken.backends.onnx.store import default_graph_directory
+    from harken.backends.onnx.graph_store import default_graph_directory
 
     root = default_graph_directory()
     files = [file for file in root.rglob("*") if file.is_file()] if root.is_dir() else []

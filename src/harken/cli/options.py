@@ -12,8 +12,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from harken.api import Recognizer, load
-from harken.backends.onnx.plan import PRECISIONS
-from harken.engines import BACKENDS
+from harken.backend_factory import BACKENDS
+from harken.backends.onnx.runtime_plan import PRECISIONS
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 

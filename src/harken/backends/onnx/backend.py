@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.encoder import OnnxEncoderState
-from harken.backends.onnx.plan import make_runtime_plan
+from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.rotation import RotatedWeights
+from harken.backends.onnx.runtime_plan import make_runtime_plan
 from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.saturation import probe_graph, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.backends.onnx.store import GraphStore, default_graph_directory
+from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims

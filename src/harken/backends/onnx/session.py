@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.host import HostLogits
+from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
 from harken.contract import Floats, Ints
 from harken.types import Dims

@@ -8,6 +8,6 @@ except ImportError as error:
     raise BackendUnavailable(f"PyTorch cannot be imported ({error}): pip install 'harken[torch]'") from error
 
 from harken.backends.torch.backend import TorchBackend
-from harken.backends.torch.hashing import LSHAttention
+from harken.backends.torch.lsh_attention import LSHAttention
 
 __all__ = ["LSHAttention", "TorchBackend"]

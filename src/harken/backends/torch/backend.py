@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harken.backends.torch.arena import StaticCachePool
 from harken.backends.torch.attention import attend
+from harken.backends.torch.cuda_graphs import CudaGraphCapture, GraphCapture
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
-from harken.backends.torch.encoder import PAD_MULTIPLE, TorchEncoderState
-from harken.backends.torch.graphs import CudaGraphCapture, GraphCapture
-from harken.backends.torch.hashing import LSHAttention
 from harken.backends.torch.logits import LogitVocabulary
+from harken.backends.torch.lsh_attention import LSHAttention
 from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures, TorchSession
+from harken.backends.torch.static_cache import StaticCachePool
+from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
 from harken.checkpoints.alignment import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harken.backends.torch.arena import CacheShape, StaticCache, StaticCachePool
 from harken.backends.torch.device import upload
 from harken.backends.torch.logits import LogitVocabulary, TorchLogits
+from harken.backends.torch.static_cache import CacheShape, StaticCache, StaticCachePool
 from harken.contract import Floats
 
 

@@ -10,7 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harken.backends.torch.graphs import CAPTURED_STEP_TOKENS, MIN_PAST_POSITIONS, CudaGraphCache, GraphCapture
+from harken.backends.torch.cuda_graphs import (
+    CAPTURED_STEP_TOKENS,
+    MIN_PAST_POSITIONS,
+    CudaGraphCache,
+    GraphCapture,
+)
 from harken.backends.torch.model import KVCache, WhisperModel
 
 MIN_STEP_TOKENS = {("cpu", torch.bfloat16): 2}

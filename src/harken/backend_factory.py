@@ -56,7 +56,7 @@ class BackendFactory:
         if self.backend != "torch" and self.hash_rounds is not None:
             raise OptionError("hash_rounds", self.hash_rounds, f"none with backend={self.backend!r}")
         if self.backend == "onnx":
-            from harken.backends.onnx.plan import PRECISIONS
+            from harken.backends.onnx.runtime_plan import PRECISIONS
 
             if self.precision not in PRECISIONS:
                 raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
