@@ -80,7 +80,7 @@ def main() -> None:
 def load(model: str, assistant: str, precision: str, threads: int) -> dict[str, Recognizer]:
     """One model without its assistant, and with it at every step."""
     import harken
-    from harken.decoding.pace import DraftController
+    from harken.decoding.draft_controller import DraftController
 
     class Eager(DraftController):
         def may_draft(self, *, set_up: bool) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 
 from harken.backends.host_logits import HostLogits
 from harken.contract import Capabilities, Floats, Ints
-from harken.decoding.drafts import CandidateGenerator, DraftRequest, DraftTokens
-from harken.decoding.pace import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
-from harken.decoding.rules import LogitRules
+from harken.decoding.candidate_generator import CandidateGenerator, DraftRequest, DraftTokens
+from harken.decoding.draft_controller import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
+from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, DraftSession, _CalibratedGenerator
 from models import DIMS
 from scripted import Script
@@ -62,7 +62,7 @@ def eager_pace(clock: Callable[[], float] = float) -> DraftController:
 
 
 class Knowing:
-    """`harken.decoding.drafts.Draft` that knows how every row goes on, and may lie.
+    """`harken.decoding.candidate_generator.Draft` that knows how every row goes on, and may lie.
 
     Parameters
     ----------

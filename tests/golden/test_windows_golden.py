@@ -26,7 +26,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from harken.decoding.greedy import PickedTokens, RowPosition, generate
+from harken.decoding.generate import PickedTokens, RowPosition, generate
 from real import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from harken.decoding.listening import alignment_matrix
+from harken.decoding.alignment_attention import alignment_matrix
 from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
 
 EOT = TOKENIZER.eot

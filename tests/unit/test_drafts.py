@@ -12,8 +12,8 @@ from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, 
 from harken.contract import Features, Floats
 from harken.decoding import Assistant, make_logit_rules
 from harken.decoding.assistant import AssistedCandidateGenerator
-from harken.decoding.drafts import DraftRequest
-from harken.decoding.rules import LogitRules
+from harken.decoding.candidate_generator import DraftRequest
+from harken.decoding.logit_rules import LogitRules
 from models import DIMS, TOKENIZER
 
 TEXTS = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]

@@ -10,8 +10,7 @@ import pytest
 
 from drafting import EOT, Clock, Drafts, Knowing, Table, always_wrong, by_chance, free_rules, saying
 from harken.decoding import DecodeStats
-from harken.decoding.greedy import generate, pick_best
-from harken.decoding.pace import (
+from harken.decoding.draft_controller import (
     BUDGET_REFILL_RATE,
     BUDGET_STEPS,
     MIN_MEASUREMENTS,
@@ -20,6 +19,7 @@ from harken.decoding.pace import (
     DraftController,
     LinearCost,
 )
+from harken.decoding.generate import generate, pick_best
 
 # --- the line ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import LogitRules, make_logit_rules
-from harken.decoding.rules import matching_tokens
+from harken.decoding.logit_rules import matching_tokens
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from models import TOKENIZER

@@ -38,8 +38,8 @@ from harken.decoding import (
     decode,
     make_logit_rules,
 )
-from harken.decoding.greedy import Pick, generate, pick_best, pick_sample
-from harken.decoding.pace import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
+from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
+from harken.decoding.generate import Pick, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
 from harken.transcribe.hearing import DecodeRequest

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harken.decoding import PartialHypothesis
-from harken.decoding.window import compression_ratio
+from harken.decoding.decode_windows import compression_ratio
 from harken.streaming.running import ActiveUtterance, TimedToken
 from harken.streaming.telling import (
     display_text,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.contract import Floats
-from harken.decoding.listening import alignment_matrix
+from harken.decoding.alignment_attention import alignment_matrix
 from harken.transcribe.warping import token_starts
 
 

@@ -1,14 +1,14 @@
 """Which tokens: rules, prompts, strategies and the decoding of windows. Knows no backend, only the contract."""
 
 from harken.decoding.assistant import Assistant
+from harken.decoding.decode_windows import DecodingResult, Window, decode
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities
-from harken.decoding.moving import PartialHypothesis, PartialWindow, decode_partial
+from harken.decoding.logit_rules import LogitRules, make_logit_rules
+from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.prompt import make_prompt
-from harken.decoding.rules import LogitRules, make_logit_rules
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy, fallback_schedule
-from harken.decoding.window import DecodingResult, Window, decode
 
 __all__ = [
     "Assistant",

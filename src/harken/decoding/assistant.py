@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Session
-from harken.decoding.drafts import DraftRequest, DraftTokens, common_prefix_length
-from harken.decoding.rules import LogitRules
+from harken.decoding.candidate_generator import DraftRequest, DraftTokens, common_prefix_length
+from harken.decoding.logit_rules import LogitRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Assistant:
 
 
 class AssistedCandidateGenerator:
-    """`harken.decoding.drafts.Draft` by a model: greedy, under the same rules, for as long as it is sure enough.
+    """`harken.decoding.candidate_generator.Draft` by a model: greedy, under the same rules, for as long as it is sure enough.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from harken.contract import Floats, Logits, Session
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
-from harken.decoding.rules import LogitRules
+from harken.decoding.logit_rules import LogitRules
 from harken.decoding.strategies import Beam
 
 

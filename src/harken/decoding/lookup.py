@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harken.decoding.drafts import DraftRequest, DraftTokens
+from harken.decoding.candidate_generator import DraftRequest, DraftTokens
 
 MAX_NGRAM_SIZE = 4
 MAX_CONTINUATION_TOKENS = 96

@@ -1,7 +1,7 @@
 """Speculative decoding: draft, verify in one forward pass, keep what is right, and know when to leave it.
 
 A `Speculator` lives as long as a model: it knows what drafting has cost and brought. For windows that are encoded
-together it makes a `Drafter`, for each decode of them that makes a `Speculation`, which `harken.decoding.greedy.follow`
+together it makes a `Drafter`, for each decode of them that makes a `Speculation`, which `harken.decoding.generate.follow`
 asks for drafts.
 """
 
@@ -14,11 +14,16 @@ from functools import cached_property
 
 from harken.contract import Features, Floats
 from harken.decoding.assistant import Assistant, AssistedCandidateGenerator
-from harken.decoding.drafts import CandidateGenerator, DraftRequest, DraftTokens, common_prefix_length
+from harken.decoding.candidate_generator import (
+    CandidateGenerator,
+    DraftRequest,
+    DraftTokens,
+    common_prefix_length,
+)
+from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.hypothesis import DecodeStats
+from harken.decoding.logit_rules import LogitRules
 from harken.decoding.lookup import PromptLookup
-from harken.decoding.pace import AcceptanceCounter, DraftController
-from harken.decoding.rules import LogitRules
 
 MAX_DRAFT_TOKENS = 12
 """Tokens that a model drafts at most before they are verified."""

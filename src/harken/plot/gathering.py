@@ -13,7 +13,7 @@ from harken.audio import AudioSource, LogMel, normalize, stream_audio
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import DecodingResult
-from harken.decoding.listening import alignment_matrix
+from harken.decoding.alignment_attention import alignment_matrix
 from harken.errors import OptionError
 from harken.plot.picture import ENCODER_POSITION_S, DecodedWindow, PlotData, TextSpan, text_spans_of
 from harken.results import Attempt

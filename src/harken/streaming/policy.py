@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from harken.contract import Ints
-from harken.decoding.drafts import common_prefix_length
+from harken.decoding.candidate_generator import common_prefix_length
 from harken.streaming.setting import StreamingConfig
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
-from harken.decoding.window import compression_ratio
+from harken.decoding.decode_windows import compression_ratio
 from harken.results import Segment, Word
 from harken.streaming.running import ActiveUtterance, TimedToken
 from harken.text import Tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding import Hypothesis
-from harken.decoding.listening import alignment_matrix
+from harken.decoding.alignment_attention import alignment_matrix
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.transcribe.segments import TokenSegment

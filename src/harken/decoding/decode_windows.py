@@ -10,9 +10,9 @@ import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
 from harken.decoding.beam import beam_search
-from harken.decoding.greedy import generate, pick_best, pick_sample
+from harken.decoding.generate import generate, pick_best, pick_sample
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
-from harken.decoding.rules import LogitRules
+from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
 from harken.text import Tokenizer

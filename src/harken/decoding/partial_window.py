@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Ints, Logits, Session
-from harken.decoding.drafts import common_prefix_length
+from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding.candidate_generator import common_prefix_length
 from harken.decoding.hypothesis import DecodeStats
-from harken.decoding.listening import alignment_matrix
-from harken.decoding.rules import LogitRules
+from harken.decoding.logit_rules import LogitRules
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.contract import Floats, Ints, Logits, Session
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
-from harken.decoding.rules import LogitRules
+from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftSession
 
 
