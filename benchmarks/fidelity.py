@@ -1,7 +1,7 @@
 """Windows as the reference makes them against windows with a little silence: word error rates and time.
 
 ``exact`` encodes 30 s, with zeros behind the end of the recording; a row with a number encodes that many seconds
-of silence behind the end, 30 of them being all of the window. harken's own number is in `harken.transcribe.longform`.
+of silence behind the end, 30 of them being all of the window. harken's own number is in `harken.transcribe.recording`.
 
     python benchmarks/fidelity.py --silence 2 4 6 30
 """
@@ -26,7 +26,7 @@ def main() -> None:
     args = its.parse_args()
     require("harken", "jiwer", "whisper_normalizer")
     import harken
-    from harken.transcribe import longform
+    from harken.transcribe import recording
     from harken.types import FRAMES_PER_SECOND
 
     print(machine())
@@ -34,7 +34,7 @@ def main() -> None:
     sets = {name: read_set(args.audio, name, args.limit) for name in SETS}
     rows = []
     for silence_s in (None, *args.silence):
-        longform.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
+        recording.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
         fidelity = "fast" if silence_s else "exact"
         cells: list[str] = []
         texts: list[tuple[str, str]] = []

@@ -75,7 +75,7 @@ def segments(recognizer, path: Path, language: str | None) -> list:
 
     from harken.audio import load_audio
     from harken.audio.vad import SpeechDetector
-    from harken.transcribe.guard import HallucinationFeatures, mean_speech_probability
+    from harken.transcribe.hallucination import HallucinationFeatures, mean_speech_probability
 
     samples, detector = load_audio(path)[: LONGEST_S * 16000], SpeechDetector()
     probabilities = np.concatenate([detector.feed(samples), detector.flush()])
@@ -104,7 +104,7 @@ def segments(recognizer, path: Path, language: str | None) -> list:
 def attentions(recognizer, samples, segments: list, language: str) -> list[float]:
     """How concentrated the attention is for each segment of one window, by reading them once more."""
     from harken.audio import log_mel, pad_or_trim
-    from harken.transcribe.guard import attention_concentration
+    from harken.transcribe.hallucination import attention_concentration
 
     backend, tokenizer = recognizer.backend, recognizer.tokenizer
     steps = min(1500, len(samples) // 320)
@@ -125,7 +125,7 @@ def verdicts(facts) -> list[tuple[str, float, str]]:
     """What the guard says with all that is known, and with less: the way, the score and the rest in words."""
     from dataclasses import replace
 
-    from harken.transcribe.guard import score_hallucination
+    from harken.transcribe.hallucination import score_hallucination
 
     found = [(way, score_hallucination(replace(facts, **unknown))) for way, unknown in WAYS.items()]
     return [

@@ -71,7 +71,7 @@ def detect(recognizer: harken.Recognizer, path: Path, allowed: list[str]) -> tup
     """Most probable language of a recording's first window: among all, and among those allowed."""
     from harken.audio import stream_audio
     from harken.decoding import language_probabilities
-    from harken.transcribe.windows import MelWindows
+    from harken.transcribe.mel_windows import MelWindows
 
     backend = recognizer.backend
     windows = MelWindows(

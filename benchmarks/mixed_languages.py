@@ -121,10 +121,10 @@ def hear(
 
 def tracked(heard: list[Heard], window_s: int, odds: float, full_s: float) -> list[str]:
     """Language of each window with other constants than harken's own."""
-    from harken.transcribe import languages
+    from harken.transcribe import language_id
 
-    tracker, found = languages.LanguageFilter(), []
-    languages.SWITCH_ODDS, languages.FULL_EVIDENCE_S = odds, full_s or 1e-9
+    tracker, found = language_id.LanguageFilter(), []
+    language_id.SWITCH_ODDS, language_id.FULL_EVIDENCE_S = odds, full_s or 1e-9
     for _, probabilities in heard:
         tracker = tracker.update(probabilities, window_s)
         found.append(tracker.result[0])

@@ -243,7 +243,7 @@ def logprobs(
     """Log-probability of each token after those before it, under the rules, as harken's model sees it."""
     from harken.audio import stream_audio
     from harken.decoding import make_logit_rules
-    from harken.transcribe.windows import MelWindows
+    from harken.transcribe.mel_windows import MelWindows
     from harken.types import FRAMES_PER_SECOND
 
     backend, dims = recognizer.backend, recognizer.dims

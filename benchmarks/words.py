@@ -133,7 +133,7 @@ def agreement(recognizer: harken.Recognizer, recordings: Sequence[Floats]) -> It
 
 def ways(eot: int, heard: Heard) -> dict[str, Ints]:
     """Starts of the text tokens of the segments, by which tokens take part in the path."""
-    from harken.transcribe.warping import listening, token_starts
+    from harken.transcribe.dtw import listening, token_starts
 
     attention, tokens = heard.hypothesis.attention, heard.hypothesis.tokens
     kept = sum(len(cut.tokens) for cut in heard.cuts)
@@ -219,8 +219,8 @@ def trimmed(samples: Floats) -> Floats:
 
 def settled(recognizer: harken.Recognizer, heard: Heard, alignment: Alignment) -> dict[str, list[Span]]:
     """Words as they come, by the usual durations, and with silence cut out."""
-    from harken.transcribe.settle import refine_word_boundaries
-    from harken.transcribe.words import words_by_segment
+    from harken.transcribe.word_boundaries import refine_word_boundaries
+    from harken.transcribe.word_timestamps import words_by_segment
 
     words, usual = words_by_segment(heard.cuts, alignment, recognizer.tokenizer, language="en")
     segments = [segment(*pair) for pair in zip(heard.cuts, words, strict=True)]
@@ -254,7 +254,7 @@ def segment(cut: TokenSegment, words: Sequence[object]) -> Segment:
 
 def speech_in(samples: Floats) -> list[Span]:
     from harken.audio.vad import RegionTracker, SpeechDetector
-    from harken.transcribe.settle import WORD_VAD_OPTIONS
+    from harken.transcribe.word_boundaries import WORD_VAD_OPTIONS
     from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
     detector, regions = SpeechDetector(), RegionTracker(WORD_VAD_OPTIONS)

@@ -173,7 +173,7 @@ def missing(offline: list[str], live: list[str]) -> list[str]:
 
 def said_again(texts) -> int:
     """How often some words stand one right after another, at most."""
-    from harken.transcribe.guard import count_repetitions
+    from harken.transcribe.hallucination import count_repetitions
 
     return max(map(count_repetitions, texts), default=1)
 

@@ -80,7 +80,7 @@ class Segment:
     language : str or None
         Code of the language that its window was decoded in.
     hallucination_score : float
-        How likely it is that nothing of this was said, 0 to 1 (see `harken.transcribe.guard`).
+        How likely it is that nothing of this was said, 0 to 1 (see `harken.transcribe.hallucination`).
 
     Raises
     ------

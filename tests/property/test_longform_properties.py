@@ -17,7 +17,7 @@ from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import Cancelled
 from harken.results import Transcript
-from harken.transcribe import TranscribeOptions, windows
+from harken.transcribe import TranscribeOptions, mel_windows
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 
@@ -104,7 +104,7 @@ def test_nothing_depends_on_how_the_samples_arrive_or_on_what_was_done_before(
         return list(form.segments())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "LOOK_AHEAD_FRAMES", 30)
+        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 30)
         assert segments(*points) == segments()
 
 

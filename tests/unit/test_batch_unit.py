@@ -20,7 +20,7 @@ from harken.transcribe import (
     TranscribeOptions,
     WindowDecoder,
     listener,
-    windows,
+    mel_windows,
 )
 from harken.transcription import Transcription
 from loudness import Loudness, loud
@@ -173,7 +173,7 @@ def test_recordings_that_are_done_or_stopped_keep_no_sound(monkeypatch: pytest.M
         works[1].result()
         next(iter(works[2]))
         works[2].stop()
-        sound = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, windows.__file__)])
+        sound = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, mel_windows.__file__)])
         assert sum(trace.size for trace in sound.traces) < 10_000
     finally:
         tracemalloc.stop()

@@ -88,7 +88,9 @@ class TestScreen:
 
     def test_verbose_says_where_the_language_changes(self, face: Face, talk: Path) -> None:
         heard = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
-        face.monkeypatch.setattr("harken.transcribe.hearing.language_probabilities", lambda *_: [next(heard)])
+        face.monkeypatch.setattr(
+            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(heard)]
+        )
         outcome = face.run("transcribe", talk, "--verbose", "--multilingual")
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 

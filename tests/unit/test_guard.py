@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.transcribe.guard import (
+from harken.transcribe.hallucination import (
     HallucinationFeatures,
     attention_concentration,
     count_repetitions,

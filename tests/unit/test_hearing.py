@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from driven import Driven
 from harken.contract import Backend, Floats
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, longform, windows
-from harken.transcribe.hearing import DecodeRequest
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, recording
+from harken.transcribe.window_decoder import DecodeRequest
 from loudness import blocks, loud
 from models import DIMS, TOKENIZER, make_mel
 from recital import WINDOW_STEPS, Recital, line
@@ -144,9 +144,9 @@ def test_with_voice_activity_nothing_depends_on_how_the_samples_arrive(
         return list(form.segments()), form.dropped, form.language
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "LOOK_AHEAD_FRAMES", 60)
-        patch.setattr(longform, "FINAL_SILENCE_FRAMES", 10)
-        patch.setattr(longform, "ENCODE_BUCKET_FRAMES", 8)
+        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
+        patch.setattr(recording, "FINAL_SILENCE_FRAMES", 10)
+        patch.setattr(recording, "ENCODE_BUCKET_FRAMES", 8)
         found, dropped, language = transcribe(blocks(samples, [round(p * len(samples)) for p in points]))
         assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]
@@ -183,7 +183,7 @@ class Forgetful(Recital):
 
 @pytest.mark.slow
 def test_an_hour_of_speech_and_silence_takes_the_memory_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "LogMel", QuickMel)
+    monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
     minute = loud(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
     said = line(0, "hello", WINDOW_STEPS)
 

@@ -11,8 +11,8 @@ import pytest
 from driven import Driven
 from harken.contract import Floats
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, lane
-from harken.transcribe.guard import HallucinationFeatures, HallucinationVerdict
+from harken.transcribe import Callbacks, TranscribeOptions, window_chain
+from harken.transcribe.hallucination import HallucinationFeatures, HallucinationVerdict
 from loudness import loud
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
@@ -108,7 +108,7 @@ class TestWhatIsPassedOn:
         def score_hallucination(facts: HallucinationFeatures) -> HallucinationVerdict:
             return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
-        monkeypatch.setattr(lane, "score_hallucination", score_hallucination)
+        monkeypatch.setattr(window_chain, "score_hallucination", score_hallucination)
         backend = Recital(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
         kept = list(form.segments())
@@ -146,7 +146,7 @@ class TestWords:
             end_s = its.seek_s + last_s
             return [replace(its, words=(replace(word, start_s=its.seek_s, end_s=end_s),))], end_s
 
-        monkeypatch.setattr(lane, "refine_word_boundaries", refine_word_boundaries)
+        monkeypatch.setattr(window_chain, "refine_word_boundaries", refine_word_boundaries)
         seeks: list[float] = []
 
         def window(start_s: float, _: Any) -> None:

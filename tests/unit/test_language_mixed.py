@@ -11,7 +11,7 @@ import pytest
 from harken.audio import load_audio, log_mel
 from harken.contract import Floats
 from harken.decoding import language_probabilities
-from harken.transcribe.languages import LanguageFilter
+from harken.transcribe.language_id import LanguageFilter
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 from real import SHARED, larger_recognizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harken.errors import OptionError
-from harken.transcribe.languages import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
+from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
 
 CODES = ("de", "en", "nl", "fr")
 

@@ -14,11 +14,11 @@ from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.transcribe import listener, windows
+from harken.transcribe import listener, mel_windows
+from harken.transcribe.chunking import FrameSpans, total_frames
 from harken.transcribe.listener import ClipRange, SpeechSegmenter
-from harken.transcribe.packing import FrameSpans, total_frames
+from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.views import PackedSpeech
-from harken.transcribe.windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
 from loudness import Loudness, blocks, loud
 
@@ -144,7 +144,7 @@ def test_packs_and_their_windows_do_not_depend_on_how_the_samples_are_cut(
         data.draw(st.lists(st.integers(0, len(samples)), max_size=6)) if data else range(0, len(samples), 700)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "LOOK_AHEAD_FRAMES", 60)
+        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
         _, expected = read(iter([samples]), clips, window_frames=300)
         _, found = read(iter(blocks(samples, points)), clips, window_frames=300)
     assert [spans for spans, _ in found] == [spans for spans, _ in expected]
@@ -186,7 +186,7 @@ class QuickMel:
     ],
 )
 def test_an_hour_takes_the_memory_of_twenty_minutes(monkeypatch: pytest.MonkeyPatch, minute: Floats) -> None:
-    monkeypatch.setattr(windows, "LogMel", QuickMel)
+    monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
 
     def peak_bytes(minutes: int) -> int:
         its = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS)

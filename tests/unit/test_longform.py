@@ -14,7 +14,7 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, longform
+from harken.transcribe import Callbacks, TranscribeOptions, recording
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
@@ -328,8 +328,8 @@ class TestShortWindows:
 
     @pytest.fixture(autouse=True)
     def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(longform, "FINAL_SILENCE_FRAMES", 10)
-        monkeypatch.setattr(longform, "ENCODE_BUCKET_FRAMES", 8)
+        monkeypatch.setattr(recording, "FINAL_SILENCE_FRAMES", 10)
+        monkeypatch.setattr(recording, "ENCODE_BUCKET_FRAMES", 8)
 
     def lengths(self, *lines: Line, windows: float = 0.25, **options: Any) -> tuple[list[int], list[Segment]]:
         backend = Recital(*lines)

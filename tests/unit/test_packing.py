@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.transcribe.packing import SpeechPacker, TimeMap, pack_speech, total_frames
+from harken.transcribe.chunking import SpeechPacker, TimeMap, pack_speech, total_frames
 
 
 @pytest.mark.parametrize(

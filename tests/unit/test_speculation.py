@@ -42,7 +42,7 @@ from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERV
 from harken.decoding.generate import Pick, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
-from harken.transcribe.hearing import DecodeRequest
+from harken.transcribe.window_decoder import DecodeRequest
 from models import DIMS, TOKENIZER, make_mel
 from scripted import Script
 

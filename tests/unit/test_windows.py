@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from harken.audio import log_mel, pad_or_trim
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.transcribe import windows
-from harken.transcribe.windows import MelWindows
+from harken.transcribe import mel_windows
+from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
 
 WINDOW_FRAMES = 48
@@ -40,7 +40,7 @@ def all_windows(blocks: Iterator[Floats], seeks: Sequence[int]) -> list[tuple[Fl
 )
 def test_windows_do_not_depend_on_how_the_samples_are_cut(points: list[int], seeks: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
+        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
         expected = all_windows(cut_at(RECORDING, range(160, len(RECORDING), 160)), seeks)
         for (mel, frames), (other, others) in zip(
             all_windows(cut_at(RECORDING, points), seeks), expected, strict=True
@@ -50,7 +50,7 @@ def test_windows_do_not_depend_on_how_the_samples_are_cut(points: list[int], see
 
 
 def test_a_window_knows_what_came_before_it_and_what_lies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
+    monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
     quiet = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * np.float32(1e-4)
     bang = slice(2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 800)
 
@@ -116,7 +116,7 @@ class SilentMel:
 
 @pytest.mark.parametrize("only_the_end", [False, True])
 def test_two_hours_take_the_memory_of_ten_minutes(monkeypatch: pytest.MonkeyPatch, only_the_end: bool) -> None:
-    monkeypatch.setattr(windows, "LogMel", SilentMel)
+    monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     block = np.zeros(WINDOW_SAMPLES, np.float32)
 
     def peak_bytes(minutes: int) -> int:
@@ -153,7 +153,7 @@ class TestRecordingThatBreaksOff:
             made.window(0, None)
 
     def test_one_that_is_not_reached_is_not_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(windows, "LOOK_AHEAD_FRAMES", 10)
+        monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 10)
         made = MelWindows(self.blocks(good=2), n_mels=8, window_frames=WINDOW_FRAMES)
         assert made.window(0, 40)[1] == 40
         assert made.failure is None

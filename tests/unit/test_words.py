@@ -8,7 +8,7 @@ import pytest
 from harken.text import Tokenizer
 from harken.transcribe.alignment import Alignment
 from harken.transcribe.segments import TokenSegment
-from harken.transcribe.words import WordTiming, words_by_segment
+from harken.transcribe.word_timestamps import WordTiming, words_by_segment
 from models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)

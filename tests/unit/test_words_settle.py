@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from harken.results import Segment, Word
-from harken.transcribe.settle import MIN_WORD_S, SpeechInterval, refine_word_boundaries
+from harken.transcribe.word_boundaries import MIN_WORD_S, SpeechInterval, refine_word_boundaries
 
 USUAL_S = 0.3
 

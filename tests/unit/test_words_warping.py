@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harken.contract import Floats
 from harken.decoding.alignment_attention import alignment_matrix
-from harken.transcribe.warping import token_starts
+from harken.transcribe.dtw import token_starts
 
 
 def plain_token_starts(matrix: Floats) -> list[int]:

@@ -21,7 +21,7 @@ from harken.errors import AudioError, OutputError
 from harken.formats import Layout, TranscriptFormat, render
 from harken.results import Attempt, Segment, Transcript
 from harken.transcribe import Callbacks, TranscribeOptions
-from harken.transcribe.hooks import ProgressCallback
+from harken.transcribe.callbacks import ProgressCallback
 from harken.transcription import Transcription
 
 

@@ -12,7 +12,7 @@ import click
 from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.cli.layout import format_timed_text
 from harken.results import Segment, Transcript
-from harken.transcribe.hooks import ProgressCallback
+from harken.transcribe.callbacks import ProgressCallback
 
 if TYPE_CHECKING:
     from harken.cli.bar import ProgressBar

@@ -19,7 +19,7 @@ from harken.plot.picture import ENCODER_POSITION_S, DecodedWindow, PlotData, Tex
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
-from harken.transcribe.warping import token_starts
+from harken.transcribe.dtw import token_starts
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 

@@ -12,8 +12,8 @@ from harken.decoding.decode_windows import compression_ratio
 from harken.results import Segment, Word
 from harken.streaming.running import ActiveUtterance, TimedToken
 from harken.text import Tokenizer
-from harken.transcribe.guard import HallucinationFeatures, attention_concentration, score_hallucination
-from harken.transcribe.words import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS
+from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
+from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 CLOSING_PUNCTUATION = " \n\"'”’»)]」』"

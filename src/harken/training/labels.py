@@ -19,7 +19,7 @@ from harken.training.examples import Example, TrainingSequence
 from harken.training.network import run_decoder
 from harken.training.pieces import TrainingWindow
 from harken.training.precision import fastest_matmul_dtype
-from harken.transcribe.longform import ENCODE_BUCKET_FRAMES, FINAL_SILENCE_FRAMES, MAX_PARTIAL_WINDOW_RATIO
+from harken.transcribe.recording import ENCODE_BUCKET_FRAMES, FINAL_SILENCE_FRAMES, MAX_PARTIAL_WINDOW_RATIO
 from harken.types import TIMESTAMP_STEP_S, Dims
 
 MAX_COMPRESSION_RATIO = 2.4

@@ -1,11 +1,11 @@
 """From a stream of samples to segments: windows, the fallback ladder, the sliding loop, batches."""
 
-from harken.transcribe.batch import Scheduler
-from harken.transcribe.hearing import WindowDecoder
-from harken.transcribe.hooks import Callbacks
-from harken.transcribe.known import force_align
-from harken.transcribe.longform import RecordingTranscriber
+from harken.transcribe.callbacks import Callbacks
+from harken.transcribe.forced_alignment import force_align
 from harken.transcribe.options import TranscribeOptions
+from harken.transcribe.recording import RecordingTranscriber
+from harken.transcribe.scheduler import Scheduler
+from harken.transcribe.window_decoder import WindowDecoder
 
 __all__ = [
     "Callbacks",

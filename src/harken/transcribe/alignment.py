@@ -15,8 +15,8 @@ from harken.decoding import Hypothesis
 from harken.decoding.alignment_attention import alignment_matrix
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from harken.transcribe.dtw import token_starts
 from harken.transcribe.segments import TokenSegment
-from harken.transcribe.warping import token_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

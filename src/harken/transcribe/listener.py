@@ -10,9 +10,9 @@ import numpy as np
 
 from harken.audio.vad import RegionTracker, SpeechDetector, SpeechRegion, VadOptions
 from harken.contract import Floats
-from harken.transcribe.packing import FrameSpans, SpeechPacker
-from harken.transcribe.settle import WORD_VAD_OPTIONS
-from harken.transcribe.windows import MelWindows
+from harken.transcribe.chunking import FrameSpans, SpeechPacker
+from harken.transcribe.mel_windows import MelWindows
+from harken.transcribe.word_boundaries import WORD_VAD_OPTIONS
 from harken.types import HOP_SAMPLES
 
 ClipRange = tuple[int, int | None]

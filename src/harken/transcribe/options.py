@@ -12,7 +12,7 @@ from typing import Any
 from harken.audio.vad import VadOptions
 from harken.decoding import Beam, DecodingResult, Greedy, Strategy, fallback_schedule
 from harken.errors import OptionError
-from harken.transcribe.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 
 TASKS = ("transcribe", "translate")
 FIDELITIES = ("auto", "exact", "fast")

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from harken.contract import Floats
-from harken.transcribe.packing import FrameSpans, TimeMap
-from harken.transcribe.windows import MelWindows
+from harken.transcribe.chunking import FrameSpans, TimeMap
+from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from harken.decoding import DecodeStats
 from harken.errors import Cancelled
 from harken.results import Segment
-from harken.transcribe.hearing import DecodeRequest, WindowDecoder
-from harken.transcribe.lane import WindowChain
-from harken.transcribe.longform import RecordingTranscriber
+from harken.transcribe.recording import RecordingTranscriber
+from harken.transcribe.window_chain import WindowChain
+from harken.transcribe.window_decoder import DecodeRequest, WindowDecoder
 
 
 class Scheduler:

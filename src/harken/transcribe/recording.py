@@ -14,15 +14,15 @@ from harken.decoding import DecodeStats, make_prompt
 from harken.errors import AudioError, Cancelled, HarkenError
 from harken.results import DroppedSegment, Segment
 from harken.text import to_language_code
-from harken.transcribe.guard import mean_speech_probability
-from harken.transcribe.hearing import LanguageProbabilities, WindowDecoder
-from harken.transcribe.hooks import Callbacks
-from harken.transcribe.lane import ChainContext, WindowChain
-from harken.transcribe.languages import LanguageFilter, LanguageVote
+from harken.transcribe.callbacks import Callbacks
+from harken.transcribe.chunking import FrameSpans
+from harken.transcribe.hallucination import mean_speech_probability
+from harken.transcribe.language_id import LanguageFilter, LanguageVote
 from harken.transcribe.listener import SpeechSegmenter
-from harken.transcribe.packing import FrameSpans
+from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.views import ClipSource, FrameSource, PackedSpeech
-from harken.transcribe.windows import MelWindows
+from harken.transcribe.window_chain import ChainContext, WindowChain
+from harken.transcribe.window_decoder import LanguageProbabilities, WindowDecoder
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 FINAL_SILENCE_FRAMES = 4 * FRAMES_PER_SECOND

@@ -11,14 +11,14 @@ from harken.contract import Floats
 from harken.decoding import language_probabilities
 from harken.results import Word
 from harken.text import to_language_code
-from harken.transcribe.batch import Scheduler
-from harken.transcribe.hearing import WindowDecoder
 from harken.transcribe.listener import SpeechSegmenter
-from harken.transcribe.longform import RecordingTranscriber
+from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.pieces import split_text
-from harken.transcribe.settle import fit_to_speech
-from harken.transcribe.windows import MelWindows
-from harken.transcribe.words import align_words
+from harken.transcribe.recording import RecordingTranscriber
+from harken.transcribe.scheduler import Scheduler
+from harken.transcribe.window_decoder import WindowDecoder
+from harken.transcribe.word_boundaries import fit_to_speech
+from harken.transcribe.word_timestamps import align_words
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 

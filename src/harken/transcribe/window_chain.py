@@ -10,30 +10,30 @@ from harken.decoding import DecodeStats
 from harken.errors import AudioError, HarkenError
 from harken.results import Segment, Word
 from harken.transcribe.alignment import Alignment, align_decoded, align_tokens, text_tokens
-from harken.transcribe.guard import (
+from harken.transcribe.callbacks import Callbacks
+from harken.transcribe.chunking import FrameSpans, total_frames
+from harken.transcribe.hallucination import (
     HallucinationFeatures,
     HallucinationVerdict,
     attention_concentration,
     score_hallucination,
 )
-from harken.transcribe.hearing import DecodeRequest, LanguageProbabilities, WindowDecoder, WindowResult
-from harken.transcribe.hooks import Callbacks
 from harken.transcribe.options import TranscribeOptions
-from harken.transcribe.packing import FrameSpans, total_frames
 from harken.transcribe.segments import (
     TokenSegment,
     shift_timestamps,
     single_timestamp_ending,
     split_at_timestamps,
 )
-from harken.transcribe.settle import refine_word_boundaries
 from harken.transcribe.views import FrameSource
-from harken.transcribe.words import words_by_segment
+from harken.transcribe.window_decoder import DecodeRequest, LanguageProbabilities, WindowDecoder, WindowResult
+from harken.transcribe.word_boundaries import refine_word_boundaries
+from harken.transcribe.word_timestamps import words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
 
 class ChainRecording(Protocol):
-    """What the chains of one recording have in common (`harken.transcribe.longform.LongForm`)."""
+    """What the chains of one recording have in common (`harken.transcribe.recording.LongForm`)."""
 
     window_decoder: WindowDecoder
     options: TranscribeOptions

@@ -21,8 +21,8 @@ from harken.decoding import (
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
+from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.fallback import decode_with_fallback
-from harken.transcribe.hooks import Callbacks
 from harken.transcribe.options import TranscribeOptions
 from harken.types import FRAMES_PER_SECOND
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio.vad import CHUNK_SAMPLES
-from harken.transcribe.packing import FrameSpans
+from harken.transcribe.chunking import FrameSpans
 from harken.transcribe.phrases import is_silence_phrase, is_subtitle_credit, normalize_phrase
 from harken.types import HOP_SAMPLES
 
