@@ -9,7 +9,7 @@ import numpy as np
 from harken.contract import Floats
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
-from harken.streaming.budget import LatencyBound, LatencyPlan
+from harken.streaming.latency import LatencyBound, LatencyPlan
 from harken.types import SAMPLE_RATE
 
 WORDS = [

@@ -14,7 +14,7 @@ from harken.audio.mel import LogMel
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
 from harken.errors import OptionError
 from harken.streaming import StreamingConfig, StreamOptions
-from harken.streaming.budget import (
+from harken.streaming.latency import (
     MAX_UTILISATION,
     LatencyBound,
     LatencyPlanner,
@@ -23,8 +23,7 @@ from harken.streaming.budget import (
     measure_update_cost,
     speech_detection_delay_s,
 )
-from harken.streaming.load import LOAD_LEVELS, apply_load_level
-from harken.streaming.noise import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
+from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level
 from harken.streaming.options import DELAYS
 from harken.streaming.presets import (
     PRESETS,
@@ -33,8 +32,9 @@ from harken.streaming.presets import (
     scale_window,
     with_overrides,
 )
-from harken.streaming.running import ALIGNATT_THRESHOLD_FRAMES
-from harken.streaming.running import TRAILING_SILENCE_FRAMES as SILENCE_FRAMES
+from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
+from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
+from harken.streaming.utterance import TRAILING_SILENCE_FRAMES as SILENCE_FRAMES
 from harken.types import SAMPLE_RATE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")

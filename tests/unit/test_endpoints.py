@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
 from harken.errors import OptionError
-from harken.streaming.endpoints import MAX_UTTERANCE_FRAMES, Endpointer, UtteranceEnd, UtteranceStart
+from harken.streaming.endpointer import MAX_UTTERANCE_FRAMES, Endpointer, UtteranceEnd, UtteranceStart
 
 # Chunks of 3.2 frames, ten of them 32 frames; padding of 16 frames.
 VAD = VadOptions(speech_pad_s=0.16)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES
-from harken.streaming.noise import SnrEstimator, window_frames_for_snr
+from harken.streaming.snr import SnrEstimator, window_frames_for_snr
 
 CHUNKS_PER_SECOND = 16000 / CHUNK_SAMPLES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harken.streaming.config import StreamingConfig
 from harken.streaming.policy import stable_prefix_length
-from harken.streaming.setting import StreamingConfig
 
 
 def count(

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
-from harken.streaming.running import (
+from harken.streaming.config import StreamingConfig
+from harken.streaming.tape import SampleBuffer
+from harken.streaming.utterance import (
     ALIGNATT_THRESHOLD_FRAMES,
     FINAL_SILENCE_FRAMES,
     TRAILING_SILENCE_FRAMES,
@@ -23,8 +25,6 @@ from harken.streaming.running import (
     EncoderChunk,
     TimedToken,
 )
-from harken.streaming.setting import StreamingConfig
-from harken.streaming.tape import SampleBuffer
 from loudness import loud
 from models import TOKENIZER
 

@@ -25,8 +25,8 @@ from harken.streaming import (
     SpeechStarted,
     stream,
 )
-from harken.streaming.running import ActiveUtterance
-from harken.streaming.telling import utterance_words
+from harken.streaming.utterance import ActiveUtterance
+from harken.streaming.utterance_text import utterance_words
 from harken.transcribe import listener
 from harken.types import SAMPLE_RATE
 from loudness import Loudness

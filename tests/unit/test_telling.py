@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from harken.decoding import PartialHypothesis
 from harken.decoding.decode_windows import compression_ratio
-from harken.streaming.running import ActiveUtterance, TimedToken
-from harken.streaming.telling import (
+from harken.streaming.utterance import ActiveUtterance, TimedToken
+from harken.streaming.utterance_text import (
     display_text,
     ends_sentence,
     is_hallucination,

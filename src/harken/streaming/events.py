@@ -85,7 +85,7 @@ class LoadChanged(_Event):
     Parameters
     ----------
     level : int
-        0 is all that was asked for; each further one leaves out more, in the order of `harken.streaming.load.LEVELS`.
+        0 is all that was asked for; each further one leaves out more, in the order of `harken.streaming.load_shedding.LEVELS`.
     lag_s : float
         How far it was behind the sound.
     detail : str

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from harken.contract import Ints
 from harken.decoding.candidate_generator import common_prefix_length
-from harken.streaming.setting import StreamingConfig
+from harken.streaming.config import StreamingConfig
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 MAX_TOKEN_POSITIONS = FRAMES_PER_SECOND // FRAMES_PER_POSITION // 2

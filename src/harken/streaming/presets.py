@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from harken.streaming.noise import NORMAL_WINDOW_FRAMES
+from harken.streaming.config import StreamingConfig
 from harken.streaming.options import StreamOptions
-from harken.streaming.setting import StreamingConfig
+from harken.streaming.snr import NORMAL_WINDOW_FRAMES
 from harken.types import FRAMES_PER_POSITION
 
 PRESETS: Mapping[str, StreamingConfig] = MappingProxyType(
@@ -89,7 +89,7 @@ def scale_window(config: StreamingConfig, noise_window_frames: int) -> Streaming
     ----------
     setting : Setting
     window_frames : int
-        From `harken.streaming.noise.window_for`: the window of a setting stands for the usual one.
+        From `harken.streaming.snr.window_for`: the window of a setting stands for the usual one.
 
     Returns
     -------

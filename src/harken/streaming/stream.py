@@ -12,15 +12,17 @@ from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.budget import LatencyPlan
-from harken.streaming.endpoints import Endpointer, UtteranceEnd, UtteranceStart
+from harken.streaming.config import StreamingConfig
+from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.finals import FinalRequest
-from harken.streaming.load import LOAD_LEVELS, LoadMonitor, apply_load_level
-from harken.streaming.noise import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
+from harken.streaming.latency import LatencyPlan
+from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level
 from harken.streaming.options import StreamOptions
 from harken.streaming.presets import scale_window
-from harken.streaming.running import (
+from harken.streaming.snr import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
+from harken.streaming.tape import SampleBuffer
+from harken.streaming.utterance import (
     FINAL_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
@@ -28,16 +30,14 @@ from harken.streaming.running import (
     TimedToken,
     UtteranceSplit,
 )
-from harken.streaming.setting import StreamingConfig
-from harken.streaming.tape import SampleBuffer
-from harken.streaming.telling import (
+from harken.streaming.utterance_text import (
     display_text,
     ends_sentence,
     is_hallucination,
     utterance_segments,
     utterance_words,
 )
-from harken.streaming.work import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
+from harken.streaming.worker import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harken.contract import Backend
-from harken.streaming.running import TRAILING_SILENCE_FRAMES
+from harken.streaming.utterance import TRAILING_SILENCE_FRAMES
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 

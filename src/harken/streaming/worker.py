@@ -23,7 +23,7 @@ from harken.decoding import (
 )
 from harken.results import Segment
 from harken.streaming.finals import FinalPass, FinalRequest
-from harken.streaming.running import EncoderChunk
+from harken.streaming.utterance import EncoderChunk
 from harken.text import to_language_code
 from harken.transcribe import WindowDecoder
 

@@ -24,11 +24,11 @@ from statistics import median
 from harken.audio.mel import FFT_SAMPLES
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.errors import OptionError
-from harken.streaming.noise import NOISY_WINDOW_FRAMES
+from harken.streaming.config import StreamingConfig
 from harken.streaming.options import StreamOptions
 from harken.streaming.presets import PRESETS, interpolated_presets, scale_window, with_overrides
-from harken.streaming.running import ALIGNATT_THRESHOLD_FRAMES
-from harken.streaming.setting import StreamingConfig
+from harken.streaming.snr import NOISY_WINDOW_FRAMES
+from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 STFT_LOOK_AHEAD_S = FFT_SAMPLES / 2 / SAMPLE_RATE

@@ -10,8 +10,8 @@ import numpy as np
 from harken.audio.mel import FFT_SAMPLES, LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats, StreamingEncoderState
 from harken.decoding import PartialHypothesis
+from harken.streaming.config import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.streaming.policy import stable_prefix_length, token_end
-from harken.streaming.setting import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, HOP_SAMPLES
 

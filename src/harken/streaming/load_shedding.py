@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from harken.streaming.setting import StreamingConfig
+from harken.streaming.config import StreamingConfig
 from harken.types import FRAMES_PER_SECOND
 
 LATE_UPDATES_TO_SHED = 2
