@@ -21,11 +21,11 @@ from harken.cli.events_json import live_event_json
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN
 from harken.cli.intake import AudioReader
-from harken.cli.keep import open_transcript, open_wav
 from harken.cli.layout import format_time, format_timed_text
 from harken.cli.listening import EventRenderer, LiveRunner, LiveStats
 from harken.cli.microphone import Microphone, microphone_table
 from harken.cli.options import Command, dataclass_options, load_model, model_options, single_option
+from harken.cli.outputs import open_transcript, open_wav
 from harken.cli.screen import Screen, write_stdout
 from harken.cli.sources import PCM_FORMATS, ContainerSource, LiveSource, PcmSource, RealTimeSource
 from harken.cli.transcribe import WORD_FORMATS
