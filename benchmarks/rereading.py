@@ -65,7 +65,7 @@ def _overlap(known: list[Word], fresh: list[Word]) -> int:
 
 @dataclass
 class Rereading:
-    """Hears its whole buffer again every second (`OnlineASRProcessor`); a `harken.evaluation.live.Live`.
+    """Hears its whole buffer again every second (`OnlineASRProcessor`); a `harken.evaluation.simulation.Live`.
 
     Parameters
     ----------

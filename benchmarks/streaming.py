@@ -24,8 +24,8 @@ from common import GAP_S, SAMPLE_RATE, limit_threads, machine, note, parser, pos
 if TYPE_CHECKING:
     from harken import Recognizer, TranscribeOptions
     from harken.evaluation.joined import JoinedStream
-    from harken.evaluation.live import LiveSessionProtocol
     from harken.evaluation.live_timing import LiveSummary
+    from harken.evaluation.simulation import LiveSessionProtocol
 
 JOINED = ("librispeech-test-other",)
 SILENT = "non-speech"
@@ -123,7 +123,7 @@ def reels(name: str, args: argparse.Namespace) -> list[JoinedStream]:
 def measure(recognizer: Recognizer, sessions: Mapping[str, Any], name: str, args: argparse.Namespace) -> str:
     """One table: all sessions over a set, and the offline pass below them."""
     from harken import TranscribeOptions
-    from harken.evaluation.live_takes import LiveRound, run_live_rounds
+    from harken.evaluation.live_runs import LiveRound, run_live_rounds
     from harken.evaluation.live_timing import summarise_live
 
     options = TranscribeOptions()
@@ -180,7 +180,7 @@ def silence(recognizer: Recognizer, sessions: Mapping[str, Any], args: argparse.
     import numpy as np
 
     from harken import TranscribeOptions
-    from harken.evaluation.live_takes import ComputeCost, run_live
+    from harken.evaluation.live_runs import ComputeCost, run_live
 
     rows = []
     for way, open_session in sessions.items():

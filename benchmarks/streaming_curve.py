@@ -18,7 +18,7 @@ from streaming import percent, reels
 
 if TYPE_CHECKING:
     from harken import Recognizer, StreamOptions, TranscribeOptions
-    from harken.evaluation.live import LiveSessionProtocol
+    from harken.evaluation.simulation import LiveSessionProtocol
 
 COLUMNS = (
     "window", "hop", "hold", "agree", "waits at most, s", "committed, s: median", "95 %", "WER %",
@@ -32,7 +32,7 @@ def main() -> None:
     require("harken", "jiwer", "whisper_normalizer")
     limit_threads(args.threads)
     import harken
-    from harken.evaluation.live_takes import LiveRound, run_live_rounds
+    from harken.evaluation.live_runs import LiveRound, run_live_rounds
     from harken.evaluation.live_timing import summarise_live
     from harken.streaming import StreamOptions
 

@@ -110,7 +110,7 @@ def measure(case: Case, args: argparse.Namespace, live: dict[str, Any]) -> list[
     from operator import add
 
     from harken.evaluation.latency import Latencies, Percentiles
-    from harken.evaluation.live_takes import ComputeCost, run_live
+    from harken.evaluation.live_runs import ComputeCost, run_live
 
     recognizer = loaded(args.multilingual if case.multilingual else args.model, args.threads)
     options = {"language": None, "multilingual": True} if case.multilingual else {}

@@ -27,7 +27,7 @@ from harken.evaluation import (
     summarise,
 )
 from harken.evaluation.bootstrap import RESAMPLES, bootstrap_error_rates, confidence_interval
-from harken.evaluation.compare import count_character_errors, count_word_errors
+from harken.evaluation.error_rate import count_character_errors, count_word_errors
 from harken.evaluation.normalize import is_spaced, normalizer
 
 # Language, text, and what openai-whisper 20250625 makes of it: EnglishTextNormalizer for en, BasicTextNormalizer

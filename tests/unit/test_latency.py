@@ -12,7 +12,7 @@ pytest.importorskip("whisper_normalizer")
 
 from harken.evaluation.display import Display, matching_positions, unit_splitter
 from harken.evaluation.latency import Latencies, Percentiles, measure_latencies
-from harken.evaluation.live import EmissionTime, simulate_real_time
+from harken.evaluation.simulation import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event
 from live_script import ScriptedLive, ended, interim, segment, started
@@ -211,7 +211,7 @@ class TestSimulation:
         """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
         # Each call reads the clock before and after; between two calls it stands still.
         readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
-        monkeypatch.setattr("harken.evaluation.live.perf_counter", lambda: next(readings))
+        monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
         steps = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
         assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
         assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
@@ -219,7 +219,7 @@ class TestSimulation:
 
     def test_as_if_one_core_did_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Closing takes two processors 0.25 s."""
-        monkeypatch.setattr("harken.evaluation.live.perf_counter", iter([0.0, 0.25]).__next__)
-        monkeypatch.setattr("harken.evaluation.live.process_time", iter([7.0, 7.5]).__next__)
+        monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
+        monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
         (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
         assert (step.wall_s, step.cpu_s, step.done_s) == (0.25, 0.5, 0.5)

@@ -20,7 +20,7 @@ from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
 from harken.evaluation import Entry, EvalRecording, Failure
 from harken.evaluation.joined import JoinedStream, join_by_speaker, reference_word_times
-from harken.evaluation.live_takes import LiveRound, LiveRun, run_live, run_live_rounds
+from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_rounds
 from harken.evaluation.live_timing import summarise_live
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
@@ -313,7 +313,7 @@ class TestCommand:
             return run_live(session, samples, *rest, **options)
 
         heard: list[int] = []
-        face.monkeypatch.setattr("harken.evaluation.live_takes.hear", interrupted)
+        face.monkeypatch.setattr("harken.evaluation.live_runs.hear", interrupted)
         outcome, _ = bench(face, "--json", "out.json")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted after 1 of 2 recordings\n")
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out

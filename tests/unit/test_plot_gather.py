@@ -36,7 +36,7 @@ class TestStretch:
             raise Refusing
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harken.plot.gathering.stream_audio", blocks)
+            patch.setattr("harken.plot.plot_data.stream_audio", blocks)
             assert len(read_excerpt("talk.mp3", 1, 2)) == 2 * SAMPLE_RATE
 
     def test_a_stretch_behind_the_end_is_refused(self) -> None:

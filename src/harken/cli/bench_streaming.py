@@ -16,9 +16,9 @@ from harken.cli.live_rows import LIVE_ROWS
 from harken.cli.screen import Screen
 from harken.evaluation import ErrorRate, EvalRecording, Failure
 from harken.evaluation.joined import JoinedStream, join_by_speaker
-from harken.evaluation.live import LiveSessionProtocol
-from harken.evaluation.live_takes import ComputeCost, LiveRound, run_live_rounds
+from harken.evaluation.live_runs import ComputeCost, LiveRound, run_live_rounds
 from harken.evaluation.live_timing import LiveSummary, summarise_live
+from harken.evaluation.simulation import LiveSessionProtocol
 from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE

@@ -3,22 +3,12 @@
 It needs the extra ``harken[eval]``, and imports it when it is used.
 """
 
-from harken.evaluation.compare import AlignmentChunk, ErrorCounts, align_words
+from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, align_words
 from harken.evaluation.evaluate import evaluate, evaluate_entries
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests, subsample_evenly
 from harken.evaluation.report import report
-from harken.evaluation.speed import (
-    Divergence,
-    EvalRecording,
-    Round,
-    SpeedSummary,
-    divergences,
-    failures,
-    run_rounds,
-    summarise_speed,
-)
-from harken.evaluation.summary import (
+from harken.evaluation.scoring import (
     ErrorRate,
     ErrorRateDifference,
     Evaluation,
@@ -28,6 +18,16 @@ from harken.evaluation.summary import (
     compare_evaluations,
     score,
     summarise,
+)
+from harken.evaluation.speed import (
+    Divergence,
+    EvalRecording,
+    Round,
+    SpeedSummary,
+    divergences,
+    failures,
+    run_rounds,
+    summarise_speed,
 )
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.evaluation.compare import ErrorCounts
+from harken.evaluation.error_rate import ErrorCounts
 
 SEED = 0
 RESAMPLES = 1000

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from harken.evaluation.compare import align_words
-from harken.evaluation.live import EmissionTime
+from harken.evaluation.error_rate import align_words
 from harken.evaluation.normalize import normalizer
+from harken.evaluation.simulation import EmissionTime
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
 
 UnitSplitter = Callable[[str], list[str]]

@@ -12,7 +12,7 @@ from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests
 from harken.evaluation.normalize import normalizer
-from harken.evaluation.summary import Evaluation, Failure, Score, score, summarise
+from harken.evaluation.scoring import Evaluation, Failure, Score, score, summarise
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from harken.evaluation.display import DisplayedWord, UnitSplitter, matching_positions
-from harken.evaluation.live import EmissionTime
+from harken.evaluation.simulation import EmissionTime
 from harken.results import Word
 
 

@@ -9,8 +9,8 @@ from operator import add, attrgetter
 
 from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.latency import Latencies, Percentiles
-from harken.evaluation.live_takes import ComputeCost, LiveRound, LiveRun
-from harken.evaluation.summary import ErrorRate, score, summarise
+from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveRun
+from harken.evaluation.scoring import ErrorRate, score, summarise
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from harken.evaluation.compare import ErrorCounts
-from harken.evaluation.summary import ErrorRate, Evaluation, Score
+from harken.evaluation.error_rate import ErrorCounts
+from harken.evaluation.scoring import ErrorRate, Evaluation, Score
 
 
 def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:

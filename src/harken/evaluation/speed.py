@@ -13,7 +13,7 @@ from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.manifest import Entry
-from harken.evaluation.summary import Evaluation, Failure, score, summarise
+from harken.evaluation.scoring import Evaluation, Failure, score, summarise
 from harken.results import Attempt
 from harken.text import to_language_code
 from harken.transcribe import Callbacks, TranscribeOptions

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harken.errors import OptionError
-from harken.formats import rows, subtitles
-from harken.formats.document import JsonFormat, as_json, from_json
-from harken.formats.form import TranscriptFormat
+from harken.formats import subtitles, table_format
+from harken.formats.base import TranscriptFormat
+from harken.formats.html_format import HtmlFormat
+from harken.formats.json_format import JsonFormat, as_json, from_json
 from harken.formats.layout import Layout
-from harken.formats.page import HtmlFormat
 from harken.formats.plain import format_timestamp
 from harken.formats.recording import RecordingLink
 from harken.formats.subtitles import SubtitleFormat
@@ -42,13 +42,13 @@ __all__ = [
 
 #: Every form by name, which is also the suffix of its files.
 FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] = {
-    "txt": lambda layout, recording: rows.TXT,
+    "txt": lambda layout, recording: table_format.TXT,
     "srt": lambda layout, recording: SubtitleFormat(subtitles.SRT, layout),
     "vtt": lambda layout, recording: SubtitleFormat(subtitles.VTT, layout),
     "ass": lambda layout, recording: SubtitleFormat(subtitles.ASS, layout),
     "lrc": lambda layout, recording: SubtitleFormat(subtitles.LRC, layout),
-    "tsv": lambda layout, recording: rows.TSV,
-    "words.tsv": lambda layout, recording: rows.WORDS,
+    "tsv": lambda layout, recording: table_format.TSV,
+    "words.tsv": lambda layout, recording: table_format.WORDS,
     "json": lambda layout, recording: JsonFormat(),
     "html": HtmlFormat,
 }

@@ -42,7 +42,7 @@ class SubtitleSyntax:
 
 
 class SubtitleFormat:
-    """`harken.formats.form.Form` of a grammar.
+    """`harken.formats.base.Form` of a grammar.
 
     Parameters
     ----------

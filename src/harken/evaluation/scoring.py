@@ -10,7 +10,7 @@ from operator import add, attrgetter
 
 from harken.errors import OptionError
 from harken.evaluation.bootstrap import bootstrap_error_rates, confidence_interval
-from harken.evaluation.compare import ErrorCounts, count_character_errors, count_word_errors
+from harken.evaluation.error_rate import ErrorCounts, count_character_errors, count_word_errors
 from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.manifest import Entry
 from harken.evaluation.normalize import is_spaced, normalizer

@@ -59,7 +59,7 @@ def from_json(document: Any) -> Transcript:
 
 
 class JsonFormat:
-    """`harken.formats.form.Form` of json; what concerns the whole stands behind the segments."""
+    """`harken.formats.base.Form` of json; what concerns the whole stands behind the segments."""
 
     def __init__(self) -> None:
         self._n_segments = 0

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from harken.formats.document import JsonFormat
+from harken.formats.json_format import JsonFormat
 from harken.formats.layout import Layout
 from harken.formats.recording import RecordingLink
 from harken.results import Segment, Transcript
@@ -25,7 +25,7 @@ kind that this browser does not know.</p>"""
 
 
 class HtmlFormat:
-    """`harken.formats.form.Form` of html.
+    """`harken.formats.base.Form` of html.
 
     Parameters
     ----------

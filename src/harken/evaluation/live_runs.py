@@ -14,8 +14,8 @@ from harken.errors import AudioError
 from harken.evaluation.display import Display, unit_splitter
 from harken.evaluation.joined import JoinedStream, reference_word_times
 from harken.evaluation.latency import Latencies, measure_latencies
-from harken.evaluation.live import LiveSessionProtocol, simulate_real_time
-from harken.evaluation.summary import Failure
+from harken.evaluation.scoring import Failure
+from harken.evaluation.simulation import LiveSessionProtocol, simulate_real_time
 from harken.results import Word
 from harken.streaming import FinalSegment, Interim, LoadChanged
 from harken.text import to_language_code

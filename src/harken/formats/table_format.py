@@ -11,7 +11,7 @@ from harken.results import Segment, Transcript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormat:
-    """`harken.formats.form.Form` in which each segment stands for itself.
+    """`harken.formats.base.Form` in which each segment stands for itself.
 
     Parameters
     ----------
