@@ -134,7 +134,7 @@ def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
     """Random weights that keep activations near one, in half precision as they are published."""
     import numpy as np
 
-    from harken.checkpoints.layout import expected_shapes
+    from harken.checkpoints.weight_shapes import expected_shapes
 
     rng = np.random.default_rng(0)
     weights = {}

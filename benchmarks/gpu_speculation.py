@@ -100,7 +100,7 @@ def make_backends(args: argparse.Namespace) -> tuple[TorchBackend, TorchBackend]
     import torch
 
     from harken.backends.torch import TorchBackend
-    from harken.checkpoints.layout import expected_shapes
+    from harken.checkpoints.weight_shapes import expected_shapes
 
     torch.set_num_threads(args.threads)
     dims = make_dims(args.dims)

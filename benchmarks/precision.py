@@ -155,7 +155,7 @@ def compiled(weights: Weights, arithmetic: QuantizationScheme, path: Path, threa
     from harken.backends.onnx.graphs import decoder
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
     from harken.checkpoints import open_checkpoint, resolve_model
-    from harken.checkpoints.alignment import default_heads
+    from harken.checkpoints.alignment_heads import default_heads
 
     checkpoint = open_checkpoint(resolve_model("tiny.en"))
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)

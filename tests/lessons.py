@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints import Checkpoint, open_checkpoint
-from harken.text.alphabet import bytes_to_unicode
+from harken.text.byte_level import bytes_to_unicode
+from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
-from harken.training.library import ExampleStore
-from harken.training.pieces import SpeechSpan, TrainingWindow
+from harken.training.windows import SpeechSpan, TrainingWindow
 from models import DIMS, TOKENIZER, make_weights
 from real import EXAMPLE
 

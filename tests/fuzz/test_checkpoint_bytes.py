@@ -13,7 +13,7 @@ import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
-from harken.checkpoints.layout import expected_shapes
+from harken.checkpoints.weight_shapes import expected_shapes
 from harken.errors import CheckpointError
 from harken.types import Dims
 

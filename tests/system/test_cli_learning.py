@@ -23,9 +23,9 @@ from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
 from harken.cli import distill, finetune  # noqa: E402
 from harken.cli.options import Option  # noqa: E402
 from harken.training import run  # noqa: E402
+from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.export import export  # noqa: E402
 from harken.training.labels import Teacher  # noqa: E402
-from harken.training.library import ExampleStore  # noqa: E402
 from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 

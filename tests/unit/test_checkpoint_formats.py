@@ -11,7 +11,7 @@ import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
-from harken.checkpoints.layout import expected_shapes
+from harken.checkpoints.weight_shapes import expected_shapes
 from harken.errors import CheckpointError, CheckpointNotFound
 
 HALF = files.random_weights()

@@ -14,8 +14,8 @@ import pytest
 import checkpoint_files as files
 from checkpoint_files import refused
 from harken.checkpoints import open_checkpoint
-from harken.checkpoints.layout import infer_dims
 from harken.checkpoints.torch_pickle import Global, PickledTensor, parse_pickle
+from harken.checkpoints.weight_shapes import infer_dims
 
 WEIGHTS = files.random_weights()
 

@@ -17,12 +17,12 @@ from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import OptionError, OutputError  # noqa: E402
 from harken.training import graft  # noqa: E402
 from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
-from harken.training.journal import RunDirectory, snapshot  # noqa: E402
-from harken.training.library import ExampleStore  # noqa: E402
+from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.loop import LoopCallbacks, count_steps, learning_rate_at, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402
 from harken.training.options import DistillOptions  # noqa: E402
+from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
 from harken.training.student import (  # noqa: E402
     TOKEN_EMBEDDING,
     copy_decoder_layers,

@@ -14,7 +14,6 @@ from harken.errors import ManifestError, OptionError
 from harken.evaluation import Entry
 from harken.results import Word
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.pieces import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
 from harken.training.recordings import (
     MAX_SPEECH_S,
     SpeechSegment,
@@ -22,6 +21,7 @@ from harken.training.recordings import (
     choose_held_out,
     read_entries,
 )
+from harken.training.windows import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
 from lessons import write_wave
 
 OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, openai
 from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
-from harken.checkpoints.encoder import encoder_digest, shares_encoder
+from harken.checkpoints.encoder_digest import encoder_digest, shares_encoder
 from harken.checkpoints.hub import SHORT_NAMES, resolve_model
 from harken.checkpoints.storage import read_error
 from harken.checkpoints.torch_file import TorchFile

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment import AlignmentHeads, declared_heads, published_heads
-from harken.checkpoints.layout import check_shapes, infer_dims
+from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
 from harken.checkpoints.storage import Array, LazyTensor, file_sha256
+from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]

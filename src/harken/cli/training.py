@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from harken.checkpoints import Checkpoint
-    from harken.training.journal import EvalPoint
     from harken.training.run import TrainingCallbacks, TrainingTask
+    from harken.training.run_directory import EvalPoint
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 

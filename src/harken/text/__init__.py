@@ -1,8 +1,8 @@
 """Text: tokens to words and back, the languages, the layout of the special tokens."""
 
-from harken.text.frequent import frequent_token_ids
+from harken.text.detokenizer import IncrementalDetokenizer
+from harken.text.frequent_tokens import frequent_token_ids
 from harken.text.languages import LANGUAGES, to_language_code
-from harken.text.stream import IncrementalDetokenizer
 from harken.text.tokenizer import Tokenizer, TokenKind
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from harken.text.alphabet import bytes_to_unicode
+from harken.text.byte_level import bytes_to_unicode
 
 # The split of GPT-2 (openai-whisper tokenizer.py, `get_encoding`, pat_str). Its classes \p{L}, \p{N} and \s
 # are those of Unicode, which `re` lacks: it therefore runs over a shadow of the text in which every

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import words
-from harken.text.alphabet import BYTE_ALPHABET, bytes_to_unicode, unicode_to_bytes
+from harken.text import word_splitting
 from harken.text.bpe import BytePairEncoder
+from harken.text.byte_level import BYTE_ALPHABET, bytes_to_unicode, unicode_to_bytes
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
 from harken.text.nonspeech import non_speech_tokens
 from harken.text.vocabulary import END_OF_TEXT, builtin_tokens, read_tokens
@@ -269,10 +269,10 @@ class Tokenizer:
         """
         token_bytes = [self._token_bytes(token) for token in tokens]
         if language in LANGUAGES_WITHOUT_SPACES:
-            groups = words.split_on_unicode(token_bytes)
+            groups = word_splitting.split_on_unicode(token_bytes)
         else:
-            groups = words.split_on_spaces(token_bytes, [token >= self.eot for token in tokens])
-        return [words.join_bytes(token_bytes, group) for group in groups], [
+            groups = word_splitting.split_on_spaces(token_bytes, [token >= self.eot for token in tokens])
+        return [word_splitting.join_bytes(token_bytes, group) for group in groups], [
             [tokens[i] for i in group] for group in groups
         ]
 

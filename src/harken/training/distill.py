@@ -14,15 +14,14 @@ from torch import Tensor
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
 from harken.text import frequent_token_ids
-from harken.training import graft
+from harken.training import stitching
+from harken.training.example_store import ExampleStore, StateMatchedStore
 from harken.training.export import export
+from harken.training.labelling import Labeller, label_windows
 from harken.training.labels import Teacher
-from harken.training.library import ExampleStore, StateMatchedStore
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
-from harken.training.pieces import TrainingWindow
 from harken.training.precision import fastest_matmul_dtype
-from harken.training.prepare import Labeller, label_windows
 from harken.training.recordings import find_speech
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
 from harken.training.student import (
@@ -33,6 +32,7 @@ from harken.training.student import (
     student_dims,
     trainable_weights,
 )
+from harken.training.windows import TrainingWindow
 from harken.types import Dims
 
 MAX_DRAFT_VOCABULARY_SHARE = 0.5
@@ -91,7 +91,7 @@ def distill(
     main_checkpoint = task.checkpoint
     layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
     if initial_model:
-        graft.check_stitchable(initial_model.checkpoint, main_checkpoint)
+        stitching.check_stitchable(initial_model.checkpoint, main_checkpoint)
     task.create_or_resume(
         task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
     )
@@ -148,7 +148,9 @@ def _add_small_model_states(
     matched = StateMatchedStore(store.folder, ExampleStore(task.run_directory.small_model_folder))
 
     def make_labeller() -> Labeller:
-        return graft.SmallModelTeacher(initial_model.load_recognizer(), initial_model.checkpoint.weights, store)
+        return stitching.SmallModelTeacher(
+            initial_model.load_recognizer(), initial_model.checkpoint.weights, store
+        )
 
     progress = partial(callbacks.on_progress, "pieces again")
     label_windows(windows, matched.target_store, make_labeller, task.tokenizer.eot, progress)
@@ -169,14 +171,14 @@ def _stitched_student(
             (ExampleStore.get(store, piece).audio_features, store.target_store.get(piece).audio_features)
             for piece in windows
         )
-        stitching_map = graft.fit_stitching_map(pairs, *stitching_map.shape)
-    return graft.stitched_dims(small_dims, main_dims), graft.stitch_decoder(
+        stitching_map = stitching.fit_stitching_map(pairs, *stitching_map.shape)
+    return stitching.stitched_dims(small_dims, main_dims), stitching.stitch_decoder(
         initial_model.checkpoint.weights, stitching_map
     )
 
 
 def _stitched_learning_rate_scale(name: str) -> float:
-    return 1.0 if graft.is_stitched_weight(name) else graft.OTHER_LEARNING_RATE_SCALE
+    return 1.0 if stitching.is_stitched_weight(name) else stitching.OTHER_LEARNING_RATE_SCALE
 
 
 def _uniform_learning_rate_scale(name: str) -> float:

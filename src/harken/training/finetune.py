@@ -12,17 +12,17 @@ from harken.api import Recognizer
 from harken.errors import ManifestError
 from harken.evaluation import Entry
 from harken.results import Word
+from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
 from harken.training.labels import make_prompted_texts, timestamped_tokens, window_log_mel
-from harken.training.library import ExampleStore
 from harken.training.network import run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
-from harken.training.pieces import TrainingWindow
 from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import MAX_SPEECH_S, SpeechSegment, find_speech
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
+from harken.training.windows import TrainingWindow
 
 SPEECH_PAD_S = 0.1
 """Sound kept around what is said: timestamps are to be where it begins and ends."""

@@ -17,8 +17,8 @@ from harken.decoding import Greedy, Window, decode, language_probabilities, make
 from harken.text import Tokenizer
 from harken.training.examples import Example, TrainingSequence
 from harken.training.network import run_decoder
-from harken.training.pieces import TrainingWindow
 from harken.training.precision import fastest_matmul_dtype
+from harken.training.windows import TrainingWindow
 from harken.transcribe.recording import ENCODE_BUCKET_FRAMES, FINAL_SILENCE_FRAMES, MAX_PARTIAL_WINDOW_RATIO
 from harken.types import TIMESTAMP_STEP_S, Dims
 

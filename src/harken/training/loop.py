@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from harken.training.acceptance import Acceptance
-from harken.training.journal import EvalPoint, RunDirectory, snapshot
-from harken.training.library import ExampleStore
+from harken.training.example_store import ExampleStore
 from harken.training.objective import Objective
 from harken.training.options import TrainOptions
-from harken.training.pieces import TrainingWindow
+from harken.training.run_directory import EvalPoint, RunDirectory, snapshot
+from harken.training.windows import TrainingWindow
 
 BETAS = (0.9, 0.98)
 MIN_LEARNING_RATE_RATIO = 0.05

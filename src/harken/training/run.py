@@ -19,14 +19,14 @@ except ImportError as error:
 from harken.checkpoints import Checkpoint
 from harken.evaluation import Entry
 from harken.text import Tokenizer
-from harken.training.journal import RunDirectory
-from harken.training.library import ExampleStore
+from harken.training.example_store import ExampleStore
+from harken.training.labelling import Labeller, label_windows
 from harken.training.loop import LoopCallbacks, train
 from harken.training.objective import Objective
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.pieces import TrainingWindow, make_windows
-from harken.training.prepare import Labeller, label_windows
 from harken.training.recordings import SpeechFinder, choose_held_out, scan_recordings
+from harken.training.run_directory import RunDirectory
+from harken.training.windows import TrainingWindow, make_windows
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 

@@ -10,7 +10,7 @@ import numpy as np
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.streaming_encoder import NumpyEncoderState
-from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import Dims
 

@@ -20,7 +20,7 @@ from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph
 from harken.backends.onnx.saturation import probe_graph, weight_bits
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
-from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 

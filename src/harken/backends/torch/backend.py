@@ -20,7 +20,7 @@ from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import StaticCachePool
 from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
-from harken.checkpoints.alignment import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 

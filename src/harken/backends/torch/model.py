@@ -22,7 +22,7 @@ from harken.backends.torch.attention import AttentionFunction, attend
 from harken.backends.torch.device import upload
 from harken.backends.torch.linear import linear, prepack
 from harken.backends.torch.weights import load_weights
-from harken.checkpoints.alignment import AlignmentHeads
+from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
 from harken.errors import OptionError
+from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
 from harken.training.labels import encoder_output_of, window_log_mel
-from harken.training.library import ExampleStore
 from harken.training.network import run_decoder
-from harken.training.pieces import TrainingWindow
+from harken.training.windows import TrainingWindow
 from harken.types import Dims
 
 RIDGE_PENALTY = 1.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from harken.training.example_store import ExampleStore
 from harken.training.examples import Example
-from harken.training.library import ExampleStore
-from harken.training.pieces import TrainingWindow
 from harken.training.recordings import Progress
+from harken.training.windows import TrainingWindow
 
 Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
 """Answers with the example of a piece, given the text tokens of the piece before it."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from harken.atomic import write_atomic
 from harken.errors import OutputError
 from harken.training.acceptance import Acceptance
-from harken.training.pieces import TrainingWindow
+from harken.training.windows import TrainingWindow
 
 CONFIG_FILE, WINDOWS_FILE, STATE_FILE, LEARNING_CURVE_FILE = (
     "training.json",

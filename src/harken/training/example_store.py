@@ -11,7 +11,7 @@ import numpy as np
 
 from harken.atomic import write_atomic
 from harken.training.examples import Example, TrainingSequence
-from harken.training.pieces import TrainingWindow
+from harken.training.windows import TrainingWindow
 
 
 @dataclass(frozen=True, slots=True)
