@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Greedy, Window, decode, make_logit_rules
-from harken.decoding.bias import make_hotword_bias
+from harken.decoding.logit_rules import make_hotword_bias
 from models import DIMS, TOKENIZER, make_mel
 
 BEGIN = TOKENIZER.timestamp_begin

@@ -7,7 +7,7 @@ import pytest
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import make_logit_rules
-from harken.decoding.bias import HotwordBias, make_hotword_bias
+from harken.decoding.logit_rules import HotwordBias, make_hotword_bias
 from harken.text import Tokenizer
 
 ENGLISH = Tokenizer.builtin(51864)

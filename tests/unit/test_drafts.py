@@ -11,8 +11,7 @@ import pytest
 from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, saying
 from harken.contract import Features, Floats
 from harken.decoding import Assistant, make_logit_rules
-from harken.decoding.assistant import AssistedCandidateGenerator
-from harken.decoding.candidate_generator import DraftRequest
+from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.logit_rules import LogitRules
 from models import DIMS, TOKENIZER
 

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.decoding.candidate_generator import DraftRequest, DraftTokens, common_prefix_length
+from harken.decoding.candidate_generator import (
+    MAX_CONTINUATION_TOKENS,
+    MAX_NGRAM_SIZE,
+    DraftRequest,
+    DraftTokens,
+    PromptLookup,
+    common_prefix_length,
+)
 from harken.decoding.logit_rules import make_logit_rules
-from harken.decoding.lookup import MAX_CONTINUATION_TOKENS, MAX_NGRAM_SIZE, PromptLookup
 from models import TOKENIZER
 
 

@@ -1,6 +1,6 @@
 """Which tokens: rules, prompts, strategies and the decoding of windows. Knows no backend, only the contract."""
 
-from harken.decoding.assistant import Assistant
+from harken.decoding.candidate_generator import Assistant
 from harken.decoding.decode_windows import DecodingResult, Window, decode
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities

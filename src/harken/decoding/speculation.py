@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harken.contract import Features, Floats
-from harken.decoding.assistant import Assistant, AssistedCandidateGenerator
 from harken.decoding.candidate_generator import (
+    Assistant,
+    AssistedCandidateGenerator,
     CandidateGenerator,
     DraftRequest,
     DraftTokens,
+    PromptLookup,
     common_prefix_length,
 )
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.lookup import PromptLookup
 
 MAX_DRAFT_TOKENS = 12
 """Tokens that a model drafts at most before they are verified."""
