@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from harken.contract import Features, Floats, Ints
     from harken.decoding import Hypothesis
     from harken.results import Segment
-    from harken.transcribe.alignment import Alignment
     from harken.transcribe.segments import TokenSegment
+    from harken.transcribe.word_timestamps import Alignment
 
 SETS = ("librispeech-test-other", "librispeech-train-clean", "ljspeech")
 STEP_S = 0.02
@@ -99,7 +99,7 @@ def hear(recognizer: harken.Recognizer, samples: Floats) -> Heard:
 
 
 def read_again(recognizer: harken.Recognizer, heard: Heard) -> Alignment:
-    from harken.transcribe.alignment import align_tokens, text_tokens
+    from harken.transcribe.word_timestamps import align_tokens, text_tokens
 
     tokenizer = recognizer.tokenizer
     tokens = text_tokens(heard.cuts, tokenizer)
@@ -157,7 +157,7 @@ def silence(recognizer: harken.Recognizer, parts: Sequence[Floats], windows: int
     """Rows of the second table."""
     import numpy as np
 
-    from harken.transcribe.alignment import align_decoded
+    from harken.transcribe.word_timestamps import align_decoded
 
     tokenizer = recognizer.tokenizer
     found: dict[str, list[tuple[list[Span], list[Span]]]] = {}

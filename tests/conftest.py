@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
-from harken.transcribe import listener
+from harken.transcribe import chunking
 from loudness import Loudness
 from models import make_backend
 
@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 def loud_is_speech() -> Iterator[None]:
     """Put loudness in place of the voice activity detection, for sounds that a test makes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "SpeechDetector", Loudness)
+        patch.setattr(chunking, "SpeechDetector", Loudness)
         yield
 
 

@@ -11,7 +11,7 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.streaming import stream
-from harken.transcribe import listener
+from harken.transcribe import chunking
 from loudness import Loudness
 from models import TOKENIZER
 from tones import SPELLED, Listener, rambling, silence
@@ -22,7 +22,7 @@ ROUNDS = 12
 
 @pytest.fixture(autouse=True)
 def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     monkeypatch.setattr(stream, "SpeechDetector", Loudness)
 
 

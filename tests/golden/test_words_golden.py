@@ -18,11 +18,17 @@ from harken.audio import stream_audio
 from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.errors import OptionError
 from harken.results import Segment, Word
-from harken.transcribe.alignment import align_decoded, align_tokens, text_tokens
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.segments import TokenSegment, split_at_timestamps
 from harken.transcribe.word_boundaries import refine_word_boundaries
-from harken.transcribe.word_timestamps import WordTiming, align_words, words_by_segment
+from harken.transcribe.word_timestamps import (
+    WordTiming,
+    align_decoded,
+    align_tokens,
+    align_words,
+    text_tokens,
+    words_by_segment,
+)
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
 from real import larger_recognizer, recognizer
 

@@ -17,7 +17,7 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment
 from harken.streaming import Event, LiveSessions, stream
-from harken.transcribe import listener
+from harken.transcribe import chunking
 from loudness import Loudness, loud
 from models import DIMS, TOKENIZER, make_backend
 from tones import SPELLED, Listener, Speech, rambling, saying, silence
@@ -40,7 +40,7 @@ RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "te
 @pytest.fixture(autouse=True, scope="module")
 def _loud_is_speech() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listener, "SpeechDetector", Loudness)
+        patch.setattr(chunking, "SpeechDetector", Loudness)
         patch.setattr(stream, "SpeechDetector", Loudness)
         yield
 

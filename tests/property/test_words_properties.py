@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from harken.results import Segment, Word
 from harken.text import Tokenizer
-from harken.transcribe.alignment import Alignment
 from harken.transcribe.segments import TokenSegment
 from harken.transcribe.word_boundaries import MIN_WORD_S, SEGMENT_TOLERANCE_S, refine_word_boundaries
-from harken.transcribe.word_timestamps import words_by_segment
+from harken.transcribe.word_timestamps import Alignment, words_by_segment
 
 TOKENIZER = Tokenizer.builtin(51865)
 STEP_S = 0.02

@@ -19,7 +19,7 @@ from harken.transcribe import (
     Scheduler,
     TranscribeOptions,
     WindowDecoder,
-    listener,
+    chunking,
     mel_windows,
 )
 from harken.transcription import Transcription
@@ -130,7 +130,7 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
 
 
 def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     seen: list[float] = []
     hooks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_padding_s": 0.05}
@@ -145,7 +145,7 @@ def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch:
 
 
 def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
@@ -164,7 +164,7 @@ def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("vad", [False, True])
 def test_recordings_that_are_done_or_stopped_keep_no_sound(monkeypatch: pytest.MonkeyPatch, vad: bool) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     works = its.transcribe_many([loud(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from harken.transcribe.hallucination import (
+    SILENCE_PHRASES,
     HallucinationFeatures,
     attention_concentration,
     count_repetitions,
+    is_silence_phrase,
+    is_subtitle_credit,
     mean_speech_probability,
     score_hallucination,
 )
-from harken.transcribe.phrases import SILENCE_PHRASES, is_silence_phrase, is_subtitle_credit
 
 
 def facts(text=" What was said.", **changes):

@@ -14,11 +14,9 @@ from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.transcribe import listener, mel_windows
-from harken.transcribe.chunking import FrameSpans, total_frames
-from harken.transcribe.listener import ClipRange, SpeechSegmenter
+from harken.transcribe import chunking, mel_windows
+from harken.transcribe.chunking import ClipRange, FrameSpans, PackedSpeech, SpeechSegmenter, total_frames
 from harken.transcribe.mel_windows import MelWindows
-from harken.transcribe.views import PackedSpeech
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
 from loudness import Loudness, blocks, loud
 
@@ -113,7 +111,7 @@ def test_words_are_looked_for_in_the_same_speech_as_windows(
         def feed(self, samples: Floats) -> Floats:
             return np.float32(0.4) * super().feed(samples)
 
-    monkeypatch.setattr(listener, "SpeechDetector", Doubtful)
+    monkeypatch.setattr(chunking, "SpeechDetector", Doubtful)
     its = SpeechSegmenter(iter([loud(0, 3, 1, 3)]), VadOptions(threshold=onset, min_speech_s=0.05))
     for _ in its.blocks():
         pass

@@ -6,7 +6,7 @@ import pytest
 
 from harken.errors import AudioError
 from harken.results import Word
-from harken.transcribe.pieces import TextChunk, split_text
+from harken.transcribe.forced_alignment import TextChunk, split_text
 
 
 def spoken(*words: tuple[str, float, float]) -> list[Word]:

@@ -27,7 +27,7 @@ from harken.streaming import (
 )
 from harken.streaming.utterance import ActiveUtterance
 from harken.streaming.utterance_text import utterance_words
-from harken.transcribe import listener
+from harken.transcribe import chunking
 from harken.types import SAMPLE_RATE
 from loudness import Loudness
 from models import TOKENIZER
@@ -41,7 +41,7 @@ BLOCK = SAMPLE_RATE // 4
 
 @pytest.fixture(autouse=True)
 def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     monkeypatch.setattr(stream, "SpeechDetector", Loudness)
 
 

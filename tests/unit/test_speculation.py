@@ -41,7 +41,7 @@ from harken.decoding import (
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
 from harken.decoding.generate import Pick, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
 from harken.transcribe.window_decoder import DecodeRequest
 from models import DIMS, TOKENIZER, make_mel
 from scripted import Script
@@ -416,7 +416,7 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[An
         calls.append((windows, results, stats))
         return results, stats
 
-    monkeypatch.setattr(fallback, "decode", spy)
+    monkeypatch.setattr(window_decoder, "decode", spy)
     return calls
 
 

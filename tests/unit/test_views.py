@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harken.audio import log_mel
+from harken.transcribe.chunking import ClipSource, PackedSpeech
 from harken.transcribe.mel_windows import MelWindows
-from harken.transcribe.views import ClipSource, PackedSpeech
 from harken.types import WINDOW_SAMPLES
 from loudness import loud
 

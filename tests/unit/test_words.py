@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from harken.text import Tokenizer
-from harken.transcribe.alignment import Alignment
 from harken.transcribe.segments import TokenSegment
-from harken.transcribe.word_timestamps import WordTiming, words_by_segment
+from harken.transcribe.word_timestamps import Alignment, WordTiming, words_by_segment
 from models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)

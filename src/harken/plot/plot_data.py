@@ -153,7 +153,7 @@ def _dtw_attention(
 ) -> tuple[Floats, list[int | None]]:
     """What dynamic time warping sees of the rows that take part in it, and the step at which each of them begins.
 
-    Those are the rows of `harken.transcribe.alignment.align_decoded`: text, and the token behind it.
+    Those are the rows of `harken.transcribe.word_timestamps.align_decoded`: text, and the token behind it.
     """
     starts: list[int | None] = [None] * n_tokens
     if attention is None or not rows:

@@ -15,12 +15,10 @@ from harken.errors import AudioError, Cancelled, HarkenError
 from harken.results import DroppedSegment, Segment
 from harken.text import to_language_code
 from harken.transcribe.callbacks import Callbacks
-from harken.transcribe.chunking import FrameSpans
+from harken.transcribe.chunking import ClipSource, FrameSource, FrameSpans, PackedSpeech, SpeechSegmenter
 from harken.transcribe.hallucination import mean_speech_probability
 from harken.transcribe.language_id import LanguageFilter, LanguageVote
-from harken.transcribe.listener import SpeechSegmenter
 from harken.transcribe.mel_windows import MelWindows
-from harken.transcribe.views import ClipSource, FrameSource, PackedSpeech
 from harken.transcribe.window_chain import ChainContext, WindowChain
 from harken.transcribe.window_decoder import LanguageProbabilities, WindowDecoder
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND

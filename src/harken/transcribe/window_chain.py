@@ -9,9 +9,8 @@ from typing import Protocol
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, HarkenError
 from harken.results import Segment, Word
-from harken.transcribe.alignment import Alignment, align_decoded, align_tokens, text_tokens
 from harken.transcribe.callbacks import Callbacks
-from harken.transcribe.chunking import FrameSpans, total_frames
+from harken.transcribe.chunking import FrameSource, FrameSpans, total_frames
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
     HallucinationVerdict,
@@ -25,10 +24,15 @@ from harken.transcribe.segments import (
     single_timestamp_ending,
     split_at_timestamps,
 )
-from harken.transcribe.views import FrameSource
 from harken.transcribe.window_decoder import DecodeRequest, LanguageProbabilities, WindowDecoder, WindowResult
 from harken.transcribe.word_boundaries import refine_word_boundaries
-from harken.transcribe.word_timestamps import words_by_segment
+from harken.transcribe.word_timestamps import (
+    Alignment,
+    align_decoded,
+    align_tokens,
+    text_tokens,
+    words_by_segment,
+)
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
 
