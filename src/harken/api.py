@@ -18,8 +18,13 @@ from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
-from harken.streaming.latency import LatencyPlan, LatencyPlanner, UpdateCost, measure_update_cost
-from harken.streaming.trial import SyntheticUpdate
+from harken.streaming.latency import (
+    LatencyPlan,
+    LatencyPlanner,
+    SyntheticUpdate,
+    UpdateCost,
+    measure_update_cost,
+)
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
 from harken.transcribe import (

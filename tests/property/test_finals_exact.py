@@ -16,7 +16,7 @@ from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
-from harken.streaming.finals import FinalPass, FinalRequest
+from harken.streaming.worker import FinalPass, FinalRequest
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER

@@ -14,6 +14,14 @@ from harken.audio.mel import LogMel
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
 from harken.errors import OptionError
 from harken.streaming import StreamingConfig, StreamOptions
+from harken.streaming.config import (
+    DELAYS,
+    PRESETS,
+    STEPS_BETWEEN_PRESETS,
+    interpolated_presets,
+    scale_window,
+    with_overrides,
+)
 from harken.streaming.latency import (
     MAX_UTILISATION,
     LatencyBound,
@@ -24,14 +32,6 @@ from harken.streaming.latency import (
     speech_detection_delay_s,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level
-from harken.streaming.options import DELAYS
-from harken.streaming.presets import (
-    PRESETS,
-    STEPS_BETWEEN_PRESETS,
-    interpolated_presets,
-    scale_window,
-    with_overrides,
-)
 from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
 from harken.streaming.utterance import TRAILING_SILENCE_FRAMES as SILENCE_FRAMES

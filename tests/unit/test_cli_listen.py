@@ -22,7 +22,7 @@ from faces import Face
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.streaming import LoadChanged
-from harken.streaming.options import StreamOptions
+from harken.streaming.config import StreamOptions
 from recital import line
 from spoken import Spoken
 

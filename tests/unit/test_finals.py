@@ -8,7 +8,7 @@ import pytest
 from drafting import Table, eager_pace, saying
 from harken.decoding import DecodeStats, SpeculativeDecoder
 from harken.errors import AudioError, OptionError
-from harken.streaming.finals import FinalPass, FinalRequest
+from harken.streaming.worker import FinalPass, FinalRequest
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER

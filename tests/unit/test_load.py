@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from harken.streaming import StreamingConfig
+from harken.streaming.config import interpolated_presets, scale_window
 from harken.streaming.load_shedding import (
     LOAD_LEVELS,
     RECOVERY_S,
@@ -15,7 +16,6 @@ from harken.streaming.load_shedding import (
     LoadMonitor,
     apply_load_level,
 )
-from harken.streaming.presets import interpolated_presets, scale_window
 from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES
 
 FIXED = StreamingConfig(window_frames=200, hop_frames=50)

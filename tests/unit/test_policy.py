@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harken.streaming.config import StreamingConfig
-from harken.streaming.policy import stable_prefix_length
+from harken.streaming.utterance import stable_prefix_length
 
 
 def count(

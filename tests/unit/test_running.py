@@ -15,7 +15,7 @@ from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.streaming.config import StreamingConfig
-from harken.streaming.tape import SampleBuffer
+from harken.streaming.stream import SampleBuffer
 from harken.streaming.utterance import (
     ALIGNATT_THRESHOLD_FRAMES,
     FINAL_SILENCE_FRAMES,

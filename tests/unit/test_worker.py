@@ -12,9 +12,15 @@ import pytest
 from drafting import Clock, Table, TableSession
 from harken.contract import Backend, Floats
 from harken.decoding import PartialHypothesis, make_prompt
-from harken.streaming.finals import FinalRequest
 from harken.streaming.utterance import EncoderChunk
-from harken.streaming.worker import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
+from harken.streaming.worker import (
+    FinalRequest,
+    ModelRequest,
+    ModelResponse,
+    ModelWorker,
+    PartialRequest,
+    RequestGenerator,
+)
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud

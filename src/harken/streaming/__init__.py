@@ -1,8 +1,7 @@
 """Live sessions: samples in, events out; nothing here waits or knows the time."""
 
-from harken.streaming.config import StreamingConfig
+from harken.streaming.config import StreamingConfig, StreamOptions
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
-from harken.streaming.options import StreamOptions
 from harken.streaming.session import LiveSession, LiveSessions
 
 __all__ = [

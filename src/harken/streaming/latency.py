@@ -21,15 +21,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+import numpy as np
+
 from harken.audio.mel import FFT_SAMPLES
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
+from harken.contract import Backend
 from harken.errors import OptionError
-from harken.streaming.config import StreamingConfig
-from harken.streaming.options import StreamOptions
-from harken.streaming.presets import PRESETS, interpolated_presets, scale_window, with_overrides
+from harken.streaming.config import (
+    PRESETS,
+    StreamingConfig,
+    StreamOptions,
+    interpolated_presets,
+    scale_window,
+    with_overrides,
+)
 from harken.streaming.snr import NOISY_WINDOW_FRAMES
-from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
-from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
+from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
+from harken.text import Tokenizer
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 
 STFT_LOOK_AHEAD_S = FFT_SAMPLES / 2 / SAMPLE_RATE
 """The convolutions see one frame behind a window, which is centred on the first sample behind it."""
@@ -218,7 +227,7 @@ class LatencyPlanner:
         """The setting for the delay that the options ask for.
 
         A name stands for its preset. A number of milliseconds is given to the best setting that keeps it: the
-        first of `harken.streaming.presets.ladder` that can, with its own hop, or else with the next longer one
+        first of `harken.streaming.config.ladder` that can, with its own hop, or else with the next longer one
         in steps of 0.1 s, up to half of its window. What is left of the delay is spent on hold, up to that of
         high. What the options say about a setting themselves stays as they say.
 
@@ -318,3 +327,40 @@ def speech_detection_delay_s(min_speech_s: float) -> float:
     """How long after speech began it is known to have: it fills chunks of 32 ms, and begins within one."""
     chunks = max(1, math.ceil(min_speech_s * SAMPLE_RATE / CHUNK_SAMPLES))
     return (chunks + 1) * CHUNK_SAMPLES / SAMPLE_RATE
+
+
+COMMITTED_TOKENS = 80
+"""Committed before an update: as much as an utterance of 25 s has."""
+HISTORY_FRAMES = 8 * FRAMES_PER_SECOND
+"""As long as in any preset."""
+
+
+class SyntheticUpdate:
+    """Updates of some streams together, with sound that says nothing.
+
+    Parameters
+    ----------
+    backend : Backend
+    tokenizer : Tokenizer
+    streams : int
+    """
+
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, n_streams: int) -> None:
+        self._backend, self._n_streams = backend, n_streams
+        self._prompt = tokenizer.sot_sequence("en", "transcribe", timestamps=False)
+        self._filler_tokens = tokenizer.encode(" a")[:1]
+
+    def run(self, window_frames: int, tokens: int) -> None:
+        """Hear a window with the silence behind it, verify what was said, choose so many tokens."""
+        backend, rows = self._backend, range(self._n_streams)
+        max_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
+        frames = min(window_frames + TRAILING_SILENCE_FRAMES, max_frames - 2)
+        encoders = [backend.open_encoder(HISTORY_FRAMES) for _ in rows]
+        mel = np.zeros((self._n_streams, backend.dims.n_mels, frames + 1), np.float32)
+        backend.encode_chunk(encoders, mel, 0)
+        features = backend.stream_features(encoders)
+        session = backend.open_session(features, list(rows), backend.dims.n_text_ctx, attention=True)
+        session.extend([[*self._prompt, *self._filler_tokens * COMMITTED_TOKENS]] * self._n_streams)
+        for _ in range(tokens):
+            session.extend([self._filler_tokens] * self._n_streams).top(1)
+            session.attention(0)

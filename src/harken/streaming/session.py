@@ -12,10 +12,9 @@ from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
-from harken.streaming.config import StreamingConfig
+from harken.streaming.config import StreamingConfig, StreamOptions
 from harken.streaming.events import Event
 from harken.streaming.latency import LatencyPlan
-from harken.streaming.options import StreamOptions
 from harken.streaming.stream import Stream
 from harken.streaming.worker import ModelWorker
 

@@ -12,16 +12,12 @@ from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.config import StreamingConfig
+from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
 from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
-from harken.streaming.finals import FinalRequest
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level
-from harken.streaming.options import StreamOptions
-from harken.streaming.presets import scale_window
 from harken.streaming.snr import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
-from harken.streaming.tape import SampleBuffer
 from harken.streaming.utterance import (
     FINAL_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
@@ -37,8 +33,43 @@ from harken.streaming.utterance_text import (
     utterance_segments,
     utterance_words,
 )
-from harken.streaming.worker import ModelRequest, ModelResponse, ModelWorker, PartialRequest, RequestGenerator
+from harken.streaming.worker import (
+    FinalRequest,
+    ModelRequest,
+    ModelResponse,
+    ModelWorker,
+    PartialRequest,
+    RequestGenerator,
+)
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
+
+
+class SampleBuffer:
+    """Samples by their number in the stream; those that nobody needs any more are forgotten."""
+
+    def __init__(self) -> None:
+        self._samples = np.empty(0, np.float32)
+        self._start = 0
+
+    @property
+    def end(self) -> int:
+        """How many samples there have been."""
+        return self._start + len(self._samples)
+
+    def add(self, samples: Floats) -> None:
+        self._samples = np.concatenate([self._samples, samples])
+
+    def between(self, start: int, end: int) -> Floats:
+        """Samples from one to the one before another; fewer where there are no more."""
+        assert start >= self._start, "these samples have been forgotten"
+        return self._samples[start - self._start : end - self._start]
+
+    def discard_before(self, sample: int) -> None:
+        """Forget samples before one."""
+        if sample > self._start:
+            self._samples = self._samples[sample - self._start :].copy()
+            self._start = sample
+
 
 MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """So long an utterance is before the end of a sentence counts in it."""
