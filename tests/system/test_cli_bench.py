@@ -11,9 +11,8 @@ import pytest
 
 from faces import Face
 from harken.checkpoints.hub import embedded_model
-from harken.cli.bench import command
-from harken.cli.live_rows import LIVE_ROWS as LIVE_ROWS
-from harken.cli.timings import TIMING_ROWS
+from harken.cli.bench import TIMING_ROWS, command
+from harken.cli.bench_streaming import LIVE_ROWS as LIVE_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")

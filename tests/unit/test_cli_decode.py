@@ -9,8 +9,7 @@ import pytest
 
 from audio_files import KINDS
 from faces import Face
-from harken.cli.trace import TokenEvent
-from harken.cli.views import trace_table
+from harken.cli.decode import TokenEvent, trace_table
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, at, line
 
@@ -147,7 +146,7 @@ class TestEvents:
         self, face: Face, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = [0.0]
-        monkeypatch.setattr("harken.cli.trace.perf_counter", lambda: clock[0])
+        monkeypatch.setattr("harken.cli.decode.perf_counter", lambda: clock[0])
         shown: list[str] = []
 
         def slow(text: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from faces import Face
 from harken.backends.onnx import runtime_plan
-from harken.cli import machine
+from harken.cli import doctor
 from harken.errors import CheckpointError
 
 
@@ -80,7 +80,7 @@ def test_a_package_that_is_needed(face: Face) -> None:
 def test_a_package_that_would_be_better(face: Face) -> None:
     lacking(face.monkeypatch, "openvino")
     face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
-    face.monkeypatch.setattr(machine, "models", lambda: machine.Finding(title="models", facts={}))
+    face.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
     code, told = report(face)
     assert (code, told["ready"]) == (0, True)
     assert told["advice"][0].startswith("pip install openvino ")
@@ -96,7 +96,7 @@ def test_a_package_that_would_be_better(face: Face) -> None:
 )
 def test_the_engine_follows_the_processor(face: Face, capable: set[str], encoder: str) -> None:
     face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
-    facts = machine.engine().facts
+    facts = doctor.engine().facts
     assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
 
@@ -116,7 +116,7 @@ def test_a_default_model_that_is_damaged(face: Face) -> None:
 def test_a_cache_that_cannot_be_written(face: Face, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     face.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
-    finding = machine.cache()
+    finding = doctor.cache()
     assert finding.facts["writable"] is False
     assert [advice.needed for advice in finding.advice] == [False]
     assert "set HARKEN_CACHE" in finding.advice[0].text
@@ -126,8 +126,8 @@ def test_what_the_cache_holds(face: Face, tmp_path: Path) -> None:
     for half in ("encoder", "decoder"):
         (tmp_path / "cache" / "graphs" / half).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / half / "model.onnx").write_bytes(bytes(1500))
-    assert machine.cache().facts["graphs"] == 2
-    assert machine.cache().facts["size"] == "3.0 kB"
+    assert doctor.cache().facts["graphs"] == 2
+    assert doctor.cache().facts["size"] == "3.0 kB"
 
 
 def test_offline_and_a_token_that_is_not_told(face: Face) -> None:
@@ -139,7 +139,7 @@ def test_offline_and_a_token_that_is_not_told(face: Face) -> None:
 
 
 def test_where_there_is_no_cpuinfo_numpy_knows(face: Face) -> None:
-    face.monkeypatch.setattr(machine, "_cpuinfo", dict)
-    facts = machine.processor().facts
+    face.monkeypatch.setattr(doctor, "_cpuinfo", dict)
+    facts = doctor.processor().facts
     assert facts["instructions"]
     assert facts["name"]

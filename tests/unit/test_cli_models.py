@@ -11,7 +11,7 @@ import checkpoint_files as files
 from faces import Face
 from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
-from harken.cli.layout import format_table, human_size
+from harken.cli.screen import format_table, human_size
 from harken.errors import CheckpointError, CheckpointNotFound
 from models import DIMS
 

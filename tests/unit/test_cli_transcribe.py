@@ -18,7 +18,7 @@ import pytest
 
 from audio_files import KINDS, VIDEO_ONLY, tone
 from faces import Face
-from harken.cli import job
+from harken.cli import transcribe
 from harken.cli.exits import Stop
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OutputError
@@ -349,7 +349,7 @@ class TestFailures:
 
     def test_a_full_disk_stops_one_file_only(self, face: Face, talk: Path) -> None:
         KINDS["flac"].write(Path("other"), WINDOW_S)
-        original = job.open_atomic
+        original = transcribe.open_atomic
 
         @contextmanager
         def full(path: Path) -> Iterator[object]:
@@ -358,7 +358,7 @@ class TestFailures:
             with original(path) as write:
                 yield write
 
-        face.monkeypatch.setattr(job, "open_atomic", full)
+        face.monkeypatch.setattr(transcribe, "open_atomic", full)
         outcome = face.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
         assert outcome.code == 1
         assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"

@@ -207,7 +207,7 @@ class TestFiles:
 
 class TestColours:
     def test_on_a_terminal_only(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        from harken.cli.scores import format_differences
+        from harken.cli.eval import format_differences
 
         its = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
         assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in format_differences(its)
@@ -215,7 +215,7 @@ class TestColours:
         assert format_differences(its) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
 
     def test_what_was_heard_rightly_is_abridged(self) -> None:
-        from harken.cli.scores import format_differences
+        from harken.cli.eval import format_differences
 
         said = "z " + " ".join("bcdefghijk") + " y"
         its = score(Entry(name="a", path=Path("a"), text=said), EvalHypothesis(text=said[2:-2]), None)

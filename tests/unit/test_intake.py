@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harken.cli.exits import Stop
-from harken.cli.intake import AudioReader
+from harken.cli.sources import AudioReader
 from harken.contract import Floats
 from harken.errors import AudioError
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 import click
 
@@ -16,10 +22,324 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
-from harken.cli.screen import write_stdout
-from harken.cli.trace import DecodingTracer, TraceEvent, WindowDecoded
-from harken.cli.views import trace_event_json, trace_table, trace_window_summary
+from harken.cli.screen import format_time, format_timed_text, write_stdout
+from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
+from harken.formats import as_json
+from harken.results import Attempt
+from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
+from harken.transcribe import TranscribeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowEncoded:
+    """A window has been encoded. `ms` is what reading, log-mel, encoder and language detection took."""
+
+    window: int
+    start_s: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """A token of the prompt, or one that was chosen.
+
+    Parameters
+    ----------
+    index : int
+        Position, the prompt's first token counted as 0.
+    row : int or None
+        Which of several samples drawn side by side; None for the prompt and where there is one.
+    token : int
+    kind : str
+        One of `harken.text.TokenKind`.
+    text : str
+        The characters that it completes; of a special token, its name.
+    bytes : str
+        In hex, where it completes no character.
+    probability, ms : float or None
+        None for the prompt. The first token's time is also that of reading the prompt.
+    """
+
+    index: int
+    row: int | None
+    token: int
+    kind: str
+    text: str
+    bytes: str
+    probability: float | None
+    ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """Decoding begins, or begins again at a higher temperature."""
+
+    attempt: int
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentClosed:
+    """A timestamp has ended a stretch of text; `end_s` is None if the window ended without one."""
+
+    row: int | None
+    start_s: float
+    end_s: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowDecoded:
+    """What was kept of a window, and what was tried before; `silent` if it is passed over as silence."""
+
+    window: int
+    start_s: float
+    tokens: tuple[int, ...]
+    text: str
+    silent: bool
+    attempts: tuple[Attempt, ...]
+
+
+TraceEvent = WindowEncoded | TokenEvent | AttemptStarted | SegmentClosed | WindowDecoded
+
+
+@dataclass(slots=True)
+class DecodingTracer:
+    """Turns hooks into events.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    options : TranscribeOptions
+    emit : callable
+        Called with every event; what it takes is not counted as the next token's time.
+    """
+
+    tokenizer: Tokenizer
+    options: TranscribeOptions
+    emit: Callable[[TraceEvent], None]
+    _lap_started_s: float = field(default_factory=lambda: perf_counter())
+    _window_number: int = 0
+    _window_start_s: float = 0.0
+    _prompt_tokens: int = 0
+    _attempt_number: int = 0
+    _hypotheses: dict[int, _HypothesisText] = field(default_factory=dict)
+
+    def callbacks(self) -> dict[str, Callable[..., None]]:
+        """Hooks by name, for `harken.Recognizer.transcribe`."""
+        return {
+            "on_window_start": self._on_window_start,
+            "on_token": self._on_token,
+            "on_window_end": self._on_window_end,
+        }
+
+    def _on_window_start(self, start_s: float, prompt: tuple[int, ...]) -> None:
+        self._window_number += (
+            self._window_number == 0 or start_s > self._window_start_s
+        )  # a window may be encoded anew
+        self._window_start_s, self._prompt_tokens, self._attempt_number = start_s, len(prompt), 0
+        self.emit(WindowEncoded(window=self._window_number, start_s=start_s, ms=self._lap_ms()))
+        hypothesis = self._new_hypothesis()
+        for index, token in enumerate(prompt):
+            self.emit(hypothesis.push(token, index=index))
+        self._lap_started_s = perf_counter()
+
+    def _on_token(self, step: Step) -> None:
+        ms = self._lap_ms()
+        if step.row == step.index == 0:
+            self._start_attempt()
+        strategy = self._strategy
+        if isinstance(strategy, Beam):
+            self._hypotheses.clear()  # at every step another hypothesis may lead
+        hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
+        side_by_side = isinstance(strategy, Sample) and strategy.best_of > 1
+        sample_index = step.row if side_by_side else None
+        index = self._prompt_tokens + step.index
+        self.emit(
+            hypothesis.push(
+                step.token, index=index, row=sample_index, probability=math.exp(step.logprob), ms=ms
+            )
+        )
+        if not isinstance(strategy, Beam):
+            self._emit_closed_segment(hypothesis, step.token, sample_index)
+        self._lap_started_s = perf_counter()
+
+    def _on_window_end(self, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
+        tokens = decoded.hypothesis.tokens
+        if isinstance(self._strategy, Beam):
+            hypothesis = self._new_hypothesis()
+            for token in (*tokens, self.tokenizer.eot):
+                hypothesis.push(token, index=0)
+                self._emit_closed_segment(hypothesis, token, None)
+        self.emit(
+            WindowDecoded(
+                window=self._window_number,
+                start_s=self._window_start_s,
+                tokens=tokens,
+                text=self.tokenizer.decode_with_timestamps(tokens),
+                silent=self.options.is_silence(decoded),
+                attempts=attempts,
+            )
+        )
+        self._lap_started_s = perf_counter()
+
+    def _start_attempt(self) -> None:
+        self._attempt_number += 1
+        self._hypotheses.clear()
+        self.emit(AttemptStarted(attempt=self._attempt_number, strategy=_describe_strategy(self._strategy)))
+
+    @property
+    def _strategy(self) -> Strategy:
+        return self.options.strategies()[self._attempt_number - 1]
+
+    def _emit_closed_segment(self, hypothesis: _HypothesisText, token: int, sample_index: int | None) -> None:
+        if segment := hypothesis.closed_segment(token):
+            start_s, end_s, text = segment
+            self.emit(SegmentClosed(row=sample_index, start_s=start_s, end_s=end_s, text=text))
+
+    def _new_hypothesis(self) -> _HypothesisText:
+        return _HypothesisText(self.tokenizer, self._window_start_s)
+
+    def _lap_ms(self) -> float:
+        return round((perf_counter() - self._lap_started_s) * 1000, 3)
+
+
+class _HypothesisText:
+    """One run of tokens and the text that it spells."""
+
+    def __init__(self, tokenizer: Tokenizer, window_start_s: float) -> None:
+        self._tokenizer, self._window_start_s = tokenizer, window_start_s
+        self._text_stream = IncrementalDetokenizer(tokenizer)
+        self._segment_start_s, self._text = window_start_s, ""
+
+    def push(
+        self,
+        token: int,
+        *,
+        index: int,
+        row: int | None = None,
+        probability: float | None = None,
+        ms: float | None = None,
+    ) -> TokenEvent:
+        """Add a token, and describe it."""
+        kind = self._tokenizer.kind(token)
+        text, incomplete = self._tokenizer.describe_token(token), b""
+        if kind is TokenKind.TEXT:
+            text = self._text_stream.feed(token)
+            self._text += text
+            incomplete = b"" if text else self._tokenizer.decode_bytes((token,))
+        return TokenEvent(
+            index=index,
+            row=row,
+            token=token,
+            kind=kind.value,
+            text=text,
+            bytes=incomplete.hex(" "),
+            probability=probability,
+            ms=ms,
+        )
+
+    def closed_segment(self, token: int) -> tuple[float, float | None, str] | None:
+        """What the token that was just added ends, if anything: start and end in seconds, and the text."""
+        kind = self._tokenizer.kind(token)
+        if kind not in (TokenKind.TIMESTAMP, TokenKind.EOT):
+            return None
+        end_s = (
+            self._window_start_s + self._tokenizer.timestamp_s(token) if kind is TokenKind.TIMESTAMP else None
+        )
+        segment = (self._segment_start_s, end_s, self._text.strip())
+        self._segment_start_s, self._text = self._segment_start_s if end_s is None else end_s, ""
+        return segment if segment[-1] else None
+
+
+def _describe_strategy(strategy: Strategy) -> str:
+    match strategy:
+        case Greedy():
+            return "greedy"
+        case Sample(temperature=temperature, best_of=best_of):
+            return f"sampling at temperature {temperature:g}, best of {best_of}"
+        case Beam(width=width):
+            return f"beam search of width {width}"
+
+
+EventFormatter = Callable[[TraceEvent], str]
+"""Text of an event, with its line ends; empty if it does not appear."""
+
+_TOKEN_HEADER = "   index     id  kind       text                  probability        ms\n"
+_EVENT_NAMES: dict[type, str] = {
+    WindowEncoded: "window",
+    AttemptStarted: "attempt",
+    TokenEvent: "token",
+    SegmentClosed: "sentence",
+    WindowDecoded: "decided",
+}
+
+
+def trace_table(event: TraceEvent) -> str:
+    """Every token on a line of its own, in columns."""
+    match event:
+        case WindowEncoded():
+            return f"window {event.window} at {format_time(event.start_s)}, prepared in {event.ms:.0f} ms\n{_TOKEN_HEADER}"
+        case AttemptStarted():
+            return f"attempt {event.attempt}: {event.strategy}\n"
+        case TokenEvent():
+            return _token_row(event)
+        case SegmentClosed():
+            return f"{'':17}{_segment_line(event)}\n"
+        case WindowDecoded():
+            return f"{_attempts_summary(event)}\n\n"
+
+
+def trace_window_summary(event: TraceEvent) -> str:
+    """The tokens of each window and what they say."""
+    if not isinstance(event, WindowDecoded):
+        return ""
+    tokens = " ".join(map(str, event.tokens))
+    return f"window {event.window} at {format_time(event.start_s)}\n{_attempts_summary(event)}\n{tokens}\n{event.text}\n\n"
+
+
+def trace_event_json(event: TraceEvent) -> str:
+    """One JSON object a line, of which ``event`` says what it is."""
+    return json.dumps({"event": _EVENT_NAMES[type(event)]} | as_json(event), ensure_ascii=False) + "\n"
+
+
+def _token_row(token: TokenEvent) -> str:
+    index = str(token.index) if token.row is None else f"{token.row}:{token.index}"
+    probability = "" if token.probability is None else f"{token.probability:.4f}"
+    ms = "" if token.ms is None else f"{token.ms:.2f}"
+    start = f"{index:>8} {token.token:>6}  {token.kind:<9}  {_pad_to_cells(_token_text(token), 20)}"
+    return f"{start}  {probability:>11}  {ms:>8}".rstrip() + "\n"
+
+
+def _token_text(token: TokenEvent) -> str:
+    """Text in quotes, so that spaces show; bytes that wait for more as such; special tokens by name."""
+    if token.bytes:
+        return f"<{token.bytes}>"
+    return json.dumps(token.text, ensure_ascii=False) if token.kind == "text" else token.text
+
+
+def _pad_to_cells(text: str, width: int) -> str:
+    cells = sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+    return text + " " * (width - cells)
+
+
+def _segment_line(event: SegmentClosed) -> str:
+    row = "" if event.row is None else f"{event.row}: "
+    if event.end_s is None:
+        return f"{row}[{format_time(event.start_s)} --> ...] {event.text}"
+    return row + format_timed_text(event.start_s, event.end_s, event.text)
+
+
+def _attempts_summary(event: WindowDecoded) -> str:
+    *rejected, accepted = event.attempts
+    lines = [f"rejected: temperature {attempt.temperature:g}, {attempt.reason}" for attempt in rejected]
+    lines.append(
+        f"{'silence' if event.silent else 'kept'}: temperature {accepted.temperature:g}, "
+        f"average log-probability {accepted.avg_logprob:.2f}, compression ratio {accepted.compression_ratio:.2f}, "
+        f"no-speech probability {accepted.no_speech_prob:.2f}"
+    )
+    return "\n".join(lines)
 
 
 @click.command(cls=Command, epilog=EPILOGUE)

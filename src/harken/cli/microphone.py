@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harken.audio.resample import Resampler
-from harken.cli.layout import format_table
+from harken.cli.screen import format_table
 from harken.cli.sources import BLOCK_S
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable

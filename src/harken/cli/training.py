@@ -216,7 +216,7 @@ class _TrainingProgress:
     def update(self, label: str, done: int, total: int, stage: str | None = None) -> None:
         if not self._bar_enabled:
             return
-        from harken.cli.bar import counting_bar
+        from harken.cli.screen import counting_bar
 
         if self._bar is None:
             self._bar = counting_bar()

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, expand_patterns, make_folder, output_paths, recording_reference
-from harken.cli.job import FileTranscriber
+from harken.api import Recognizer
+from harken.atomic import open_atomic
+from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.inputs import (
+    STDIN,
+    expand_patterns,
+    make_folder,
+    output_paths,
+    recording_duration_s,
+    recording_reference,
+)
 from harken.cli.options import (
     Command,
     decoding_options,
@@ -27,9 +38,276 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
-from harken.cli.screen import Screen, TimestampedLines
-from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
-from harken.transcribe import TranscribeOptions
+from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text
+from harken.decoding import DecodeStats, DecodingResult
+from harken.errors import AudioError, OutputError
+from harken.formats import FORMATS, Layout, TranscriptFormat, Writer, render
+from harken.results import Attempt, Segment, Transcript
+from harken.transcribe import Callbacks, TranscribeOptions
+from harken.transcribe.callbacks import ProgressCallback
+from harken.transcription import Transcription
+
+
+@dataclass
+class FileTranscriber:
+    """Recordings to transcribe with one model, which is loaded once one of them turns out to be audio.
+
+    Parameters
+    ----------
+    screen : Screen
+    load : callable
+        Loads the model.
+    options : TranscribeOptions
+    layout : Layout
+        Of what is written to files.
+    form : callable
+        How the transcript of a recording appears on standard output; None if it does not.
+    verbose : bool
+        Whether to say what computes, how fast, which language, and what was rejected or left out and why.
+    """
+
+    screen: Screen
+    load: Callable[[], Recognizer]
+    options: TranscribeOptions
+    layout: Layout
+    stdout_writer: Callable[[str], TranscriptFormat | None]
+    verbose: bool
+
+    def run(self, output_paths: Mapping[str, Mapping[str, Path]]) -> int:
+        """Transcribe every recording into its files, by form; where one of several fails, the others are done.
+
+        Returns
+        -------
+        int
+            Exit code.
+
+        Raises
+        ------
+        AudioError, OutputError
+            If there is only one recording, and it fails.
+        Stop
+            If the process is to end; what has been done of each recording has been written.
+        """
+        code = 0
+        durations_s = {source: _duration_or_error(source) for source in output_paths}
+        transcriptions = self._start_transcriptions(
+            {
+                source: duration_s
+                for source, duration_s in durations_s.items()
+                if not isinstance(duration_s, AudioError)
+            }
+        )
+        for source, files in output_paths.items():
+            probed = durations_s[source]
+            try:
+                if isinstance(probed, AudioError):
+                    raise probed
+                self._transcribe_one(source, transcriptions[source], files)
+            except Stop as stop:
+                self._save_partial_transcripts(source, transcriptions, output_paths)
+                raise stop
+            except (AudioError, OutputError) as error:
+                if len(output_paths) == 1:
+                    raise
+                if source in transcriptions:
+                    transcriptions[source].stop()
+                self.screen.write_stderr(f"harken: {error}")
+                code = SOME_FAILED
+        return code
+
+    def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
+        """Line the recordings up; nothing is decoded yet."""
+        if not durations_s:
+            return {}
+        progress = _BatchProgress(self.screen, durations_s, batched=self.options.batch_size > 1)
+        callbacks = {
+            index: Callbacks(
+                on_progress=partial(progress, source),
+                on_window_end=partial(self._log_rejected_attempts, source),
+            )
+            for index, source in enumerate(durations_s)
+        }
+        transcriptions = self._recognizer.transcribe_many(durations_s, self.options, callbacks=callbacks)
+        return dict(zip(durations_s, transcriptions, strict=True))
+
+    def _transcribe_one(self, source: str, transcription: Transcription, files: Mapping[str, Path]) -> None:
+        # Opened first: what cannot be written shows before the work, not after it.
+        with self._open_outputs(source, files) as write:
+            began_s = perf_counter()
+            printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
+            failure = _print_segments(transcription, printer)
+            transcript = transcription.so_far()
+            if failure and not transcript.segments:
+                raise failure
+            write(transcript)
+        printer.write_footer(transcript)
+        if isinstance(failure, Stop):
+            raise _stop_with_context(failure, source, transcript, files)
+        if failure:
+            raise failure
+        for line in (
+            *_language_and_dropped_lines(transcript),
+            _speed_summary(transcription, perf_counter() - began_s),
+            *_speculation_summary(transcription.stats),
+        ):
+            self._log_verbose(f"{source}: {line}")
+
+    def _save_partial_transcripts(
+        self,
+        stopped_source: str,
+        transcriptions: Mapping[str, Transcription],
+        output_paths: Mapping[str, Mapping[str, Path]],
+    ) -> None:
+        """Write what has been done of the recordings behind the one that was stopped, which were in work with it."""
+        remaining = list(transcriptions)[list(transcriptions).index(stopped_source) + 1 :]
+        for source in remaining:
+            transcript = transcriptions[source].so_far()
+            if not transcript.segments:
+                continue
+            with self._open_outputs(source, output_paths[source]) as write:
+                write(transcript)
+
+    @contextmanager
+    def _open_outputs(self, source: str, files: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
+        """Open the files of a recording, by form; what is given fills them."""
+        with ExitStack() as stack:
+            write_by_format = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
+
+            def write(transcript: Transcript) -> None:
+                for form, path in files.items():
+                    for chunk in render(
+                        transcript, form, self.layout, recording_reference(source, path.parent)
+                    ):
+                        write_by_format[form](chunk)
+
+            yield write
+
+    @cached_property
+    def _recognizer(self) -> Recognizer:
+        began_s = perf_counter()
+        self.screen.show_status("loading the model ...")
+        try:
+            recognizer = self.load()
+        finally:
+            self.screen.show_status("")
+        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
+        return recognizer
+
+    def _log_rejected_attempts(
+        self, source: str, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
+    ) -> None:
+        for attempt in attempts:
+            if attempt.reason:
+                where = f"{source}: window at {format_time(start_s)}"
+                self._log_verbose(f"{where}: rejected at temperature {attempt.temperature:g}: {attempt.reason}")
+
+    def _log_verbose(self, text: str) -> None:
+        if self.verbose:
+            self.screen.write_stderr(text)
+
+
+class _TranscriptPrinter:
+    """A transcript on standard output; it begins with its first segment, so that a failure shows nothing."""
+
+    def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
+        self._write, self._writer = screen.write_stdout, writer
+        self._header_written = False
+
+    def write_segment(self, segment: Segment) -> None:
+        if self._writer:
+            self._write_header_once(self._writer)
+            self._write(self._writer.segment(segment))
+
+    def write_footer(self, transcript: Transcript) -> None:
+        if self._writer:
+            self._write_header_once(self._writer)
+            self._write(self._writer.footer(transcript))
+
+    def _write_header_once(self, writer: TranscriptFormat) -> None:
+        if not self._header_written:
+            self._header_written = True
+            self._write(writer.header())
+
+
+class _BatchProgress:
+    """Moves the bar: of one recording after another, or of all together where they are decoded together."""
+
+    def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
+        self._screen, self._durations_s = screen, durations_s
+        self._batched = batched and len(durations_s) > 1
+        self._done_s_by_source: dict[str, float] = {}
+        self._progress_callbacks: dict[str, ProgressCallback] = {}
+
+    def __call__(self, source: str, done_s: float, finished: bool) -> None:
+        self._done_s_by_source[source] = done_s
+        label, total_s = source, self._durations_s[source]
+        if self._batched:
+            known_durations_s = [
+                duration_s for duration_s in self._durations_s.values() if duration_s is not None
+            ]
+            label, total_s = f"{len(self._durations_s)} recordings", sum(known_durations_s) or None
+            done_s = sum(self._done_s_by_source.values())
+        if label not in self._progress_callbacks:
+            self._progress_callbacks[label] = self._screen.track(label, total_s)
+        self._progress_callbacks[label](done_s, finished)
+
+
+def _duration_or_error(source: str) -> float | AudioError | None:
+    try:
+        return recording_duration_s(source)
+    except AudioError as error:
+        return error
+
+
+def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> AudioError | Stop | None:
+    """Show segments until there are no more; what came in between."""
+    try:
+        for segment in transcription:
+            printer.write_segment(segment)
+    except (AudioError, Stop) as failure:
+        return failure
+    return None
+
+
+def _stop_with_context(stop: Stop, source: str, transcript: Transcript, files: Mapping[str, Path]) -> Stop:
+    saved = f"; what was done is in {', '.join(map(str, files.values()))}" if files else ""
+    return Stop(stop.code, f"{source}: {stop} at {format_time(transcript.segments[-1].end_s)}{saved}")
+
+
+def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
+    """What was decided about a recording: what language it is in, and what was left out of it."""
+    if not transcript.segments:
+        yield "no speech found" if transcript.speech == () else "nothing said"
+    languages = [(code, next(its)) for code, its in groupby(transcript.segments, lambda its: its.language)]
+    if len(languages) > 1:
+        yield "languages: " + ", ".join(
+            f"{code} from {format_time(first.start_s)}" for code, first in languages
+        )
+    elif transcript.language_probability is not None:
+        yield f"language: {transcript.language}, probability {transcript.language_probability:.2f}"
+    for dropped in transcript.dropped:
+        segment = dropped.segment
+        yield f"left out {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
+
+
+def _speed_summary(transcription: Transcription, elapsed_s: float) -> str:
+    done_s, stats = transcription.so_far().duration_s, transcription.stats
+    return (
+        f"{format_time(done_s)} in {elapsed_s:.2f} s, {done_s / elapsed_s:.1f} times real time, "
+        f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
+    )
+
+
+def _speculation_summary(stats: DecodeStats) -> Iterator[str]:
+    """What became of drafts, where something drafts."""
+    if stats.drafted or stats.skipped_steps:
+        yield (
+            f"drafted tokens accepted: {stats.accepted} of {stats.drafted}, "
+            f"{stats.tokens_per_forward:.2f} tokens a forward pass, steps without a draft: {stats.skipped_steps}"
+        )
+    if stats.undrafted_windows:
+        yield f"windows without drafts, since beam search goes without: {stats.undrafted_windows}"
+
 
 WORD_FORMATS = {"words.tsv", "html"}
 """Forms that show words without being asked to."""
