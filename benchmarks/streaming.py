@@ -23,9 +23,8 @@ from common import GAP_S, SAMPLE_RATE, limit_threads, machine, note, parser, pos
 
 if TYPE_CHECKING:
     from harken import Recognizer, TranscribeOptions
-    from harken.evaluation.joined import JoinedStream
-    from harken.evaluation.live_timing import LiveSummary
-    from harken.evaluation.simulation import LiveSessionProtocol
+    from harken.evaluation.live_runs import LiveSummary
+    from harken.evaluation.simulation import JoinedStream, LiveSessionProtocol
 
 JOINED = ("librispeech-test-other",)
 SILENT = "non-speech"
@@ -111,7 +110,7 @@ def rereading(
 def reels(name: str, args: argparse.Namespace) -> list[JoinedStream]:
     """Streams of a set."""
     from harken.evaluation import EvalRecording, read_manifests
-    from harken.evaluation.joined import JoinedStream, join_by_speaker
+    from harken.evaluation.simulation import JoinedStream, join_by_speaker
 
     entries = read_manifests([args.audio / name], args.limit, note)
     sounds = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
@@ -123,8 +122,7 @@ def reels(name: str, args: argparse.Namespace) -> list[JoinedStream]:
 def measure(recognizer: Recognizer, sessions: Mapping[str, Any], name: str, args: argparse.Namespace) -> str:
     """One table: all sessions over a set, and the offline pass below them."""
     from harken import TranscribeOptions
-    from harken.evaluation.live_runs import LiveRound, run_live_rounds
-    from harken.evaluation.live_timing import summarise_live
+    from harken.evaluation.live_runs import LiveRound, run_live_rounds, summarise_live
 
     options = TranscribeOptions()
     turns = []

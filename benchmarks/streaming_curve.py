@@ -32,8 +32,7 @@ def main() -> None:
     require("harken", "jiwer", "whisper_normalizer")
     limit_threads(args.threads)
     import harken
-    from harken.evaluation.live_runs import LiveRound, run_live_rounds
-    from harken.evaluation.live_timing import summarise_live
+    from harken.evaluation.live_runs import LiveRound, run_live_rounds, summarise_live
     from harken.streaming import StreamOptions
 
     print(machine())

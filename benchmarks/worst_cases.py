@@ -156,7 +156,7 @@ def loaded(model: str, threads: int) -> Any:
 def missing(offline: list[str], live: list[str]) -> list[str]:
     """Words of the offline passes; those with nothing in their place live, and most of them in a row; others."""
     from harken.evaluation import align_words
-    from harken.evaluation.display import unit_splitter
+    from harken.evaluation.latency import unit_splitter
 
     units = unit_splitter("en")
     pieces = [

@@ -14,7 +14,7 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.eval import command
-from harken.evaluation import report, summarise
+from harken.evaluation import summarise
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "eval.md").read_text(encoding="utf-8")

@@ -22,13 +22,18 @@ from harken.evaluation import (
     Score,
     align_words,
     compare_evaluations,
-    report,
     score,
     summarise,
 )
-from harken.evaluation.bootstrap import RESAMPLES, bootstrap_error_rates, confidence_interval
-from harken.evaluation.error_rate import count_character_errors, count_word_errors
-from harken.evaluation.normalize import is_spaced, normalizer
+from harken.evaluation.error_rate import (
+    RESAMPLES,
+    bootstrap_error_rates,
+    confidence_interval,
+    count_character_errors,
+    count_word_errors,
+    is_spaced,
+    normalizer,
+)
 
 # Language, text, and what openai-whisper 20250625 makes of it: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.

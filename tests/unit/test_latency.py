@@ -10,8 +10,14 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from harken.evaluation.display import Display, matching_positions, unit_splitter
-from harken.evaluation.latency import Latencies, Percentiles, measure_latencies
+from harken.evaluation.latency import (
+    Display,
+    Latencies,
+    Percentiles,
+    matching_positions,
+    measure_latencies,
+    unit_splitter,
+)
 from harken.evaluation.simulation import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event

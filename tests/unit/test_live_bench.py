@@ -19,9 +19,8 @@ from faces import Face
 from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
 from harken.evaluation import Entry, EvalRecording, Failure
-from harken.evaluation.joined import JoinedStream, join_by_speaker, reference_word_times
-from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_rounds
-from harken.evaluation.live_timing import summarise_live
+from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_rounds, summarise_live
+from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
 from live_script import ScriptedLive, ended, interim, segment, started

@@ -48,7 +48,7 @@ from harken.evaluation import (
     run_rounds,
     summarise_speed,
 )
-from harken.evaluation.normalize import normalizer
+from harken.evaluation.error_rate import normalizer
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 

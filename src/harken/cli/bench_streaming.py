@@ -13,11 +13,9 @@ from harken.api import Recognizer
 from harken.cli.exits import Stop
 from harken.cli.screen import Screen, format_table, pluralize
 from harken.evaluation import ErrorRate, EvalRecording, Failure
-from harken.evaluation.joined import JoinedStream, join_by_speaker
 from harken.evaluation.latency import Percentiles
-from harken.evaluation.live_runs import ComputeCost, LiveRound, run_live_rounds
-from harken.evaluation.live_timing import LiveSummary, summarise_live
-from harken.evaluation.simulation import LiveSessionProtocol
+from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveSummary, run_live_rounds, summarise_live
+from harken.evaluation.simulation import JoinedStream, LiveSessionProtocol, join_by_speaker
 from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE

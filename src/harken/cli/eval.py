@@ -39,7 +39,6 @@ from harken.evaluation import (
     open_hypotheses,
     provenance,
     read_manifests,
-    report,
     summarise,
 )
 from harken.transcribe import TranscribeOptions

@@ -7,7 +7,6 @@ from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, align_word
 from harken.evaluation.evaluate import evaluate, evaluate_entries
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests, subsample_evenly
-from harken.evaluation.report import report
 from harken.evaluation.scoring import (
     ErrorRate,
     ErrorRateDifference,
@@ -16,6 +15,7 @@ from harken.evaluation.scoring import (
     Hallucinations,
     Score,
     compare_evaluations,
+    report,
     score,
     summarise,
 )

@@ -2,10 +2,82 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from harken.evaluation.extra import require_eval_extra
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.errors import BackendUnavailable
+from harken.text.languages import LANGUAGES_WITHOUT_SPACES
+
+
+@contextmanager
+def require_eval_extra() -> Iterator[None]:
+    """Import modules of the extra inside this block.
+
+    Raises
+    ------
+    BackendUnavailable
+        If one is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in their docstrings, where they are first compiled
+            yield
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"{error.name} is not installed, which evaluation needs: pip install 'harken[eval]'"
+        ) from error
+
+
+Normalizer = Callable[[str], str]
+
+# The reference's tokenizer cuts Khmer at spaces, but those stand between phrases, not words.
+_SCORED_BY_CHARACTER = LANGUAGES_WITHOUT_SPACES | {"km"}
+
+
+def is_spaced(language: str | None) -> bool:
+    """Whether a language has spaces between its words; otherwise only its letters can be counted."""
+    return language not in _SCORED_BY_CHARACTER
+
+
+@cache
+def normalizer(language: str | None) -> Normalizer:
+    """What makes texts of a language comparable.
+
+    Source: the Whisper paper, appendix C, and openai/whisper, normalizers/. English has rules of its own for
+    spelling, numbers and contractions; all other languages lose only case, punctuation and marks. In a language
+    without spaces every letter (grapheme cluster) is made a word.
+
+    Parameters
+    ----------
+    language : str or None
+        Code; None for a language that is not known.
+
+    Returns
+    -------
+    callable
+        From a text to its words with single spaces between them.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the extra ``harken[eval]`` is not installed.
+    """
+    with require_eval_extra():
+        from whisper_normalizer.basic import BasicTextNormalizer
+        from whisper_normalizer.english import EnglishTextNormalizer
+
+    split_letters = not is_spaced(language)
+    clean: Any = (
+        EnglishTextNormalizer() if language == "en" else BasicTextNormalizer(split_letters=split_letters)
+    )
+    return lambda text: str(clean(text)).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +164,43 @@ def _jiwer() -> Any:
     with require_eval_extra():
         import jiwer
     return jiwer
+
+
+SEED = 0
+RESAMPLES = 1000
+RESAMPLES_PER_BATCH = 100
+"""Test sets that are drawn at once: all of them would take much memory."""
+CONFIDENCE_LEVEL = 0.95
+
+
+def bootstrap_error_rates(error_counts: Sequence[ErrorCounts]) -> NDArray[np.float64]:
+    """Error rates of test sets drawn anew, with replacement and as large as the one there is.
+
+    Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation" (ICASSP 2004).
+
+    Parameters
+    ----------
+    tallies : sequence of Tally
+        One for each unit that is independent of the others, with a reference that is not empty.
+
+    Returns
+    -------
+    ndarray of shape (1000,), float64
+        The same for the same tallies. What is drawn depends on their number only, so the rates of two engines on one
+        test set can be subtracted.
+    """
+    counts = np.array([(tally.errors, tally.reference_length) for tally in error_counts], np.float64)
+    rng = np.random.default_rng(SEED)
+    shape = (RESAMPLES_PER_BATCH, len(counts))
+    resampled_counts = [
+        counts[rng.integers(len(counts), size=shape)].sum(axis=1)
+        for _ in range(RESAMPLES // RESAMPLES_PER_BATCH)
+    ]
+    errors, reference = np.concatenate(resampled_counts).T
+    return np.asarray(errors / reference)
+
+
+def confidence_interval(rates: NDArray[np.float64]) -> tuple[float, float]:
+    """Lowest and highest of the middle 95 % of some rates."""
+    low, high = np.quantile(rates, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
+    return float(low), float(high)

@@ -9,9 +9,9 @@ from time import perf_counter
 
 from harken.api import Recognizer
 from harken.errors import AudioError
+from harken.evaluation.error_rate import normalizer
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.manifest import Entry, read_manifests
-from harken.evaluation.normalize import normalizer
 from harken.evaluation.scoring import Evaluation, Failure, Score, score, summarise
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
