@@ -15,7 +15,7 @@ import pytest
 from harken.audio import mel_filters
 from harken.plot import DecodedWindow, PlotData, html_page
 from harken.plot.colours import PALETTE, encode_png, palette_indices, probability_colour
-from harken.plot.picture import TextSpan, describe_attempt, mel_band, text_spans_of
+from harken.plot.plot_data import TextSpan, describe_attempt, mel_band, text_spans_of
 from harken.plot.svg import PIXELS_PER_S
 from harken.results import Attempt, Segment, Word
 

@@ -4,8 +4,7 @@
 self-contained HTML page of that, and `harken.plot.figure.png` a PNG with matplotlib, which comes with ``harken[plot]``.
 """
 
-from harken.plot.picture import DecodedWindow, PlotData
-from harken.plot.plot_data import collect_plot_data, read_excerpt
+from harken.plot.plot_data import DecodedWindow, PlotData, collect_plot_data, read_excerpt
 from harken.plot.svg import html_page
 
 __all__ = ["DecodedWindow", "PlotData", "collect_plot_data", "html_page", "read_excerpt"]

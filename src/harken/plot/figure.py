@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.errors import BackendUnavailable
 from harken.plot.colours import ACCEPTED, DTW_PATH, INK, PALETTE, REJECTED, SPEECH, probability_colour
-from harken.plot.picture import ATTENTION_RANGE, TICKS_HZ, DecodedWindow, PlotData, describe_attempt, mel_band
+from harken.plot.plot_data import ATTENTION_RANGE, TICKS_HZ, DecodedWindow, PlotData, describe_attempt, mel_band
 
 try:
     from matplotlib.axes import Axes

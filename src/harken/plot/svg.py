@@ -22,7 +22,7 @@ from harken.plot.colours import (
     palette_indices,
     probability_colour,
 )
-from harken.plot.picture import ATTENTION_RANGE, TICKS_HZ, PlotData, TextSpan, describe_attempt, mel_band
+from harken.plot.plot_data import ATTENTION_RANGE, TICKS_HZ, PlotData, TextSpan, describe_attempt, mel_band
 
 PIXELS_PER_S = 60
 ROW_PIXELS = 13
