@@ -19,12 +19,10 @@ from collections.abc import Callable, Iterator
 
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
-from harken.formats.base import TranscriptFormat
-from harken.formats.html_format import HtmlFormat
+from harken.formats.base import TranscriptFormat, format_timestamp
+from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, from_json
 from harken.formats.layout import Layout
-from harken.formats.plain import format_timestamp
-from harken.formats.recording import RecordingLink
 from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harken.formats.plain import single_line, to_milliseconds
+from harken.formats.base import single_line, to_milliseconds
 from harken.results import Segment, Transcript
 
 
