@@ -25,7 +25,7 @@ from harken.cli.options import Option  # noqa: E402
 from harken.training import run  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.export import export  # noqa: E402
-from harken.training.labels import Teacher  # noqa: E402
+from harken.training.labelling import Teacher  # noqa: E402
 from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 

@@ -17,8 +17,7 @@ from harken.text import frequent_token_ids
 from harken.training import stitching
 from harken.training.example_store import ExampleStore, StateMatchedStore
 from harken.training.export import export
-from harken.training.labelling import Labeller, label_windows
-from harken.training.labels import Teacher
+from harken.training.labelling import Labeller, Teacher, label_windows
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
 from harken.training.precision import fastest_matmul_dtype

@@ -15,7 +15,7 @@ from harken.results import Word
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
-from harken.training.labels import make_prompted_texts, timestamped_tokens, window_log_mel
+from harken.training.labelling import make_prompted_texts, timestamped_tokens, window_log_mel
 from harken.training.network import run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions

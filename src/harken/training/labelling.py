@@ -3,11 +3,181 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from harken.api import Recognizer
+from harken.audio import LOG_MEL_FLOOR, LogMel, normalize
+from harken.checkpoints import Checkpoint
+from harken.contract import Features, Floats
+from harken.decoding import Greedy, Window, decode, language_probabilities, make_logit_rules, make_prompt
+from harken.text import Tokenizer
 from harken.training.example_store import ExampleStore
-from harken.training.examples import Example
+from harken.training.examples import Example, TrainingSequence
+from harken.training.network import run_decoder
+from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
+from harken.transcribe.recording import ENCODE_BUCKET_FRAMES, FINAL_SILENCE_FRAMES, MAX_PARTIAL_WINDOW_RATIO
+from harken.types import TIMESTAMP_STEP_S, Dims
+
+MAX_COMPRESSION_RATIO = 2.4
+MIN_AVG_LOGPROB = -1.0
+"""What a transcription would not believe, nobody is to learn (`harken.transcribe.TranscribeOptions`)."""
+
+PromptedText = tuple[tuple[int, ...], Sequence[int]]
+"""A prompt, and what follows it."""
+
+
+class HasEncoderOutput(Protocol):
+    """Features that keep the encoder's output, as those of the CPU engine do."""
+
+    @property
+    def encoder_output(self) -> Floats:
+        """Shape (audios, positions, n_audio_state), float32."""
+        ...
+
+
+def encoder_output_of(features: Features) -> Floats:
+    """What the encoder of the CPU engine says of a single window, shape (positions, n_audio_state)."""
+    (encoder_output,) = cast(HasEncoderOutput, features).encoder_output
+    return encoder_output  # type: ignore[no-any-return]
+
+
+class Teacher:
+    """The main model, asked about pieces.
+
+    Parameters
+    ----------
+    recognizer : Recognizer
+        Of the CPU engine: it hears and transcribes as it will when it has an assistant.
+    checkpoint : Checkpoint
+        The same model.
+    """
+
+    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint) -> None:
+        self._backend, self._tokenizer, self._dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
+        self._rules = make_logit_rules(self._tokenizer, timestamps=True)
+        self._dtype = fastest_matmul_dtype()
+        self._weights = {
+            name: torch.tensor(checkpoint.weights[name]).to(self._dtype)
+            for name in checkpoint.weights
+            if name.startswith("decoder.")
+        }
+
+    def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
+        """What the model says about a piece, and how sure it is of each token.
+
+        Parameters
+        ----------
+        piece : Piece
+        previous : sequence of int
+            Text tokens before it, for the row that is prompted.
+        """
+        features = self._backend.encode(window_log_mel(training_window.samples(), self._dims)[None])
+        encoder_output = encoder_output_of(features)
+        language = training_window.language or self._detect_language(features)
+        prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
+        with torch.inference_mode():
+            source = torch.from_numpy(encoder_output).to(self._dtype)
+            sequences = tuple(self._make_sequence(source, prompt, text) for prompt, text in prompted_texts)
+        return Example(audio_features=encoder_output.astype(np.float16), sequences=sequences)
+
+    def _detect_language(self, features: Features) -> str:
+        return next(iter(language_probabilities(self._backend, features, self._tokenizer)[0]))
+
+    def _prompted_texts(
+        self, training_window: TrainingWindow, features: Features, language: str, previous_text: Sequence[int]
+    ) -> list[PromptedText]:
+        """Texts of the rows; none if the model repeats itself or is not sure at all."""
+        tokenizer, n_ctx = self._tokenizer, self._dims.n_text_ctx
+        prompt = make_prompt(tokenizer, n_ctx, language=language, task="transcribe", timestamps=True)
+        (decoded,), _ = decode(
+            self._backend,
+            features,
+            [Window(window_index=0, prompt=prompt)],
+            tokenizer=tokenizer,
+            logit_rules=self._rules,
+            strategy=Greedy(),
+        )
+        hypothesis = decoded.hypothesis
+        if decoded.compression_ratio > MAX_COMPRESSION_RATIO or hypothesis.avg_logprob < MIN_AVG_LOGPROB:
+            return []
+        return make_prompted_texts(
+            tokenizer, n_ctx, training_window, language, (*hypothesis.tokens, tokenizer.eot), previous_text
+        )
+
+    def _make_sequence(
+        self, encoder_output: Tensor, prompt: Sequence[int], text: Sequence[int]
+    ) -> TrainingSequence:
+        tokens = torch.tensor([*prompt, *text])
+        states = run_decoder(self._weights, self._dims, tokens[None, :-1], encoder_output)[0, len(prompt) - 1 :]
+        return TrainingSequence(
+            tokens=tokens.numpy(), text_start=len(prompt), teacher_states=states.half().numpy()
+        )
+
+
+def make_prompted_texts(
+    tokenizer: Tokenizer,
+    n_ctx: int,
+    training_window: TrainingWindow,
+    language: str,
+    text_tokens: Sequence[int],
+    previous_text: Sequence[int],
+) -> list[PromptedText]:
+    """Prompts for what is said in a piece: with timestamps, and where the piece says so without them, or with text."""
+
+    def prompt(timestamps: bool = True, previous: Sequence[int] = ()) -> tuple[int, ...]:
+        return make_prompt(
+            tokenizer,
+            n_ctx,
+            language=language,
+            task="transcribe",
+            timestamps=timestamps,
+            previous_tokens=previous,
+        )
+
+    prompted_texts: list[PromptedText] = [(prompt(), text_tokens)]
+    if training_window.without_timestamps:
+        prompted_texts.append(
+            (prompt(timestamps=False), [token for token in text_tokens if token < tokenizer.timestamp_begin])
+        )
+    if training_window.with_previous_text and previous_text:
+        prompted_texts.append((prompt(previous=previous_text), text_tokens))
+    # The decoder has no position for more.
+    return [(start, text[: n_ctx + 1 - len(start)]) for start, text in prompted_texts]
+
+
+def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) -> list[int]:
+    """What a manifest says about a piece, as a model would: each text between its timestamps, and the end."""
+
+    def timestamp_token(time_s: float) -> int:
+        return tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S)
+
+    tokens = [
+        token
+        for start_s, end_s, text in training_window.span_times_s()
+        for token in (
+            timestamp_token(start_s),
+            *tokenizer.encode(f" {(text or '').strip()}"),
+            timestamp_token(end_s),
+        )
+    ]
+    return [*(() if training_window.no_speech else tokens), tokenizer.eot]
+
+
+def window_log_mel(samples: Floats, dims: Dims) -> Floats:
+    """Log-mel of a piece as a transcription encodes it, shape (n_mels, frames): silence behind what is short."""
+    log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
+    frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
+    n_frames = -(-(frames.shape[1] + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
+    n_frames = n_frames if n_frames <= max_frames * MAX_PARTIAL_WINDOW_RATIO else max_frames
+    padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
+    return normalize(padded, log_mel.ceiling)
+
 
 Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
 """Answers with the example of a piece, given the text tokens of the piece before it."""

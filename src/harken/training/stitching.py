@@ -20,7 +20,7 @@ from harken.checkpoints import Checkpoint, Weights
 from harken.errors import OptionError
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
-from harken.training.labels import encoder_output_of, window_log_mel
+from harken.training.labelling import encoder_output_of, window_log_mel
 from harken.training.network import run_decoder
 from harken.training.windows import TrainingWindow
 from harken.types import Dims
