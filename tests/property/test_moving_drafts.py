@@ -24,6 +24,7 @@ from harken.decoding import (
     decode_partial,
     make_logit_rules,
     make_prompt,
+    partial_window,
 )
 from harken.decoding.alignment_attention import alignment_matrix
 from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights

@@ -15,6 +15,7 @@ from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.eval import command
 from harken.evaluation import summarise
+from harken.evaluation.scoring import report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "eval.md").read_text(encoding="utf-8")

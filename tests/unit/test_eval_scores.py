@@ -34,6 +34,7 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
+from harken.evaluation.scoring import report
 
 # Language, text, and what openai-whisper 20250625 makes of it: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.

@@ -41,6 +41,7 @@ from harken.evaluation import (
     read_manifests,
     summarise,
 )
+from harken.evaluation.scoring import report
 from harken.transcribe import TranscribeOptions
 
 CONTEXT_WORDS = 4

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import click
 from rich.console import Console
@@ -25,9 +25,6 @@ from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.formats import format_timestamp
 from harken.results import Segment, Transcript
 from harken.transcribe.callbacks import ProgressCallback
-
-if TYPE_CHECKING:
-    from harken.cli.screen import ProgressBar
 
 
 def format_time(seconds: float) -> str:
@@ -212,8 +209,6 @@ class Screen:
             if not self._bar_enabled:
                 return
             if self._bar is None:
-                from harken.cli.screen import ProgressBar
-
                 self._bar = ProgressBar()
             self._bar.update(label, done_s, total_s, perf_counter() - began_s)
 
