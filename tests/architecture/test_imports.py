@@ -28,7 +28,7 @@ LAYERS = (
     ("evaluation", "plot"),
     ("__init__",),
     ("api",),
-    ("engines", "transcription"),
+    ("backend_factory", "transcription"),
     ("streaming",),
     ("transcribe",),
     ("decoding", "backends"),
@@ -128,7 +128,7 @@ def test_only_the_top_knows_the_backends() -> None:
         for imported in imports(module)
         if inside(imported, "harken.backends")
     }
-    assert knowing <= {"engines", "cli", "backends"}
+    assert knowing <= {"backend_factory", "cli", "backends"}
 
 
 def test_backends_do_not_know_each_other() -> None:
