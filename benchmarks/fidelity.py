@@ -26,7 +26,7 @@ def main() -> None:
     args = its.parse_args()
     require("harken", "jiwer", "whisper_normalizer")
     import harken
-    from harken.transcribe import recording
+    from harken.transcribe import window_decoder
     from harken.types import FRAMES_PER_SECOND
 
     print(machine())
@@ -34,7 +34,7 @@ def main() -> None:
     sets = {name: read_set(args.audio, name, args.limit) for name in SETS}
     rows = []
     for silence_s in (None, *args.silence):
-        recording.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
+        window_decoder.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
         fidelity = "fast" if silence_s else "exact"
         cells: list[str] = []
         texts: list[tuple[str, str]] = []

@@ -19,8 +19,8 @@ from harken.decoding import (
 )
 from harken.errors import Cancelled
 from harken.results import Attempt
-from harken.transcribe import TranscribeOptions, window_decoder
-from harken.transcribe.window_decoder import decode_with_fallback
+from harken.transcribe import TranscribeOptions, fallback
+from harken.transcribe.fallback import decode_with_fallback
 from models import TOKENIZER
 from recital import Line, Recital, line
 
@@ -135,7 +135,7 @@ def test_rungs_are_the_strategies_each_with_numbers_of_its_own(monkeypatch: pyte
         rungs.append((rest["strategy"], windows[0].seed))
         return decode(backend, features, windows, **rest)
 
-    monkeypatch.setattr(window_decoder, "decode", spy)
+    monkeypatch.setattr(fallback, "decode", spy)
     options = {"beam_size": 2, "temperatures": (0.0, 0.5, 0.5, 1.0), "logprob_threshold": 0.0}
     climb(IMPROBABLE, **options)
     assert [strategy for strategy, _ in rungs] == list(TranscribeOptions(best_of=1, **options).strategies())

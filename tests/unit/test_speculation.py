@@ -41,8 +41,8 @@ from harken.decoding import (
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
 from harken.decoding.generate import Pick, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
-from harken.transcribe.window_decoder import DecodeRequest
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback, window_decoder
+from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
 from models import DIMS, TOKENIZER, make_mel
 from scripted import Script
 
@@ -416,27 +416,31 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[An
         calls.append((windows, results, stats))
         return results, stats
 
-    monkeypatch.setattr(window_decoder, "decode", spy)
+    monkeypatch.setattr(fallback, "decode", spy)
     return calls
 
 
-def hear(
-    backend: Backend, heard: int, speculator: SpeculativeDecoder | None, **options: Any
-) -> tuple[Any, DecodeStats]:
-    told: list[DecodeStats] = []
-    clock = Clock(tick_s=1.0)
+def decode_partial_windows(
+    backend: Backend, content_frames: int, speculator: SpeculativeDecoder | None, **options: Any
+) -> tuple[list[WindowResult], DecodeStats]:
     made = TranscribeOptions(
         language="en", best_of=2, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
-    hearing = WindowDecoder(backend, TOKENIZER, made, speculator, clock)
-    jobs = [
-        DecodeRequest(
-            mel=mel[None], frames_to_encode=heard, seek=0, is_first=False, resolve_language=lambda probabilities: "en",
-            build_prompt=lambda language: TOKENIZER.sot_sequence(language), add_stats=told.append, callbacks=Callbacks(),
+    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, Clock(tick_s=1.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 0)
+        patch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
+        encoded = decoder.encode(
+            [
+                AudioWindow(mel=mel[None], content_frames=content_frames, seek=0, is_first=False)
+                for mel in make_mel(2)
+            ]
         )
-        for mel in make_mel(2)
-    ]  # fmt: skip
-    return hearing.decode(jobs), sum(told, DecodeStats())
+    requests = [
+        DecodeRequest(encoded=window, language="en", prompt=TOKENIZER.sot_sequence("en")) for window in encoded
+    ]
+    results, passes = decoder.decode(requests, [Callbacks()] * len(requests))
+    return results, sum((decoded.stats for decoded in passes), DecodeStats())
 
 
 def eager_speculator(**what: Any) -> SpeculativeDecoder:
@@ -450,10 +454,12 @@ def test_each_rung_drafts_from_what_was_said_on_the_one_before(
 ) -> None:
     backend = open_backend("onnx-fp32")
     temperatures = (0.0, 0.1, 0.2)
-    plain, _ = hear(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
+    plain, _ = decode_partial_windows(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
     bare = [(windows, results) for windows, results, _ in decodes]
     decodes.clear()
-    ours, stats = hear(backend, 2 * DIMS.n_audio_ctx, eager_speculator(), temperatures=temperatures)
+    ours, stats = decode_partial_windows(
+        backend, 2 * DIMS.n_audio_ctx, eager_speculator(), temperatures=temperatures
+    )
     assert [its.decoded.hypothesis.tokens for its in ours] == [its.decoded.hypothesis.tokens for its in plain]
     assert len(decodes) == 3
     said: list[tuple[int, ...]] = [(), ()]
@@ -471,7 +477,9 @@ def test_what_was_heard_of_a_part_is_the_draft_of_the_whole(
 ) -> None:
     """Where a part of a window is doubted, what it said is most of what the whole window says."""
     backend = open_backend("onnx-fp32")
-    outcomes, stats = hear(backend, 24, eager_speculator(), temperatures=(0.0,), fidelity="fast")
+    outcomes, stats = decode_partial_windows(
+        backend, 24, eager_speculator(), temperatures=(0.0,), fidelity="fast"
+    )
     (parts, first, _), (wholes, _, its) = decodes
     assert [window.draft_tokens for window in parts] == [(), ()]
     assert [window.draft_tokens for window in wholes] == [result.hypothesis.tokens for result in first]

@@ -225,7 +225,7 @@ class ModelWorker:
             suppress_regex=options.suppress_regex,
             hotwords=options.hotwords,
         )
-        self._initial_prompt_tokens = tuple(window_decoder.encode_text(options.initial_prompt))
+        self._initial_prompt_tokens = tuple(window_decoder.initial_prompt_tokens)
 
     def run(self, streams: Sequence[RequestGenerator]) -> None:
         """Let streams go on as far as they can; what they ask for at the same time is done together."""

@@ -21,7 +21,7 @@ from harken.training.network import run_decoder
 from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
-from harken.transcribe.recording import ENCODE_BUCKET_FRAMES, FINAL_SILENCE_FRAMES, MAX_PARTIAL_WINDOW_RATIO
+from harken.transcribe.window_decoder import partial_window_frames
 from harken.types import TIMESTAMP_STEP_S, Dims
 
 MAX_COMPRESSION_RATIO = 2.4
@@ -173,8 +173,7 @@ def window_log_mel(samples: Floats, dims: Dims) -> Floats:
     """Log-mel of a piece as a transcription encodes it, shape (n_mels, frames): silence behind what is short."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    n_frames = -(-(frames.shape[1] + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
-    n_frames = n_frames if n_frames <= max_frames * MAX_PARTIAL_WINDOW_RATIO else max_frames
+    n_frames = partial_window_frames(frames.shape[1], max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
 

@@ -1,4 +1,4 @@
-"""From a stream of samples to segments: windows, the fallback ladder, the sliding loop, batches."""
+"""The offline pipeline, from a stream of samples to segments."""
 
 from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.forced_alignment import force_align

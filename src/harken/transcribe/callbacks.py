@@ -1,4 +1,4 @@
-"""What a caller wants to know and to decide while a recording is transcribed."""
+"""The callbacks of a transcription: progress, tokens, windows, cancellation."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from harken.results import Attempt
 ProgressCallback = Callable[[float, bool], None]
 """Called with the seconds of the recording that are done, and whether that is all of it."""
 WindowStartCallback = Callable[[float, tuple[int, ...]], None]
-"""Called with where a window begins, in seconds, and the prompt that it is decoded after."""
+"""Called with the start of a window in seconds, and its prompt."""
 WindowEndCallback = Callable[[float, DecodingResult, tuple[Attempt, ...]], None]
-"""Called with where a window begins, what was kept of it, and what was tried for it, the one kept last."""
+"""Called with the start of a window in seconds, its result, and all attempts at it, the accepted one last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """What a caller wants to know and to decide while a recording is transcribed.
+    """The callbacks of a transcription.
 
     Parameters
     ----------
-    progress : callable
+    on_progress : callable
         Called after every window.
-    observe : callable
+    on_token : callable
         Called at every decoder step.
-    window : callable
-        Called before the first step of every window, and again where a window is encoded anew.
-    decided : callable
+    on_window_start : callable
+        Called before the first step of every window, and again if the whole window is encoded after a part of it.
+    on_window_end : callable
         Called once a window has been decoded, before its segments.
-    cancelled : callable
-        Asked at every decoder step; once it answers True, `Cancelled` is raised.
+    is_cancelled : callable
+        Called at every decoder step; once it returns True, `Cancelled` is raised.
     """
 
     on_progress: ProgressCallback = lambda done_s, finished: None
@@ -42,7 +42,7 @@ class Callbacks:
     is_cancelled: Callable[[], bool] = lambda: False
 
     def handle_step(self, step: Step) -> None:
-        """Ask, then tell."""
+        """Raise `Cancelled` if the caller asks for it, else pass the step on."""
         if self.is_cancelled():
             raise Cancelled("cancelled by the caller")
         self.on_token(step)

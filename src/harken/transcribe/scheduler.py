@@ -1,35 +1,43 @@
-"""Decode the windows of several lanes together: of one recording, of many, or of both.
+"""The scheduler: it decodes windows of several chains together, of one recording or of many.
 
-A lane is a chain of windows of which each depends on the one before it. Lanes do not depend on each other, so how many
-of them are decoded together changes how long it takes and not what is said.
+A chain is a sequence of windows of which each depends on the one before it. Chains do not depend on each other, so the
+batch size changes the time that decoding takes, and not the text.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from harken.decoding import DecodeStats
 from harken.errors import Cancelled
 from harken.results import Segment
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.window_chain import WindowChain
-from harken.transcribe.window_decoder import DecodeRequest, WindowDecoder
+from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
+
+
+class _ActiveChain(NamedTuple):
+    recording: RecordingTranscriber
+    chain: WindowChain
+
+
+_Ready = list[tuple[_ActiveChain, AudioWindow]]
 
 
 class Scheduler:
-    """Recordings on their way; as many windows as fit are decoded at a time.
+    """Recordings that are transcribed, as many of their windows at a time as fit into a batch.
 
     Parameters
     ----------
-    hearing : Hearing
-        Decodes windows.
-    recordings : iterable of LongForm
-        Begun in this order, each when there is room for it.
-    size : int
+    window_decoder : WindowDecoder
+    recordings : iterable of RecordingTranscriber
+        Started in this order, each when there is room for it.
+    batch_size : int
         Most windows to decode together.
-    eager : bool
-        Whether the first window goes alone, so that its words are there sooner.
+    first_window_alone : bool
+        Decode the first window by itself, so that its words are there sooner.
     """
 
     def __init__(
@@ -42,24 +50,24 @@ class Scheduler:
     ) -> None:
         self._window_decoder, self._batch_size = window_decoder, batch_size
         self._waiting = deque(recordings)
-        self._active: list[RecordingTranscriber] = []
-        self._chains: list[WindowChain] = []
+        self._started: list[RecordingTranscriber] = []
+        self._active: list[_ActiveChain] = []
         self._next_window_alone = first_window_alone
 
     @property
     def stats(self) -> DecodeStats:
-        """What decoding all of them has cost so far."""
+        """Cost of decoding all recordings so far."""
         return self._window_decoder.stats
 
     def segments(self, recording: RecordingTranscriber) -> Iterator[Segment]:
-        """Segments of one of the recordings as they are decoded; the others advance with it.
+        """Yield the segments of one of the recordings as they are decoded; the others advance with it.
 
         Raises
         ------
         AudioError
-            Where the recording breaks off; after the segments before that.
+            If the recording breaks off; after the segments before that.
         Cancelled
-            Within one decoder step of a hook's answer.
+            Within one decoder step of a callback's answer.
         """
         while True:
             while recording.ready_segments:
@@ -67,63 +75,75 @@ class Scheduler:
             recording.report_progress()
             if recording.finished:
                 break
-            self._decode_batch()
+            self._advance()
         if recording.failure:
             raise recording.failure
 
-    def _decode_batch(self) -> None:
-        """Decode one window of each lane in work; or only find that a recording has ended, for its caller to know."""
-        size = 1 if self._next_window_alone else self._batch_size
-        requests = [(chain, request) for chain in self._chains if (request := chain.next_request())]
+    def _advance(self) -> None:
+        """Decode one window of each active chain, or only notice that a recording has ended."""
+        batch_size = 1 if self._next_window_alone else self._batch_size
+        ready: _Ready = [
+            (active, window)
+            for active in self._active
+            if (window := active.recording.next_window(active.chain))
+        ]
         ended = self._collect_segments()
-        self._add_chains(requests, self._active, size)
+        self._fill(ready, self._started, batch_size)
         ended |= self._collect_segments()
         if not ended:
-            self._add_chains(requests, self._start_waiting(), size)
-        # Before anything is decoded: what a hook raises must not lose them.
-        self._chains = [lane for lane, _ in requests]
+            self._fill(ready, self._start_waiting(), batch_size)
+        # Before anything is decoded: an exception out of a callback must not lose these windows.
+        self._active = [active for active, _ in ready]
         if not ended:
             self._next_window_alone = False
-            self._decode_requests(requests)
+            self._decode(ready)
             self._collect_segments()
 
-    def _decode_requests(self, requests: list[tuple[WindowChain, DecodeRequest]]) -> None:
-        """Decode one window of each lane; one recording that is cancelled does not end the others."""
+    def _decode(self, ready: _Ready) -> None:
+        """Decode one window of each chain; the others go on if one recording is cancelled."""
+        decoder = self._window_decoder
         try:
-            results = self._window_decoder.decode([job for _, job in requests])
+            encoded = decoder.encode([window for _, window in ready])
+            requests = [
+                recording.request(chain, window)
+                for ((recording, chain), _), window in zip(ready, encoded, strict=True)
+            ]
+            results, passes = decoder.decode(requests, [recording.callbacks for (recording, _), _ in ready])
         except Cancelled as cancelled:
-            stopped = [recording for recording in self._active if recording.callbacks.is_cancelled()]
+            stopped = [recording for recording in self._started if recording.callbacks.is_cancelled()]
             if not stopped:
                 raise
             for recording in stopped:
                 recording.stop(cancelled)
             return
-        for (chain, _), result in zip(requests, results, strict=True):
-            chain.add_result(result)
+        for decoded in passes:
+            for recording in dict.fromkeys(ready[i][0].recording for i in decoded.requests):
+                recording.stats += decoded.stats
+        for ((recording, chain), _), result in zip(ready, results, strict=True):
+            recording.add_result(chain, result)
 
-    def _add_chains(
-        self,
-        requests: list[tuple[WindowChain, DecodeRequest]],
-        recordings: Iterable[RecordingTranscriber],
-        size: int,
-    ) -> None:
-        """Add the first windows of new lanes as long as there is room."""
-        new_chains = (chain for recording in recordings for chain in iter(recording.next_chain, None))
-        while len(requests) < size and (lane := next(new_chains, None)):
-            if request := lane.next_request():
-                requests.append((lane, request))
+    def _fill(self, ready: _Ready, recordings: Iterable[RecordingTranscriber], batch_size: int) -> None:
+        """Add the first windows of new chains as long as there is room."""
+        opened = (
+            _ActiveChain(recording, chain)
+            for recording in recordings
+            for chain in iter(recording.next_chain, None)
+        )
+        while len(ready) < batch_size and (active := next(opened, None)):
+            if window := active.recording.next_window(active.chain):
+                ready.append((active, window))
 
     def _start_waiting(self) -> Iterator[RecordingTranscriber]:
-        """Recordings that have been waiting."""
+        """Start the recordings that wait, one after another."""
         while self._waiting:
-            self._active.append(self._waiting.popleft())
-            yield self._active[-1]
+            self._started.append(self._waiting.popleft())
+            yield self._started[-1]
 
     def _collect_segments(self) -> bool:
-        """Take what the lanes have to give; whether that was the last of some recording."""
-        for recording in self._active:
+        """Collect the segments of all chains; return True if that was the last of some recording."""
+        for recording in self._started:
             recording.collect_segments()
-        unfinished = [recording for recording in self._active if not recording.finished]
-        ended = len(unfinished) < len(self._active)
-        self._active = unfinished
+        unfinished = [recording for recording in self._started if not recording.finished]
+        ended = len(unfinished) < len(self._started)
+        self._started = unfinished
         return ended

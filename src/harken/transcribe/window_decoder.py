@@ -1,4 +1,4 @@
-"""Hear windows: encode them, settle their language, and decode those of one length together."""
+"""The window decoder: encodes windows, detects their languages, and decodes those of one length together."""
 
 from __future__ import annotations
 
@@ -14,203 +14,187 @@ from harken.decoding import (
     DecodingResult,
     DraftContext,
     LogitRules,
-    Observer,
     SpeculativeDecoder,
     Step,
     Window,
-    decode,
     language_probabilities,
     make_logit_rules,
+    make_prompt,
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.callbacks import Callbacks
+from harken.transcribe.fallback import decode_with_fallback
+from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import TranscribeOptions
-from harken.types import FRAMES_PER_SECOND
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
-"""What was kept of a window, and all rungs that were tried for it, the one that was kept last."""
+FINAL_SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
+"""Silence that is encoded behind short audio; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
+ENCODE_BUCKET_FRAMES = 2 * FRAMES_PER_SECOND
+"""Lengths to encode are rounded up to a multiple of this, so that there are few shapes to compile for."""
+MAX_PARTIAL_WINDOW_RATIO = 2 / 3
+"""Above this share a window is encoded whole: windows of one length can be decoded together."""
 
 
-def decode_with_fallback(
-    backend: Backend,
-    features: Features,
-    windows: Sequence[Window],
-    *,
-    tokenizer: Tokenizer,
-    rules: LogitRules,
-    options: TranscribeOptions,
-    observe: Observer,
-    attention: bool = False,
-    draft_context: DraftContext | None = None,
-) -> tuple[list[FallbackResult], DecodeStats]:
-    """Go down the ladder of strategies; where every rung fails, keep the most probable of the least repetitive.
+def partial_window_frames(content_frames: int, window_frames: int) -> int:
+    """Return the number of frames to encode first of a window that ends in silence.
 
-    Each window goes down by itself: those that pass a rung wait for no other. What one rung has said is a draft for the
-    next. Each rung has random numbers of its own,
-    so that a result depends neither on the rungs before it nor on what else is decoded.
-
-    Returns
-    -------
-    kept : list of Kept
-        One a window; only the attempt that was kept has no reason for a rejection.
-    stats : DecodeStats
-
-    Notes
-    -----
-    Source: openai/whisper, transcribe.py, decode_with_fallback, which keeps the last rung where all fail: a sample at
-    temperature 1. Keeping the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
+    Parameters
+    ----------
+    content_frames : int
+        Frames of the window that hold audio.
+    window_frames : int
+        Frames of a whole window.
     """
-    attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
-    failing, total = list(range(len(windows))), DecodeStats()
-    for attempt_index, strategy in enumerate(options.strategies()):
-        results, stats = decode(
-            backend,
-            features,
-            [_window_for_attempt(windows[i], attempt_index, attempts[i]) for i in failing],
-            tokenizer=tokenizer,
-            logit_rules=rules,
-            strategy=strategy,
-            observe=observe,
-            attention=attention,
-            draft_context=draft_context,
-        )
-        total += stats
-        for i, decoded in zip(failing, results, strict=True):
-            attempts[i].append((decoded, options.rejection_reason(decoded)))
-        failing = [i for i in failing if attempts[i][-1][1] is not None]
-        if not failing:
-            break
-    return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
+    rounded = -(-(content_frames + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
+    return rounded if rounded <= window_frames * MAX_PARTIAL_WINDOW_RATIO else window_frames
 
 
-def _window_for_attempt(
-    window: Window, attempt_index: int, attempts: list[tuple[DecodingResult, str | None]]
-) -> Window:
-    """A window as it goes into a rung: with random numbers of its own, and what was said last as a draft."""
-    previous = attempts[-1][0].hypothesis.tokens if attempts else window.draft_tokens
-    return replace(window, seed=(*window.seed, attempt_index), draft_tokens=previous)
-
-
-def _select_attempt(
-    attempts: list[tuple[DecodingResult, str | None]], options: TranscribeOptions
-) -> FallbackResult:
-    """The last attempt if it passed, else the best of the failures."""
-    best = attempts[-1]
-    if best[1] is not None:
-        best = max(attempts, key=lambda rejected: _failure_rank(rejected[0], options))
-    others = [_to_attempt(decoded, reason) for decoded, reason in attempts if decoded is not best[0]]
-    return best[0], (*others, _to_attempt(best[0], None))
-
-
-def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:
-    """By which failures are ranked; those with the same text are equal, however a batch has rounded them."""
-    limit = options.compression_ratio_threshold
-    return limit is None or decoded.compression_ratio <= limit, round(decoded.hypothesis.avg_logprob, 4)
-
-
-def _to_attempt(decoded: DecodingResult, reason: str | None) -> Attempt:
-    return Attempt(
-        temperature=decoded.temperature,
-        avg_logprob=decoded.hypothesis.avg_logprob,
-        compression_ratio=decoded.compression_ratio,
-        no_speech_prob=decoded.no_speech_prob,
-        reason=reason,
-    )
-
-
-LanguageProbabilities = dict[str, float]
-"""Of languages by their codes, most probable first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest:
-    """One window that waits to be decoded.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AudioWindow:
+    """One window of a recording.
 
     Parameters
     ----------
     mel : ndarray of shape (1, n_mels, window_frames), float32
-        The whole window.
-    heard : int
-        How many of its frames are tried first; a result that fails a threshold or says that nothing was spoken is
-        not relied on where that is less than all of it.
+        Normalised log10 mel of the whole window, padding included.
+    content_frames : int
+        Frames that hold audio; padding follows.
     seek : int
-        Frame of the recording where the window begins.
-    opens : bool
-        Whether it is the first of its recording.
-    language : callable
-        Answers with the language to decode in; may ask for the probabilities in this window.
-    prompt : callable
-        Makes the prompt for a language.
-    account : callable
-        Told what decoding has cost.
-    hooks : Hooks
-    previous : tuple of int
-        What has been sampled of it before, as a draft.
+        Frame of the recording at which the window begins.
+    is_first : bool
+        True for the first window of a recording.
     """
 
     mel: Floats
-    frames_to_encode: int
+    content_frames: int
     seek: int
     is_first: bool
-    resolve_language: Callable[[Callable[[], LanguageProbabilities]], str]
-    build_prompt: Callable[[str], tuple[int, ...]]
-    add_stats: Callable[[DecodeStats], None]
-    callbacks: Callbacks
-    draft_tokens: tuple[int, ...] = ()
 
     @property
     def start_s(self) -> float:
-        """Where the window begins in the recording."""
+        """Start of the window in the recording, in seconds."""
         return self.seek / FRAMES_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
+class EncodedBatch:
+    """Windows of one length that were encoded together.
+
+    Parameters
+    ----------
+    features : Features
+    is_first : bool
+        True if each is the first window of its recording.
+    partial : bool
+        True if only the beginning of each window was encoded.
+    encode_s : float
+        Seconds that encoding took.
+    draft_context : DraftContext or None
+    probabilities : list of dict
+        Language probabilities of each window; empty until they are asked for.
+    """
+
+    features: Features
+    is_first: bool
+    partial: bool
+    encode_s: float
+    draft_context: DraftContext | None
+    probabilities: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedWindow:
+    """A window and its place in the batch that it was encoded in."""
+
+    window: AudioWindow
+    batch: EncodedBatch
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodeRequest:
+    """One encoded window with all that decoding it takes.
+
+    Parameters
+    ----------
+    encoded : EncodedWindow
+    language : str
+        Code of the language.
+    prompt : tuple of int
+    draft_tokens : tuple of int
+        Tokens expected in the window, verified as a draft.
+    """
+
+    encoded: EncodedWindow
+    language: str
+    prompt: tuple[int, ...]
+    draft_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowResult:
-    """What came of a window: the result that was kept, all that was tried, and which features it comes from."""
+    """The accepted result of a window, all attempts at it, and the encoded window that it comes from."""
 
     decoded: DecodingResult
     attempts: tuple[Attempt, ...]
     language: str
-    features: Features
-    audio_index: int
+    encoded: EncodedWindow
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePass:
+    """The cost of decoding some of the requests together.
+
+    Parameters
+    ----------
+    requests : tuple of int
+        Indices of the requests.
+    stats : DecodeStats
+    """
+
+    requests: tuple[int, ...]
+    stats: DecodeStats
 
 
 @dataclass(slots=True)
 class WindowDecoder:
-    """A model and the options that it works with.
+    """A model with the options of a transcription.
 
     Parameters
     ----------
     backend : Backend
     tokenizer : Tokenizer
     options : TranscribeOptions
-    speculator : Speculator or None
-        Drafts what is decoded.
-    clock : callable
-        Seconds, for the account of what encoding and decoding take.
+    speculator : SpeculativeDecoder or None
+        Drafts tokens.
+    clock : callable or None
+        Gives seconds, to measure encoding and decoding; without it both are counted as 0 s.
 
     Attributes
     ----------
     exact : bool
-        Whether windows are the reference's, frame by frame.
+        True if windows are encoded whole, as the reference does.
     stats : DecodeStats
-        What all that was heard has cost.
+        Cost of all windows so far.
     """
 
     backend: Backend
     tokenizer: Tokenizer
     options: TranscribeOptions
     speculator: SpeculativeDecoder | None = None
-    clock: Callable[[], float] = float
+    clock: Callable[[], float] | None = None
     exact: bool = field(init=False)
     stats: DecodeStats = field(init=False, default_factory=DecodeStats)
+    initial_prompt_tokens: list[int] = field(init=False)
     _rules: LogitRules = field(init=False)
     _first_window_rules: LogitRules = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.options
         self.exact = options.is_exact(self.backend.capabilities.precision)
+        self.initial_prompt_tokens = self._encode_text(options.initial_prompt)
         make_window_rules = partial(
             make_logit_rules,
             self.tokenizer,
@@ -222,146 +206,191 @@ class WindowDecoder:
             hotwords=options.hotwords,
         )
         self._rules = make_window_rules()
-        prefix_tokens = self.encode_text(options.prefix)
+        prefix_tokens = self._encode_text(options.prefix)
         self._first_window_rules = (
             make_window_rules(forced_prefix=prefix_tokens) if prefix_tokens else self._rules
         )
 
-    def encode_text(self, text: str | None) -> list[int]:
-        """Tokens of a text as it stands behind other text; none of no text."""
-        return self.tokenizer.encode(" " + text.strip()) if text else []
+    @property
+    def window_frames(self) -> int:
+        """Mel frames of a whole window."""
+        return FRAMES_PER_POSITION * self.backend.dims.n_audio_ctx
 
-    def detect_languages(self, mel: Floats) -> list[LanguageProbabilities]:
-        """Probability of each allowed language in each window."""
-        return self._language_probabilities(self.backend.encode(mel))
-
-    def decode(self, requests: Sequence[DecodeRequest]) -> list[WindowResult]:
-        """Decode windows, one outcome each; what they say does not depend on which are decoded together."""
-        results = self._decode_frames(requests, [job.frames_to_encode for job in requests])
-        rejection_reasons = {
-            i: reason
-            for i, (job, outcome) in enumerate(zip(requests, results, strict=True))
-            if job.frames_to_encode < job.mel.shape[-1]
-            and (reason := self._rejection_of_partial(outcome.decoded))
-        }
-        retries = [
-            replace(requests[i], draft_tokens=results[i].decoded.hypothesis.tokens) for i in rejection_reasons
-        ]
-        for i, result in zip(
-            rejection_reasons, self._decode_frames(retries, [job.mel.shape[-1] for job in retries]), strict=True
-        ):
-            reason = f"{rejection_reasons[i]}, in the part of the window that was heard"
-            rejected = replace(results[i].attempts[0], reason=reason)
-            results[i] = replace(result, attempts=(rejected, *result.attempts))
-        for request, result in zip(requests, results, strict=True):
-            request.callbacks.on_window_end(request.start_s, result.decoded, result.attempts)
-        return results
-
-    def _decode_frames(
-        self, requests: Sequence[DecodeRequest], frame_counts: Sequence[int]
-    ) -> list[WindowResult]:
-        """Decode so many frames of each window, together those that are alike in it."""
-        group_keys = [(size, request.is_first) for request, size in zip(requests, frame_counts, strict=True)]
-        group_indices = {
-            kind: [i for i, its in enumerate(group_keys) if its == kind] for kind in dict.fromkeys(group_keys)
-        }
-        groups = {
-            kind: _EncodedGroup(self, np.concatenate([requests[i].mel[:, :, : kind[0]] for i in its]))
-            for kind, its in group_indices.items()
-        }
-        # In the order of the windows, whatever their lengths: what is known of a recording's language grows with them.
-        languages = [
-            job.resolve_language(partial(groups[kind].language_probabilities, group_indices[kind].index(i)))
-            for i, (job, kind) in enumerate(zip(requests, group_keys, strict=True))
-        ]
-        results: dict[int, WindowResult] = {}
-        for key, indices in group_indices.items():
-            group_results = self._decode_group(
-                groups[key], [requests[i] for i in indices], [languages[i] for i in indices], *key
-            )
-            results.update(zip(indices, group_results, strict=True))
-        return [results[i] for i in range(len(requests))]
-
-    def _decode_group(
-        self,
-        group: _EncodedGroup,
-        requests: Sequence[DecodeRequest],
-        languages: Sequence[str],
-        n_frames: int,
-        is_first: bool,
-    ) -> list[WindowResult]:
+    def build_prompt(self, language: str, previous_tokens: Sequence[int]) -> tuple[int, ...]:
+        """Build the prompt of a window from its language and the text before it."""
         options = self.options
-        if any(n_frames < job.mel.shape[-1] for job in requests):
+        return make_prompt(
+            self.tokenizer,
+            self.backend.dims.n_text_ctx,
+            language=language,
+            task=options.task,
+            timestamps=options.timestamps,
+            initial_prompt_tokens=self.initial_prompt_tokens if options.carry_initial_prompt else (),
+            previous_tokens=previous_tokens,
+        )
+
+    def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
+        """Encode windows; of one that ends in silence only the beginning, unless windows are exact."""
+        return self._encode(windows, [self.frames_to_encode(window.content_frames) for window in windows])
+
+    def frames_to_encode(self, content_frames: int) -> int:
+        """Return the number of frames to encode first of a window with so many frames of audio."""
+        return self.window_frames if self.exact else partial_window_frames(content_frames, self.window_frames)
+
+    def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
+        """Return the probability of each allowed language in a window."""
+        batch = encoded.batch
+        batch.probabilities = batch.probabilities or self._detect_languages(batch.features)
+        return batch.probabilities[encoded.index]
+
+    def detect_languages(self, mel: Floats) -> list[dict[str, float]]:
+        """Return the probability of each allowed language in each window of shape (n_mels, frames)."""
+        return self._detect_languages(self.backend.encode(mel))
+
+    def decode(
+        self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
+    ) -> tuple[list[WindowResult], list[DecodePass]]:
+        """Decode encoded windows.
+
+        A result of a window that was encoded in part is not relied on if it fails a threshold or is silence: the whole
+        window is encoded then, and decoded again.
+
+        Parameters
+        ----------
+        requests : sequence of DecodeRequest
+        callbacks : sequence of Callbacks
+            One a request.
+
+        Returns
+        -------
+        results : list of WindowResult
+            One a request; none depends on which others are decoded with it.
+        passes : list of DecodePass
+
+        Raises
+        ------
+        Cancelled
+            As soon as a callback asks for it.
+        """
+        results, passes = self._decode(requests, callbacks)
+        rejections = {
+            i: reason
+            for i, result in enumerate(results)
+            if result.encoded.batch.partial and (reason := self._rejection_of_partial(result.decoded))
+        }
+        if rejections:
+            windows = [requests[i].encoded.window for i in rejections]
+            retries = [
+                replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
+                for i, encoded in zip(
+                    rejections, self._encode(windows, [self.window_frames] * len(windows)), strict=True
+                )
+            ]
+            retried, retry_passes = self._decode(retries, [callbacks[i] for i in rejections])
+            for (i, rejection), result in zip(rejections.items(), retried, strict=True):
+                reason = f"{rejection}, in the encoded part of the window"
+                rejected = replace(results[i].attempts[0], reason=reason)
+                results[i] = replace(result, attempts=(rejected, *result.attempts))
+            indices = list(rejections)
+            passes += [
+                DecodePass(tuple(indices[i] for i in retry.requests), retry.stats) for retry in retry_passes
+            ]
+        for request, result, callback in zip(requests, results, callbacks, strict=True):
+            callback.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
+        return results, passes
+
+    def _encode(self, windows: Sequence[AudioWindow], frame_counts: Sequence[int]) -> list[EncodedWindow]:
+        """Encode so many frames of each window, those of one length together."""
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for i, (window, n_frames) in enumerate(zip(windows, frame_counts, strict=True)):
+            groups.setdefault((n_frames, window.is_first), []).append(i)
+        encoded: dict[int, EncodedWindow] = {}
+        for (n_frames, is_first), indices in groups.items():
+            mel = np.concatenate([windows[i].mel[:, :, :n_frames] for i in indices])
+            began_s = self._now_s()
+            features = self.backend.encode(mel)
+            batch = EncodedBatch(
+                features=features,
+                is_first=is_first,
+                partial=n_frames < self.window_frames,
+                encode_s=self._now_s() - began_s,
+                draft_context=self.speculator.prepare(mel, features) if self.speculator else None,
+            )
+            encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
+        return [encoded[i] for i in range(len(windows))]
+
+    def _decode(
+        self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
+    ) -> tuple[list[WindowResult], list[DecodePass]]:
+        """Decode the windows of each batch together."""
+        batches: dict[EncodedBatch, list[int]] = {}
+        for i, request in enumerate(requests):
+            batches.setdefault(request.encoded.batch, []).append(i)
+        results: dict[int, WindowResult] = {}
+        passes = []
+        for batch, indices in batches.items():
+            batch_results, stats = self._decode_batch(
+                batch, [requests[i] for i in indices], [callbacks[i] for i in indices]
+            )
+            results.update(zip(indices, batch_results, strict=True))
+            passes.append(DecodePass(tuple(indices), stats))
+        return [results[i] for i in range(len(requests))], passes
+
+    def _decode_batch(
+        self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
+    ) -> tuple[list[WindowResult], DecodeStats]:
+        options = self.options
+        if batch.partial:
             options = replace(options, temperatures=options.temperatures[:1])
         windows = []
-        for audio_index, (request, language) in enumerate(zip(requests, languages, strict=True)):
-            prompt = request.build_prompt(language)
-            request.callbacks.on_window_start(request.start_s, prompt)
-            seed = (options.seed, request.seek)
+        for request, callback in zip(requests, callbacks, strict=True):
+            window = request.encoded.window
+            callback.on_window_start(window.start_s, request.prompt)
             windows.append(
-                Window(window_index=audio_index, prompt=prompt, seed=seed, draft_tokens=request.draft_tokens)
+                Window(
+                    window_index=request.encoded.index,
+                    prompt=request.prompt,
+                    seed=(options.seed, window.seek),
+                    draft_tokens=request.draft_tokens,
+                )
             )
-        unique_callbacks = list(dict.fromkeys(job.callbacks for job in requests))
+        unique_callbacks = list(dict.fromkeys(callbacks))
 
-        def handle_step(step: Step) -> None:
-            for callbacks in unique_callbacks:
-                callbacks.handle_step(step)
+        def observe(step: Step) -> None:
+            for callback in unique_callbacks:
+                callback.handle_step(step)
 
-        began = self.clock()
+        began_s = self._now_s()
         decoded_windows, stats = decode_with_fallback(
             self.backend,
-            group.features,
+            batch.features,
             windows,
             tokenizer=self.tokenizer,
-            rules=self._first_window_rules if is_first else self._rules,
+            rules=self._first_window_rules if batch.is_first else self._rules,
             options=options,
-            observe=handle_step,
+            observe=observe,
             attention=options.word_timestamps or options.hallucination_threshold is not None,
-            draft_context=group.draft_context,
+            draft_context=batch.draft_context,
         )
-        stats += DecodeStats(encode_s=group.encode_s, decode_s=self.clock() - began)
+        stats += DecodeStats(encode_s=batch.encode_s, decode_s=self._now_s() - began_s)
         self.stats += stats
-        for add_stats in dict.fromkeys(job.add_stats for job in requests):
-            add_stats(stats)
-        return [
-            WindowResult(
-                decoded=decoded,
-                attempts=attempts,
-                language=language,
-                features=group.features,
-                audio_index=audio,
-            )
-            for audio, ((decoded, attempts), language) in enumerate(
-                zip(decoded_windows, languages, strict=True)
-            )
+        results = [
+            WindowResult(decoded=decoded, attempts=attempts, language=request.language, encoded=request.encoded)
+            for request, (decoded, attempts) in zip(requests, decoded_windows, strict=True)
         ]
-
-    def _language_probabilities(self, features: Features) -> list[LanguageProbabilities]:
-        return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
+        return results, stats
 
     def _rejection_of_partial(self, decoded: DecodingResult) -> str | None:
-        """Why a result of a part of a window is not relied on."""
-        return self.options.rejection_reason(decoded) or (
-            "no speech" if self.options.is_silence(decoded) else None
-        )
+        """Return the reason not to rely on a result of a window that was encoded in part."""
+        silent = "no speech" if self.options.is_silence(decoded) else None
+        return self.options.rejection_reason(decoded) or silent
 
+    def _detect_languages(self, features: Features) -> list[dict[str, float]]:
+        return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
 
-class _EncodedGroup:
-    """Windows of one length, encoded together; their languages are looked for once, and only if somebody asks."""
+    def _encode_text(self, text: str | None) -> list[int]:
+        """Return the tokens of a text that follows other text; none without a text."""
+        return self.tokenizer.encode(" " + text.strip()) if text else []
 
-    def __init__(self, window_decoder: WindowDecoder, mel: Floats) -> None:
-        self._window_decoder = window_decoder
-        began = window_decoder.clock()
-        self.features = window_decoder.backend.encode(mel)
-        self.encode_s = window_decoder.clock() - began
-        self.draft_context = (
-            window_decoder.speculator.prepare(mel, self.features) if window_decoder.speculator else None
-        )
-        self._language_probabilities: list[LanguageProbabilities] = []
-
-    def language_probabilities(self, audio_index: int) -> LanguageProbabilities:
-        """Probabilities in one of the windows."""
-        self._language_probabilities = (
-            self._language_probabilities or self._window_decoder._language_probabilities(self.features)
-        )
-        return self._language_probabilities[audio_index]
+    def _now_s(self) -> float:
+        return self.clock() if self.clock else 0.0

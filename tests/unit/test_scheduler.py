@@ -133,7 +133,7 @@ def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch:
     monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     seen: list[float] = []
     hooks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
-    parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_padding_s": 0.05}
+    parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     short, long = loud(*[0.3, 31] * 2), loud(*[0.3, 31] * 5)
     work, other = its.transcribe_many(

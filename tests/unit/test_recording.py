@@ -14,7 +14,7 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, recording
+from harken.transcribe import Callbacks, TranscribeOptions, window_decoder
 from harken.types import SAMPLE_RATE
 from models import DIMS, TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
@@ -328,8 +328,8 @@ class TestShortWindows:
 
     @pytest.fixture(autouse=True)
     def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(recording, "FINAL_SILENCE_FRAMES", 10)
-        monkeypatch.setattr(recording, "ENCODE_BUCKET_FRAMES", 8)
+        monkeypatch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 10)
+        monkeypatch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
 
     def lengths(self, *lines: Line, windows: float = 0.25, **options: Any) -> tuple[list[int], list[Segment]]:
         backend = Recital(*lines)
@@ -352,7 +352,7 @@ class TestShortWindows:
         assert lengths == [24, WINDOW_FRAMES]
         assert segment.text == "hello"
         assert [attempt.temperature for attempt in segment.attempts] == [0, 0]
-        assert "below -1.0, in the part of the window" in (segment.attempts[0].reason or "")
+        assert "below -1.0, in the encoded part of the window" in (segment.attempts[0].reason or "")
 
     def test_silence_is_believed_only_over_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(SILENCE, HELLO)

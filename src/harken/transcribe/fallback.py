@@ -1,0 +1,110 @@
+"""Temperature fallback: decoding at rising temperatures until a result passes the thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harken.contract import Backend, Features
+from harken.decoding import (
+    DecodeStats,
+    DecodingResult,
+    DraftContext,
+    LogitRules,
+    Observer,
+    Window,
+    decode,
+)
+from harken.results import Attempt
+from harken.text import Tokenizer
+from harken.transcribe.options import TranscribeOptions
+
+FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
+"""The result of a window, and all attempts at it, the accepted one last."""
+
+
+def decode_with_fallback(
+    backend: Backend,
+    features: Features,
+    windows: Sequence[Window],
+    *,
+    tokenizer: Tokenizer,
+    rules: LogitRules,
+    options: TranscribeOptions,
+    observe: Observer,
+    attention: bool = False,
+    draft_context: DraftContext | None = None,
+) -> tuple[list[FallbackResult], DecodeStats]:
+    """Decode windows at rising temperatures until their results pass the thresholds.
+
+    If every attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
+    itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
+    a result depends neither on the attempts before it nor on the windows beside it.
+
+    Returns
+    -------
+    results : list of FallbackResult
+        One a window; only the accepted attempt has no reason for a rejection.
+    stats : DecodeStats
+
+    Notes
+    -----
+    Source: openai/whisper, transcribe.py, decode_with_fallback, which accepts the last attempt if all fail: a sample at
+    temperature 1. Accepting the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
+    """
+    attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
+    failing, total = list(range(len(windows))), DecodeStats()
+    for attempt_index, strategy in enumerate(options.strategies()):
+        results, stats = decode(
+            backend,
+            features,
+            [_window_for_attempt(windows[i], attempt_index, attempts[i]) for i in failing],
+            tokenizer=tokenizer,
+            logit_rules=rules,
+            strategy=strategy,
+            observe=observe,
+            attention=attention,
+            draft_context=draft_context,
+        )
+        total += stats
+        for i, decoded in zip(failing, results, strict=True):
+            attempts[i].append((decoded, options.rejection_reason(decoded)))
+        failing = [i for i in failing if attempts[i][-1][1] is not None]
+        if not failing:
+            break
+    return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
+
+
+def _window_for_attempt(
+    window: Window, attempt_index: int, attempts: list[tuple[DecodingResult, str | None]]
+) -> Window:
+    """Return a window with the random seed of an attempt, and the tokens of the attempt before as its draft."""
+    previous = attempts[-1][0].hypothesis.tokens if attempts else window.draft_tokens
+    return replace(window, seed=(*window.seed, attempt_index), draft_tokens=previous)
+
+
+def _select_attempt(
+    attempts: list[tuple[DecodingResult, str | None]], options: TranscribeOptions
+) -> FallbackResult:
+    """Return the last attempt if it passed, else the best of the failures."""
+    best = attempts[-1]
+    if best[1] is not None:
+        best = max(attempts, key=lambda rejected: _failure_rank(rejected[0], options))
+    others = [_to_attempt(decoded, reason) for decoded, reason in attempts if decoded is not best[0]]
+    return best[0], (*others, _to_attempt(best[0], None))
+
+
+def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:
+    """Return the sort key of a failed attempt, rounded so that equal texts are equal in every batch."""
+    limit = options.compression_ratio_threshold
+    return limit is None or decoded.compression_ratio <= limit, round(decoded.hypothesis.avg_logprob, 4)
+
+
+def _to_attempt(decoded: DecodingResult, reason: str | None) -> Attempt:
+    return Attempt(
+        temperature=decoded.temperature,
+        avg_logprob=decoded.hypothesis.avg_logprob,
+        compression_ratio=decoded.compression_ratio,
+        no_speech_prob=decoded.no_speech_prob,
+        reason=reason,
+    )
