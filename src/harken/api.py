@@ -1,13 +1,13 @@
-"""The two things a program needs: `load` a model, `transcribe` a recording."""
+"""The public API: `load` returns a `Recognizer`, which transcribes recordings and live streams."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.backend_factory import BackendFactory
@@ -16,6 +16,7 @@ from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
+from harken.keywords import RecordingKeywords, RecordingsKeywords, StreamKeywords, TranscribeKeywords
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
@@ -61,28 +62,28 @@ def load(
         ``.pt``, ggml file); a name such as ``"small"``; or a Hugging Face repository such as
         ``"openai/whisper-small"``.
     assistant : str or path, optional
-        What drafts for the model, which makes it faster and changes no word: a model, named like `model`, of the same
-        vocabulary, or a decoder that was made for it (see docs/training.md); ``"ngram"``, which looks up what was said
-        before; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
+        Source of draft tokens for speculative decoding, which makes the model faster and changes no word: a model of
+        the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
+        looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
     backend : {"onnx", "torch", "numpy"}
-        The CPU engine, the GPU engine (which takes the extra ``harken[torch]``), or the slow oracle.
+        The CPU engine, the GPU engine (which takes the extra ``harken[torch]``), or the slow reference backend.
     device : str
-        Of the GPU engine: ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first there is of cuda, mps,
-        cpu. The other backends compute on the CPU and take no other.
+        For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
+        mps, cpu. The other backends compute on the CPU only.
     precision : str
-        Of the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; of the GPU engine ``"fp16"``, ``"bf16"``
+        For the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; for the GPU engine ``"fp16"``, ``"bf16"``
         or ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
-        Where compiled graphs are kept; by default the user's cache directory, or ``HARKEN_CACHE``.
+        Directory of compiled graphs; by default the user's cache directory, or ``HARKEN_CACHE``.
     hash_rounds : int, optional
         Of the GPU engine: let streams attend to keys near in time, and to those that so many hashes find, instead of
         all. It does not pay within Whisper's 30 s (docs/experiments/hashing.md).
     revision : str, optional
         Branch, tag or commit of a Hugging Face repository.
     download : bool
-        Whether a model that is not on this machine may be downloaded.
+        Allow the download of a model that is not on this machine.
 
     Returns
     -------
@@ -119,16 +120,16 @@ def load(
 
 
 class Recognizer:
-    """A model ready to work; it holds no state of any recording, so one may serve many calls in turn.
+    """A loaded model; it holds no state of any recording, so one may serve many calls in turn.
 
     Parameters
     ----------
     backend : Backend
     tokenizer : Tokenizer
     model : str
-        How results name the model.
-    speculator : Speculator or None
-        What drafts for it.
+        Name of the model in results.
+    speculator : SpeculativeDecoder or None
+        Drafts tokens for it.
     """
 
     def __init__(
@@ -149,17 +150,22 @@ class Recognizer:
         return self.backend.dims
 
     def transcribe(
-        self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any
+        self,
+        audio: AudioSource,
+        options: TranscribeOptions | None = None,
+        /,
+        **keywords: Unpack[RecordingKeywords],
     ) -> Transcription:
-        """Transcribe a recording, lazily: work is done as segments are asked for.
+        """Transcribe a recording lazily: windows are decoded as segments are asked for.
 
         Parameters
         ----------
         audio : path, "-", file or ndarray
-            Anything that FFmpeg's libraries read, video included; or samples at 16 kHz.
+            Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz.
         options : TranscribeOptions, optional
-        **changes
-            Single options by name (see `TranscribeOptions`), and hooks by name (see `harken.transcribe.Hooks`).
+        **keywords
+            Single options by name (see `TranscribeOptions`), and callbacks by name (see
+            `harken.transcribe.Callbacks`).
 
         Returns
         -------
@@ -171,7 +177,7 @@ class Recognizer:
         OptionError
             If an option is unknown or its value not allowed, or the model does not know that language or task.
         AudioError
-            While iterating, if the recording cannot be read; what could be read is delivered first.
+            While iterating, if the recording cannot be read; the segments before that are delivered first.
 
         Examples
         --------
@@ -179,11 +185,15 @@ class Recognizer:
         >>> for segment in harken.load("tiny.en").transcribe("examples/jfk.flac"):
         ...     print(f"{segment.start_s:.2f} {segment.text}")
         """
-        (transcription,) = self.transcribe_many([audio], options, **changes)
+        (transcription,) = self.transcribe_many([audio], options, **keywords)
         return transcription
 
     def transcribe_many(
-        self, audios: Iterable[AudioSource], options: TranscribeOptions | None = None, /, **changes: Any
+        self,
+        audios: Iterable[AudioSource],
+        options: TranscribeOptions | None = None,
+        /,
+        **keywords: Unpack[RecordingsKeywords],
     ) -> list[Transcription]:
         """Transcribe several recordings, `batch_size` windows of them at a time.
 
@@ -192,25 +202,24 @@ class Recognizer:
         audios : iterable of path, "-", file or ndarray
             As for `transcribe`. They are opened in this order, as their turn comes.
         options : TranscribeOptions, optional
-        **changes
-            As for `transcribe`. Hooks are called for all of them; a mapping ``hooks`` of positions to `Hooks` gives
-            each its own.
+        **keywords
+            As for `transcribe`. Callbacks are called for all recordings; ``callbacks``, a mapping of positions to
+            `Callbacks`, gives some of them their own.
 
         Returns
         -------
         list of Transcription
-            One a recording, in the given order; one that fails does not keep the others from their end.
+            One a recording, in the given order; the others go on if one fails.
 
         Raises
         ------
         OptionError
             As for `transcribe`.
         """
-        callbacks_by_index = changes.pop("callbacks", {})
-        callbacks = Callbacks(
-            **{field.name: changes.pop(field.name) for field in fields(Callbacks) if field.name in changes}
-        )
-        options = self.resolve_options(options, **changes)
+        given: dict[str, Any] = {**keywords}
+        callbacks_by_index = given.pop("callbacks", {})
+        callbacks = Callbacks(**_pop_fields(Callbacks, given))
+        options = self._resolve_options(options, given)
         window_decoder = self._make_window_decoder(options)
         recordings = [
             RecordingTranscriber(window_decoder, stream_audio(audio), callbacks_by_index.get(index, callbacks))
@@ -220,50 +229,59 @@ class Recognizer:
         return [Transcription(work, scheduler, self.model) for work in recordings]
 
     def detect_language(
-        self, audio: AudioSource, options: TranscribeOptions | None = None, /, **changes: Any
+        self,
+        audio: AudioSource,
+        options: TranscribeOptions | None = None,
+        /,
+        **keywords: Unpack[TranscribeKeywords],
     ) -> dict[str, float]:
         """Find the language of a recording.
 
         Parameters
         ----------
-        audio, options, **changes
-            As for `transcribe`; `languages`, `language_threshold`, `language_windows` and those of the voice activity
-            detection count.
+        audio, options, **keywords
+            As for `transcribe`; only `languages`, `language_threshold`, `language_windows` and the options of voice
+            activity detection have an effect.
 
         Returns
         -------
         dict of str to float
-            Probability of each language that comes into question, most probable first; those of the window that
-            decided, or else the mean of all that were asked. Empty for a recording without speech.
+            Probability of each allowed language, most probable first: of the first window that is confident enough,
+            or the mean of all windows asked. Empty for a recording without speech.
         """
-        options = self.resolve_options(options, **{**changes, "language": None})
+        options = self._resolve_options(options, {**keywords, "language": None})
         return RecordingTranscriber(self._make_window_decoder(options), stream_audio(audio)).detect_language()
 
     def align(
-        self, audio: AudioSource, text: str, options: TranscribeOptions | None = None, /, **changes: Any
+        self,
+        audio: AudioSource,
+        text: str,
+        options: TranscribeOptions | None = None,
+        /,
+        **keywords: Unpack[TranscribeKeywords],
     ) -> tuple[Word, ...]:
-        """Find out when each word of a text is spoken, where it is known what is said.
+        """Align a known text with its recording: return the time of each word.
 
         Parameters
         ----------
         audio : path, "-", file or ndarray
             As for `transcribe`. One that is longer than a window is kept in memory and transcribed first.
         text : str
-            What is said in it, all of it and nothing else.
-        options, **changes
-            As for `transcribe`. Up to 30 s only `language`, `languages`, `fidelity` and those of the voice activity
-            detection count.
+            Text that is spoken in the recording, all of it and nothing else.
+        options, **keywords
+            As for `transcribe`. Up to 30 s only `language`, `languages`, `fidelity` and the options of voice activity
+            detection have an effect.
 
         Returns
         -------
         tuple of Word
-            The words of the text in order, with the punctuation around them. The probability of a word that is not
-            said is low. With `vad`, no word lasts over silence.
+            The words of the text in order, with the punctuation around them. A word that is not spoken has a low
+            probability. With `vad`, no word extends over silence.
 
         Raises
         ------
         AudioError
-            If the recording cannot be read; or is longer than a window, and for as long no word of the text is heard.
+            If the recording cannot be read; or if one longer than a window has no word of the text in a whole window.
         OptionError
             If more text falls on a window than fits into the decoder (about 440 tokens), or as for `transcribe`.
 
@@ -273,7 +291,7 @@ class Recognizer:
         >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
-        options = self.resolve_options(options, **changes)
+        options = self._resolve_options(options, {**keywords})
         return tuple(force_align(self._make_window_decoder(options), stream_audio(audio), text))
 
     def stream(
@@ -283,19 +301,19 @@ class Recognizer:
         *,
         stream_options: StreamOptions | None = None,
         clock: Callable[[], float] = perf_counter,
-        **changes: Any,
+        **keywords: Unpack[StreamKeywords],
     ) -> LiveSession:
-        """Begin a live session.
+        """Open a live session.
 
         Parameters
         ----------
         options : TranscribeOptions, optional
-            As for `transcribe`; clips and timestamps do not count.
-        live : StreamOptions, optional
+            As for `transcribe`; clips and timestamps have no effect.
+        stream_options : StreamOptions, optional
         clock : callable
             Seconds. The session adapts itself to what computing takes by it; with ``float``, which stands still, events
             are the same in every run.
-        **changes
+        **keywords
             Single options of either kind by name.
 
         Returns
@@ -318,7 +336,7 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        return LiveSession(*self._prepare_streams(1, options, stream_options, clock, changes))
+        return LiveSession(*self._prepare_streams(1, options, stream_options, clock, {**keywords}))
 
     def stream_many(
         self,
@@ -328,15 +346,15 @@ class Recognizer:
         *,
         stream_options: StreamOptions | None = None,
         clock: Callable[[], float] = perf_counter,
-        **changes: Any,
+        **keywords: Unpack[StreamKeywords],
     ) -> LiveSessions:
-        """Begin several live sessions that compute together what they need at the same time.
+        """Open several live sessions that share the passes of the model.
 
         Parameters
         ----------
         count : int
-            How many are expected to speak at once: the delay that the machine can keep depends on it.
-        options, live, clock, **changes
+            Number of streams expected to speak at once; the delay that the machine can keep depends on it.
+        options, stream_options, clock, **keywords
             As for `stream`.
 
         Raises
@@ -346,7 +364,7 @@ class Recognizer:
         """
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, changes))
+        return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, {**keywords}))
 
     def _prepare_streams(
         self,
@@ -354,15 +372,12 @@ class Recognizer:
         options: TranscribeOptions | None,
         stream_options: StreamOptions | None,
         clock: Callable[[], float],
-        changes: dict[str, Any],
+        given: dict[str, Any],
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
-        """What a live session is made of."""
-        stream_option_names = {field.name for field in fields(StreamOptions)} & changes.keys()
-        stream_options = replace(
-            stream_options or StreamOptions(), **{name: changes.pop(name) for name in stream_option_names}
-        )
-        options = self.resolve_options(options, **changes)
-        # What was heard while it was spoken drafts the final text, also without an assistant.
+        """Return the parts of a live session: its model worker, its options and its latency plan."""
+        stream_options = replace(stream_options or StreamOptions(), **_pop_fields(StreamOptions, given))
+        options = self._resolve_options(options, given)
+        # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock)
         window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
         if clock is not float and count not in self._costs:
@@ -373,18 +388,25 @@ class Recognizer:
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
         return ModelWorker(window_decoder, clock), stream_options, planner.choose()
 
-    def resolve_options(self, options: TranscribeOptions | None = None, /, **changes: Any) -> TranscribeOptions:
-        """Options with some changes, if this model can do what they ask for.
+    def resolve_options(
+        self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]
+    ) -> TranscribeOptions:
+        """Return options with some of them replaced, checked against this model.
 
         Raises
         ------
         OptionError
             If an option is unknown or its value not allowed, or the model does not know that language or task.
         """
-        option_names = {field.name for field in fields(TranscribeOptions)}
-        for name in sorted(changes.keys() - option_names):
-            raise OptionError(name, changes[name], f"one of the options {', '.join(sorted(option_names))}")
-        options = replace(options or TranscribeOptions(), **changes)
+        return self._resolve_options(options, {**keywords})
+
+    def _resolve_options(
+        self, options: TranscribeOptions | None, given: Mapping[str, Any]
+    ) -> TranscribeOptions:
+        names = {field.name for field in fields(TranscribeOptions)}
+        for name in sorted(given.keys() - names):
+            raise OptionError(name, given[name], f"one of the options {', '.join(sorted(names))}")
+        options = replace(options or TranscribeOptions(), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
@@ -394,3 +416,8 @@ class Recognizer:
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+
+
+def _pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the fields of a dataclass from keyword arguments, and return them."""
+    return {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}

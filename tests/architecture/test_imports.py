@@ -28,7 +28,7 @@ LAYERS = (
     ("evaluation", "plot"),
     ("__init__",),
     ("api",),
-    ("backend_factory", "transcription"),
+    ("backend_factory", "keywords", "transcription"),
     ("streaming",),
     ("transcribe",),
     ("decoding", "backends"),

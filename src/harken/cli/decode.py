@@ -26,6 +26,7 @@ from harken.cli.screen import format_time, format_timed_text, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json
+from harken.keywords import CallbackKeywords
 from harken.results import Attempt
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
 from harken.transcribe import TranscribeOptions
@@ -126,7 +127,7 @@ class DecodingTracer:
     _attempt_number: int = 0
     _hypotheses: dict[int, _HypothesisText] = field(default_factory=dict)
 
-    def callbacks(self) -> dict[str, Callable[..., None]]:
+    def callbacks(self) -> CallbackKeywords:
         """Hooks by name, for `harken.Recognizer.transcribe`."""
         return {
             "on_window_start": self._on_window_start,

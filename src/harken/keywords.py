@@ -1,0 +1,90 @@
+"""Options as keyword arguments: what `transcribe`, `stream` and the others take by name, typed for editors and mypy.
+
+The dataclasses of options say what each means; a test holds names and types together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypedDict
+
+from harken.decoding import Observer
+from harken.transcribe.callbacks import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
+
+
+class TranscribeKeywords(TypedDict, total=False):
+    """Fields of `harken.transcribe.TranscribeOptions`."""
+
+    language: str | None
+    languages: tuple[str, ...]
+    language_threshold: float
+    language_windows: int
+    multilingual: bool
+    task: str
+    beam_size: int
+    patience: float
+    length_penalty: float | None
+    best_of: int
+    temperatures: tuple[float, ...]
+    compression_ratio_threshold: float | None
+    logprob_threshold: float | None
+    no_speech_threshold: float | None
+    timestamps: bool
+    max_initial_timestamp_s: float | None
+    clip_timestamps: tuple[float, ...]
+    fidelity: str
+    suppress_tokens: tuple[int, ...]
+    suppress_blank: bool
+    suppress_regex: str | None
+    batch_size: int
+    seed: int
+    condition_on_previous_text: bool
+    prompt_reset_temperature: float
+    initial_prompt: str | None
+    carry_initial_prompt: bool
+    prefix: str | None
+    hotwords: tuple[str, ...]
+    word_timestamps: bool
+    prepend_punctuations: str
+    append_punctuations: str
+    vad: bool
+    vad_threshold: float
+    vad_min_speech_s: float
+    vad_min_silence_s: float
+    vad_speech_pad_s: float
+    hallucination_threshold: float | None
+
+
+class CallbackKeywords(TypedDict, total=False):
+    """Fields of `harken.transcribe.Callbacks`."""
+
+    on_progress: ProgressCallback
+    on_token: Observer
+    on_window_start: WindowStartCallback
+    on_window_end: WindowEndCallback
+    is_cancelled: Callable[[], bool]
+
+
+class StreamKeywords(TranscribeKeywords, total=False):
+    """Options of a transcription, and fields of `harken.streaming.StreamOptions`."""
+
+    delay: str
+    finals: str
+    adaptive: bool
+    window_frames: int | None
+    hop_frames: int | None
+    history_frames: int | None
+    commit_delay_frames: int | None
+    local_agreement: int | None
+    sentence_pause_s: float
+    pause_s: float
+
+
+class RecordingKeywords(TranscribeKeywords, CallbackKeywords, total=False):
+    """Options and callbacks of one transcription."""
+
+
+class RecordingsKeywords(RecordingKeywords, total=False):
+    """Options and callbacks of several transcriptions; `callbacks` gives some of them their own, by position."""
+
+    callbacks: Mapping[int, Callbacks]

@@ -1,0 +1,62 @@
+"""Typed keyword arguments of the public calls, held to the dataclasses that they stand for."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from harken import Recognizer
+from harken.keywords import (
+    CallbackKeywords,
+    RecordingKeywords,
+    RecordingsKeywords,
+    StreamKeywords,
+    TranscribeKeywords,
+)
+from harken.streaming import StreamOptions
+from harken.transcribe import Callbacks, TranscribeOptions
+
+
+def types_of(*dataclasses: type) -> dict[str, Any]:
+    """Type of each field, by its name."""
+    return {
+        field.name: get_type_hints(dataclass)[field.name]
+        for dataclass in dataclasses
+        for field in fields(dataclass)
+    }
+
+
+@pytest.mark.parametrize(
+    ("keywords", "dataclasses"),
+    [
+        (TranscribeKeywords, (TranscribeOptions,)),
+        (CallbackKeywords, (Callbacks,)),
+        (RecordingKeywords, (TranscribeOptions, Callbacks)),
+        (StreamKeywords, (TranscribeOptions, StreamOptions)),
+    ],
+)
+def test_keywords_have_the_names_and_types_of_the_options(
+    keywords: type, dataclasses: tuple[type, ...]
+) -> None:
+    assert get_type_hints(keywords) == types_of(*dataclasses)
+
+
+def test_only_several_recordings_take_callbacks_by_position() -> None:
+    extra = get_type_hints(RecordingsKeywords).keys() - get_type_hints(RecordingKeywords).keys()
+    assert extra == {"callbacks"}
+
+
+def test_every_public_call_with_options_is_typed() -> None:
+    calls = [getattr(Recognizer, name) for name in vars(Recognizer) if not name.startswith("_")]
+    open_ended = [
+        parameter.annotation
+        for call in calls
+        if callable(call)
+        for parameter in inspect.signature(call).parameters.values()
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD
+    ]
+    assert len(open_ended) == 7
+    assert all(annotation.startswith("Unpack[") for annotation in open_ended)
