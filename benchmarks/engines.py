@@ -171,11 +171,31 @@ def openai_whisper(engine: Engine) -> Transcribe:
     return transcribe
 
 
+def openvino_genai(engine: Engine) -> Transcribe:
+    """OpenVINO GenAI's Whisper pipeline: one attempt a window, no voice activity detection.
+
+    harken reads the files, since the pipeline takes samples. Only multilingual models are given the language: the
+    pipeline refuses it for others. The model is a directory that `export_genai` has written.
+    """
+    genai: Any = importlib.import_module("openvino_genai")
+    from harken.audio import load_audio
+
+    pipeline = genai.WhisperPipeline(engine.model, "CPU", INFERENCE_NUM_THREADS=engine.threads)
+    multilingual = pipeline.get_generation_config().is_multilingual
+
+    def transcribe(request: Request) -> str:
+        language = {"language": f"<|{request.language}|>"} if multilingual and request.language else {}
+        return str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language))
+
+    return transcribe
+
+
 LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
     "harken": harken,
     "harken batched": harken_batched,
     "faster-whisper": faster_whisper,
     "faster-whisper batched": faster_whisper_batched,
+    "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,
 }
 

@@ -1,0 +1,257 @@
+"""The tables of README.md and docs/: which result each is made from, and what its columns show.
+
+A table is named in a page by ``<!-- table: NAME -->``; `tables` fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from results import Row
+
+Cell = Callable[[Row], str]
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Parameters
+    ----------
+    heading : str
+    cell : callable
+        Gives the text of a row's cell.
+    right : bool
+        Whether it is aligned to the right, as numbers are.
+    """
+
+    heading: str
+    cell: Cell
+    right: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of the docs.
+
+    Parameters
+    ----------
+    results : tuple of str
+        Results whose rows it shows, one below the other.
+    columns : tuple of Column
+    rows : callable
+        Whether a row is shown.
+    bold : callable
+        Whether a row is what harken does, where alternatives stand beside it; its first cell is in bold.
+    versions : bool
+        Whether versions and command stand below it, or only the machine, the date and the commit.
+    """
+
+    results: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: Callable[[Row], bool] = lambda row: True
+    bold: Callable[[Row], bool] = lambda row: False
+    versions: bool = True
+
+
+def text(heading: str, key: str) -> Column:
+    """Make a column of words."""
+    return Column(heading=heading, cell=lambda row: str(row[key]), right=False)
+
+
+def number(heading: str, key: str, digits: int = 0, *, sign: str = "") -> Column:
+    """Make a column of numbers; `sign` is ``+`` for differences."""
+    return Column(heading=heading, cell=lambda row: _number(row[key], f"{sign},.{digits}f"))
+
+
+def numbers(
+    heading: str, keys: tuple[str, ...], digits: int = 0, *, sign: str = "", between: str = ", "
+) -> Column:
+    """Make a column with several numbers in a cell."""
+    return Column(
+        heading=heading,
+        cell=lambda row: between.join(_number(row[key], f"{sign},.{digits}f") for key in keys),
+    )
+
+
+def spread(heading: str, key: str, digits: int) -> Column:
+    """Make a column of medians, each with the range of the turns (``KEY_low`` to ``KEY_high``) unless it is a point."""
+
+    def cell(row: Row) -> str:
+        middle, low, high = (f"{row[name]:.{digits}f}" for name in (key, f"{key}_low", f"{key}_high"))
+        return middle if low == high else f"{middle} ({low} to {high})"
+
+    return Column(heading=heading, cell=cell)
+
+
+def _number(value: float | None, form: str) -> str:
+    return MISSING if value is None else format(value, form)
+
+
+def _is(**wanted: object) -> Callable[[Row], bool]:
+    """Make a filter of rows with these values."""
+    return lambda row: all(row[key] == value for key, value in wanted.items())
+
+
+_SPEED = (
+    text("engine", "engine"),
+    number("times real time", "times_real_time", 1),
+    spread("time over harken's", "ratio", 2),
+    number("WER, %", "wer_percent", 2),
+    number("peak memory, MB", "peak_mb"),
+)
+_SPEED_DETAILS = (
+    *_SPEED,
+    number("seconds", "seconds", 1),
+    number("processor seconds", "cpu_s", 1),
+    number("loading, s", "load_s", 2),
+)
+_BY_SET = (
+    text("set", "set"),
+    number("files", "files"),
+    number("minutes", "minutes", 1),
+    number("errors, %", "error_percent", 2),
+    number("faster-whisper", "peer_error_percent", 2),
+    number("difference", "difference_percent", 2, sign="+"),
+    numbers("95 % interval", ("difference_low", "difference_high"), 2, sign="+", between=" to "),
+    number("times real time", "times_real_time", 1),
+    number("faster-whisper", "peer_times_real_time", 1),
+)
+_LIVE = (
+    text("session", "session"),
+    number("wait for a word shown, at most, s", "wait_shown_s", 2),
+    numbers("shown, s: median, 95 %", ("shown_median_s", "shown_95_s"), 2),
+    number("wait for a word committed, at most, s", "wait_committed_s", 2),
+    numbers("committed, s: median, 95 %", ("committed_median_s", "committed_95_s"), 2),
+    number("WER, %", "wer_percent", 2),
+    number("of the offline pass", "offline_wer_percent", 2),
+    number("processor seconds a second of audio", "cpu_factor", 3),
+    number("committed text changed", "retractions"),
+    number("flicker", "flicker", 2),
+)
+_SPECULATION = (
+    text("model, assistant", "pair"),
+    text("set", "set"),
+    number("clips", "clips"),
+    number("batch", "batch"),
+    numbers("decoding, s", ("plain_decode_s", "decode_s"), 1),
+    number("times faster", "decode_ratio", 2),
+    numbers("end to end, s", ("plain_wall_s", "wall_s"), 1),
+    number("times faster", "wall_ratio", 2),
+    number("tokens a pass", "tokens_per_forward", 2),
+    number("accepted, %", "acceptance_percent", 1),
+    numbers("WER, %", ("plain_wer_percent", "wer_percent"), 2),
+    number("recordings that differ", "differing"),
+    number("near ties", "near_ties"),
+)
+
+TABLES = {
+    "engines": Table(results=("engines",), columns=_SPEED, versions=False),  # README.md
+    "engines-short": Table(results=("engines",), columns=_SPEED_DETAILS),
+    "engines-long": Table(results=("engines-long",), columns=(text("recordings", "set"), *_SPEED_DETAILS)),
+    "models": Table(
+        results=("sets-tiny.en", "sets-base", "sets-small"),
+        columns=(text("model", "model"), *_BY_SET),
+        rows=_is(set="all speech"),
+    ),
+    "sets": Table(results=("sets-tiny.en",), columns=_BY_SET),
+    "parity": Table(
+        results=("parity",),
+        columns=(
+            text("search", "search"),
+            text("set", "set"),
+            number("recordings", "recordings"),
+            number("with the same tokens", "equal"),
+        ),
+    ),
+    "memory": Table(
+        results=("memory",),
+        columns=(
+            text("recording", "recording"),
+            number("peak memory, MB", "peak_mb", 1),
+            number("lines of text", "lines"),
+            number("seconds", "seconds", 1),
+            number("times real time", "times_real_time", 1),
+        ),
+    ),
+    "start-up": Table(
+        results=("start-up",),
+        columns=(
+            text("from the start of a process", "step"),
+            number("median, ms", "median_ms"),
+            number("least", "least_ms"),
+            number("most", "most_ms"),
+        ),
+    ),
+    "stages": Table(
+        results=("breakdown",),
+        columns=(
+            text("stage", "stage"),
+            number("calls", "calls"),
+            number("ms a call", "call_ms", 2),
+            number("seconds", "seconds", 3),
+            number("share, %", "share_percent", 1),
+            number("lower bound, s", "bound_s", 3),
+        ),
+    ),
+    "speculation": Table(results=("speculation",), columns=_SPECULATION),
+    "speculation-exact": Table(
+        results=("speculation-exact",),
+        columns=(
+            text("model, assistant", "pair"),
+            number("recordings", "recordings"),
+            number("tokens", "tokens"),
+            number("drafted", "drafted"),
+            number("recordings that differ", "differing"),
+            number("near ties", "near_ties"),
+        ),
+    ),
+    "verification": Table(
+        results=("verification",),
+        columns=(
+            text("model", "model"),
+            text("precision", "precision"),
+            number("1 token, ms", "1", 1),
+            *(number(f"{width} tokens", str(width), 2) for width in (2, 3, 5, 9, 17)),
+        ),
+    ),
+    "live": Table(results=("live",), columns=_LIVE),
+    "live-baseline": Table(results=("live-baseline",), columns=_LIVE),
+    "live-sweep": Table(
+        results=("live-sweep",),
+        columns=(
+            number("window, s", "window_s", 1),
+            number("hold, s", "hold_s", 1),
+            number("wait for a word committed, at most, s", "wait_committed_s", 2),
+            numbers("committed, s: median, 95 %", ("committed_median_s", "committed_95_s"), 2),
+            number("WER, %", "wer_percent", 2),
+            number("processor seconds a second of audio", "cpu_factor", 3),
+        ),
+    ),
+    "live-worst": Table(
+        results=("live-worst",),
+        columns=(
+            text("case", "case"),
+            text("finals", "finals"),
+            number("minutes", "minutes", 1),
+            number("offline words", "offline_words"),
+            number("deleted", "deletions"),
+            number("substituted", "substitutions"),
+            number("inserted", "insertions"),
+            numbers("committed, s: median, longest", ("committed_median_s", "committed_longest_s"), 2),
+            number("processor seconds a second of audio", "cpu_factor", 3),
+            number("memory at the end, MB", "memory_end_mb"),
+        ),
+    ),
+    "live-many": Table(
+        results=("live-many",),
+        columns=(
+            number("streams", "streams"),
+            text("encoded", "passes"),
+            number("seconds of computing a second of audio", "real_time_factor", 2),
+            numbers("lag, s: median, 95 %, longest", ("lag_median_s", "lag_95_s", "lag_longest_s"), 2),
+        ),
+    ),
+}

@@ -1,0 +1,223 @@
+"""Results of the benchmarks as JSON: what was measured, and where, when and with what.
+
+A file in ``benchmarks/results`` holds the result of one command, as an object:
+
+=========== ========================================================================================
+``name``     name of the file
+``command``  command line, as it is typed in the root of the repository
+``date``     when it began, UTC
+``commit``   short hash of the commit, with ``+changes`` where files in src/ differed from it
+``machine``  ``processor``, ``cores``, ``flags`` (instruction sets that matter), ``system``, and
+             ``load``: how many processes were running when it began
+``versions`` versions of Python and of the packages that took part
+``settings`` what holds for all rows, such as the model and the number of threads
+``rows``     objects with the same keys; a number is in the unit that its key ends with
+=========== ========================================================================================
+
+`tables` makes the tables in README.md and docs/ from these files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks" / "results"
+PACKAGES = ("harken", "numpy", "onnxruntime", "openvino")
+"""Packages that take part in everything harken does on a CPU."""
+FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16")
+"""Instruction sets for which the runtimes have kernels of their own, as Linux names them."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A computer, as far as it explains a time.
+
+    Parameters
+    ----------
+    processor : str
+    cores : int
+        Cores that this process may use.
+    flags : sequence of str
+        Those of `FLAGS` that the processor has; none where the system does not tell.
+    system : str
+        Operating system and architecture.
+    load : float or None
+        Processes that were running or waiting for a core in the last minute; None where the system does not tell.
+    """
+
+    processor: str
+    cores: int
+    flags: Sequence[str]
+    system: str
+    load: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of one command.
+
+    Parameters
+    ----------
+    name, command, date, commit : str
+    machine : Machine
+    versions : mapping of str to str
+    settings : mapping of str to object
+        What holds for all rows.
+    rows : list of dict
+        What was measured.
+    """
+
+    name: str
+    command: str
+    date: str
+    commit: str
+    machine: Machine
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, **row: Any) -> None:
+        """Add a row, and print it."""
+        self.rows.append(row)
+        print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+
+
+def begin(name: str, settings: Mapping[str, Any], packages: Iterable[str] = ()) -> Result:
+    """Note where, when and with what something is measured, before it begins.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file.
+    settings : mapping of str to object
+        What holds for all rows. Paths are kept as their last component.
+    packages : iterable of str
+        Packages that take part beside `PACKAGES`.
+    """
+    return Result(
+        name=name,
+        command=command(sys.argv),
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        commit=commit(),
+        machine=machine(),
+        versions=versions((*PACKAGES, *packages)),
+        settings={key: portable(value) for key, value in settings.items()},
+    )
+
+
+def write(result: Result, folder: Path = FOLDER) -> Path:
+    """Write a result to ``NAME.json`` in a folder; return the path.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or two have different keys.
+    """
+    if not result.rows or any(row.keys() != result.rows[0].keys() for row in result.rows):
+        raise ValueError(f"{result.name}: allowed are one or more rows, all with the same keys")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.name}.json"
+    text = json.dumps(asdict(result), ensure_ascii=False, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read(name: str, folder: Path = FOLDER) -> Result:
+    """Read a result.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, or not what `write` writes.
+    """
+    path = folder / f"{name}.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Result(**content | {"machine": Machine(**content["machine"])})
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def command(argv: Sequence[str]) -> str:
+    """Return a command line that can be typed in the root of the repository."""
+    program, *arguments = argv
+    path = Path(program).resolve()
+    shown = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    return " ".join(["python", shown, *map(shlex.quote, map(portable, arguments))])
+
+
+def portable(value: Any) -> Any:
+    """Return the last component of a path that leads out of the repository, and any other value as it is."""
+    if isinstance(value, list | tuple):
+        return [portable(item) for item in value]
+    if isinstance(value, str | Path) and (Path(value).is_absolute() or ".." in Path(value).parts):
+        return Path(value).name
+    return value
+
+
+def commit() -> str:
+    """Return the commit that is checked out, and whether files in src/ differ from it."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return f"{head}+changes" if _git("status", "--porcelain", "--", "src") else head
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of those packages that are installed."""
+    found = {"Python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> Machine:
+    """Describe the computer that this runs on."""
+    facts = _cpuinfo()
+    return Machine(
+        processor=_processor(facts),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        flags=[flag for flag in FLAGS if flag in facts.get("flags", "").split()],
+        system=f"{platform.system()} {platform.machine()}",
+        load=round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+    )
+
+
+def _processor(facts: Mapping[str, str]) -> str:
+    """Return the processor's name, with the numbers that tell its generation where the name does not."""
+    name = facts.get("model name") or platform.processor() or "unknown processor"
+    numbers = [f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Return what Linux says of the last core; nothing elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -1,0 +1,133 @@
+"""The tables of README.md and docs/ say what the results in benchmarks/results say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layouts import TABLES, Table, number, text
+from results import FOLDER, ROOT, Machine, Result, begin, command, portable, read, write
+from tables import fill, names, pages, refresh, render
+
+PAGE = "Before.\n\n<!-- table: speed -->\n<!-- end table -->\n\nAfter.\n"
+TABLE = Table(results=("speed",), columns=(text("engine", "engine"), number("WER, %", "wer_percent", 2)))
+MACHINE = Machine(
+    processor="A processor", cores=2, flags=["avx2", "avx512_vnni"], system="Linux x86_64", load=0.1
+)
+RESULT = Result(
+    name="speed",
+    command="python benchmarks/speed.py --save speed",
+    date="2026-01-02 03:04",
+    commit="0123abc",
+    machine=MACHINE,
+    versions={"Python": "3.11.7", "openvino": "2026.4.1"},
+    settings={"model": "tiny.en", "threads": 2},
+    rows=[{"engine": "harken", "wer_percent": 14.476}, {"engine": "another", "wer_percent": None}],
+)
+FILLED = """
+| engine | WER, % |
+| --- | ---: |
+| harken | 14.48 |
+| another | - |
+
+Measured 2026-01-02 03:04 UTC, commit 0123abc, on A processor, 2 cores with avx2, avx512_vnni, no AMX, Linux x86_64, \
+load 0.1; model tiny.en, threads 2; Python 3.11.7, openvino 2026.4.1; `python benchmarks/speed.py --save speed`.
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(RESULT, tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.mark.parametrize("page", pages(ROOT), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_tables_of_a_page_are_those_of_the_results(page: Path) -> None:
+    assert not refresh(page, check=True), "run: python benchmarks/tables.py"
+
+
+def test_every_layout_has_one_place_and_every_result_a_layout() -> None:
+    placed = [name for page in pages(ROOT) for name in names(page.read_text(encoding="utf-8"))]
+    assert sorted(placed) == sorted(TABLES)
+    shown = {name for table in TABLES.values() for name in table.results}
+    assert shown == {path.stem for path in FOLDER.glob("*.json")}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_a_result_names_no_folder_of_the_machine_it_was_measured_on(path: Path) -> None:
+    assert read(path.stem).name == path.stem
+    assert not re.search(r"(^|[\s\"=])(/|~|\.\./|[A-Z]:\\)\w", path.read_text(encoding="utf-8"))
+
+
+def test_a_table_is_filled_in_and_the_rest_of_the_page_is_kept(folder: Path) -> None:
+    filled = fill(PAGE, {"speed": TABLE}, folder)
+    assert filled == PAGE.replace(" -->\n<", f" -->\n{FILLED}\n<", 1)
+    assert fill(filled, {"speed": TABLE}, folder) == filled
+
+
+def test_a_changed_figure_makes_the_page_stale(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE, encoding="utf-8")
+    assert refresh(page, {"speed": TABLE}, folder)
+    assert not refresh(page, {"speed": TABLE}, folder, check=True)
+    page.write_text(page.read_text(encoding="utf-8").replace("14.48", "14.47"), encoding="utf-8")
+    assert refresh(page, {"speed": TABLE}, folder, check=True)
+    assert "14.47" in page.read_text(encoding="utf-8"), "a check writes nothing"
+
+
+def test_a_table_shows_the_rows_that_it_asks_for_and_marks_the_chosen_one(folder: Path) -> None:
+    only = replace(
+        TABLE, rows=lambda row: row["wer_percent"] is not None, bold=lambda row: row["engine"] == "harken"
+    )
+    assert "| **harken** | 14.48 |" in render(only, folder)
+    assert "another" not in render(only, folder)
+
+
+def test_rows_of_two_results_stand_in_one_table_with_a_line_for_each_commit(folder: Path) -> None:
+    write(replace(RESULT, name="later", commit="4567def"), folder)
+    both = render(replace(TABLE, results=("speed", "later"), versions=False), folder)
+    assert both.count("| harken | 14.48 |") == 2
+    assert re.findall(r"commit (\w+)", both) == ["0123abc", "4567def"]
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (PAGE.replace("<!-- end table -->", ""), "without <!-- end table -->"),
+        (PAGE.replace("speed", "unknown"), "without a layout: unknown"),
+        (PAGE.replace("speed", "missing"), r"missing\.json"),
+    ],
+)
+def test_a_page_that_cannot_be_filled_in_is_refused(page: str, message: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        fill(page, {"speed": TABLE, "missing": replace(TABLE, results=("missing",))}, folder)
+
+
+def test_a_result_is_read_as_it_was_written(folder: Path) -> None:
+    assert read("speed", folder) == RESULT
+
+
+@pytest.mark.parametrize("rows", [[], [{"engine": "harken"}, {"wer_percent": 1.0}]])
+def test_rows_with_different_keys_are_refused(rows: list[dict[str, object]], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="all with the same keys"):
+        write(replace(RESULT, rows=rows), tmp_path)
+
+
+def test_a_measurement_notes_where_and_with_what_it_was_made() -> None:
+    result = begin(
+        "speed", {"model": Path("/models/tiny.en"), "set": ["one", "two"]}, packages=("no-such-package",)
+    )
+    assert result.settings == {"model": "tiny.en", "set": ["one", "two"]}
+    assert result.machine.cores >= 1
+    assert "Python" in result.versions
+    assert "no-such-package" not in result.versions
+
+
+def test_a_command_names_files_of_the_repository_and_no_other_folders() -> None:
+    program = str(ROOT / "benchmarks" / "compare.py")
+    shown = command([program, "--audio", "../other/audio", "--model", "/models/tiny.en"])
+    assert shown == "python benchmarks/compare.py --audio audio --model tiny.en"
+    assert portable("benchmarks/results") == "benchmarks/results"
