@@ -46,11 +46,11 @@ levels = st.sampled_from([0.0, 0.1, 0.3, 0.4, 0.6, 1.0])
 runs = st.lists(st.tuples(levels, st.integers(1, 500)), max_size=12)
 options = st.builds(
     VadOptions,
-    onset=st.sampled_from([0.3, 0.5]),
+    threshold=st.sampled_from([0.3, 0.5]),
     min_speech_s=st.sampled_from([0.0, 0.1, 1.0]),
     min_silence_s=st.sampled_from([0.4, 1.0, 3.0]),
-    padding_s=st.sampled_from([0.0, 0.05, 0.2]),
-    max_region_s=st.sampled_from([5.0, 12.5, 29.0]),
+    speech_pad_s=st.sampled_from([0.0, 0.05, 0.2]),
+    max_speech_s=st.sampled_from([5.0, 12.5, 29.0]),
 )
 
 
@@ -82,7 +82,7 @@ def test_regions_keep_what_they_promise(runs, options):
     edges = [edge for region in found for edge in region]
     assert edges == sorted(edges)
     assert all(0 <= start < end <= frames for start, end in found)
-    assert all(end - start <= 100 * options.max_region_s for start, end in found)
+    assert all(end - start <= 100 * options.max_speech_s for start, end in found)
 
 
 @given(runs=runs, options=options)
@@ -92,7 +92,7 @@ def test_speech_is_in_a_region_unless_it_is_short(runs, options):
     found = heard.feed(probabilities) + heard.flush(frames)
     at = 0
     for level, chunks in runs:
-        if level >= options.onset and chunks * 0.032 >= options.min_speech_s:
+        if level >= options.threshold and chunks * 0.032 >= options.min_speech_s:
             inside = range(at * 16 // 5, (at + chunks) * 16 // 5)
             covered = {frame for start, end in found for frame in range(start, end)}
             assert covered.issuperset(inside)

@@ -59,7 +59,7 @@ def picture(**changes: Any) -> PlotData:
             heard(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, KEPT)),
             heard(8.75, 9.5, "<|0.00|>", " sir"),
         ),
-        "marks": (
+        "text_spans": (
             TextSpan(start_s=7.6, end_s=8.0, text="Good", probability=0.9),
             TextSpan(start_s=8.0, end_s=8.1, text="day", probability=0.2),
             TextSpan(start_s=9.0, end_s=9.4, text="Thank you", probability=0.5, reason="a known phrase"),
@@ -143,11 +143,11 @@ class TestPage:
         assert [corner - (y if i % 2 else x) for i, corner in enumerate(corners)] == [6, 13, 120, 26]
         assert second.count("H") == 1
 
-    @pytest.mark.parametrize("where", ["title", "marks", "windows"])
+    @pytest.mark.parametrize("where", ["title", "text_spans", "windows"])
     def test_no_text_becomes_markup(self, where: str) -> None:
         changed: dict[str, Any] = {
             "title": HOSTILE,
-            "marks": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
+            "text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
             "windows": (heard(7.5, 9.5, "<|0.00|>", HOSTILE),),
         }
         page_of = parsed(picture(**{where: changed[where]}))
@@ -164,7 +164,7 @@ class TestPage:
 
     def test_of_silence(self) -> None:
         silence = picture(
-            windows=(), marks=(), speech_regions=(), speech_probabilities=np.zeros(63, np.float32)
+            windows=(), text_spans=(), speech_regions=(), speech_probabilities=np.zeros(63, np.float32)
         )
         assert len(parsed(silence).named("image")) == 1
 
@@ -202,10 +202,10 @@ class TestFigure:
         "changes",
         [
             {},
-            {"windows": (), "marks": (), "speech_regions": ()},
+            {"windows": (), "text_spans": (), "speech_regions": ()},
             {
                 "title": "$x$ \\frac",
-                "marks": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
+                "text_spans": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
             },
         ],
         ids=["speech_probabilities", "silence", "odd signs"],
