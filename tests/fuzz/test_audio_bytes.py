@@ -80,13 +80,13 @@ BEGINNINGS = {
 
 
 @pytest.fixture(autouse=True)
-def a_hang_ends_the_run() -> Iterator[None]:
+def abort_on_hang() -> Iterator[None]:
     faulthandler.dump_traceback_later(120, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
 
-def is_read(data: bytes) -> bool:
+def decodes(data: bytes) -> bool:
     """Decode all there is within the bounds; False if an `AudioError` ended it."""
     started, samples, refusal = time.monotonic(), 0, None
     try:
@@ -106,7 +106,7 @@ def is_read(data: bytes) -> bool:
 @pytest.mark.parametrize(
     "name", ["wav s24 stereo", "flac", "mp3", "mp4 video, index in front", "ogg opus", "mkv video"]
 )
-def test_damaged_bytes(name, tmp_path):
+def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
     sound = KINDS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
     rng = np.random.default_rng(20_251_121)
     outcomes = []
@@ -115,13 +115,13 @@ def test_damaged_bytes(name, tmp_path):
         for damage in rng.choice(DAMAGES, rng.integers(1, 4)):
             if data:
                 damage(data, rng)
-        outcomes.append(is_read(data))
+        outcomes.append(decodes(data))
     assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", BEGINNINGS)
-def test_noise_with_a_familiar_beginning(format):
+def test_noise_after_a_known_signature_ends_in_samples_or_audio_error(format):
     rng = np.random.default_rng(9)
     for _ in range(25):
-        is_read(BEGINNINGS[format] + rng.bytes(int(rng.integers(0, 20_000))))
+        decodes(BEGINNINGS[format] + rng.bytes(int(rng.integers(0, 20_000))))

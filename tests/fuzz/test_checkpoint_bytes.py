@@ -93,7 +93,7 @@ def damaged(data: bytes, places: list[int], rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_damaged_files(tmp_path: Path, writer: str) -> None:
+def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: str) -> None:
     path = WRITERS[writer](tmp_path)
     opened = path.parent if path.name in ("config.json", SHARD) else path
     original = path.read_bytes()

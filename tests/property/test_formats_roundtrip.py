@@ -149,7 +149,7 @@ def times_ms(segment: Segment) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "parse", "arrow"), [("srt", parse_srt, "->"), ("vtt", parse_vtt, None)], ids=["srt", "vtt"]
 )
-def test_cues(name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | None) -> None:
+def test_parsed_cues_equal_the_segments(name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | None) -> None:
     @given(transcript=transcripts)
     def check(transcript: Transcript) -> None:
         cues = list(parse("".join(render(transcript, name))))
@@ -164,18 +164,18 @@ def test_cues(name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | Non
 
 
 @given(transcript=transcripts)
-def test_tsv(transcript: Transcript) -> None:
+def test_parsed_tsv_equals_the_segments(transcript: Transcript) -> None:
     rows = list(parse_tsv("".join(render(transcript, "tsv"))))
     assert rows == [(*times_ms(segment), one_line(segment)) for segment in spoken(transcript)]
 
 
 @given(transcript=transcripts)
-def test_txt(transcript: Transcript) -> None:
+def test_parsed_txt_equals_the_segments(transcript: Transcript) -> None:
     assert list(parse_txt("".join(render(transcript, "txt")))) == [*map(one_line, spoken(transcript))]
 
 
 @given(transcript=transcripts)
-def test_lrc(transcript: Transcript) -> None:
+def test_parsed_lrc_equals_the_segments(transcript: Transcript) -> None:
     tags = list(parse_lrc("".join(render(transcript, "lrc"))))
     assert tags == [(round(segment.start_s * 100), one_line(segment)) for segment in spoken(transcript)]
 
@@ -185,7 +185,7 @@ def finite(value: float) -> float | None:
 
 
 @given(transcript=transcripts)
-def test_json(transcript: Transcript) -> None:
+def test_json_contains_the_segments(transcript: Transcript) -> None:
     content = "".join(render(transcript, "json"))
     read = json.loads(content, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (read["text"], read["model"], read["duration"]) == (
@@ -210,7 +210,7 @@ def rounded(value: object) -> object:
 
 
 @given(transcript=transcripts)
-def test_json_is_read_back(transcript: Transcript) -> None:
+def test_json_round_trip_is_lossless(transcript: Transcript) -> None:
     read = from_json(json.loads("".join(render(transcript, "json"))))
     assert rounded(read) == rounded(transcript)
 
@@ -223,7 +223,7 @@ values = st.recursive(
 
 
 @given(document=values)
-def test_what_is_no_transcript_is_refused(document: object) -> None:
+def test_document_that_is_no_transcript_is_rejected(document: object) -> None:
     with pytest.raises(OptionError):
         from_json(document)
 
@@ -241,7 +241,7 @@ def said(segment: Segment) -> str:
 @pytest.mark.parametrize("karaoke", [False, True])
 @settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
-def test_however_cues_are_cut_nothing_is_lost(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
+def test_no_layout_loses_text(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
     layout = replace(layout, highlight_words=False, karaoke=karaoke)
     expected = "".join(
         said(segment) if layout.needs_words else letters(segment.text) for segment in spoken(transcript)
@@ -260,13 +260,13 @@ def test_however_cues_are_cut_nothing_is_lost(karaoke: bool, transcript: Transcr
 
 @settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
-def test_every_cue_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
+def test_cues_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
     for block in blocks("".join(render(transcript, "srt", layout))):
         assert all(line.strip() for line in block)
         assert parse_cue(block[1:])[2]
 
 
 @given(transcript=transcripts, name=st.sampled_from([*FORMATS]))
-def test_every_form_is_text_that_utf_8_can_hold(transcript: Transcript, name: str) -> None:
+def test_every_format_is_valid_utf8(transcript: Transcript, name: str) -> None:
     content = "".join(render(transcript, name))
     assert content.encode().decode() == content

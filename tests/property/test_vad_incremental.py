@@ -29,13 +29,13 @@ def expected(speech):
 
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 3 * 16000 + 123), max_size=40))
-def test_probabilities_are_bit_equal_however_samples_are_cut(speech, expected, cuts):
+def test_block_boundaries_do_not_change_probabilities(speech, expected, cuts):
     detector = SpeechDetector()
     found = [detector.feed(piece) for piece in np.split(speech, sorted(cuts))]
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
-def test_probabilities_chunk_by_chunk_are_bit_equal(speech, expected):
+def test_single_chunks_do_not_change_probabilities(speech, expected):
     detector = SpeechDetector()
     found = [detector.feed(speech[at : at + CHUNK_SAMPLES]) for at in range(0, len(speech), CHUNK_SAMPLES)]
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
@@ -60,7 +60,7 @@ def recording(runs):
 
 
 @given(runs=runs, options=options, cuts=st.lists(st.integers(0, 6000), max_size=20))
-def test_regions_are_the_same_however_probabilities_are_cut(runs, options, cuts):
+def test_block_boundaries_do_not_change_regions(runs, options, cuts):
     probabilities, frames = recording(runs)
     whole, pieces = RegionTracker(options), RegionTracker(options)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(probabilities)), len(probabilities)]
@@ -69,7 +69,7 @@ def test_regions_are_the_same_however_probabilities_are_cut(runs, options, cuts)
 
 
 @given(runs=runs, options=options)
-def test_regions_keep_what_they_promise(runs, options):
+def test_regions_are_ordered_bounded_and_announced(runs, options):
     probabilities, frames = recording(runs)
     heard, found = RegionTracker(options), []
     for probability in probabilities:
@@ -86,7 +86,7 @@ def test_regions_keep_what_they_promise(runs, options):
 
 
 @given(runs=runs, options=options)
-def test_speech_is_in_a_region_unless_it_is_short(runs, options):
+def test_speech_is_in_a_region_unless_it_is_too_short(runs, options):
     probabilities, frames = recording(runs)
     heard = RegionTracker(options)
     found = heard.feed(probabilities) + heard.flush(frames)

@@ -30,7 +30,7 @@ def level_at(samples: np.ndarray, at_s: float) -> float:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_is_read(name, tmp_path):
+def test_every_container_and_codec_is_decoded(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
     samples = load_audio(path)
 
@@ -44,7 +44,7 @@ def test_every_kind_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wav s16", "flac"])
-def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
+def test_16_khz_mono_16_bit_samples_are_exact(name, tmp_path):
     pcm = np.random.default_rng(1).integers(-32768, 32768, 50_000).astype(np.int16)
     path = KINDS[name].write(tmp_path / "noise", samples=pcm / 32768)
 
@@ -52,7 +52,7 @@ def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", PIPEABLE)
-def test_pipes_give_what_the_file_gives(name, tmp_path):
+def test_pipe_and_file_give_equal_samples(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
     with subprocess.Popen([sys.executable, "-c", CAT, path], stdout=subprocess.PIPE) as cat:
         assert not cat.stdout.seekable()
@@ -68,7 +68,7 @@ def test_pipes_give_what_the_file_gives(name, tmp_path):
 CAT = "import shutil, sys; shutil.copyfileobj(open(sys.argv[1], 'rb'), sys.stdout.buffer)"
 
 
-def test_standard_input():
+def test_standard_input_is_decoded():
     count = "from harken.audio import stream_audio; print(sum(map(len, stream_audio('-'))))"
     with EXAMPLE.open("rb") as file:
         done = subprocess.run([sys.executable, "-c", count], stdin=file, capture_output=True, check=True)
@@ -77,11 +77,11 @@ def test_standard_input():
 
 
 @pytest.mark.parametrize("source", [str, Path, lambda path: io.BytesIO(path.read_bytes())])
-def test_sources_of_one_recording_agree(source):
+def test_path_string_and_file_object_give_equal_samples(source):
     assert np.array_equal(load_audio(source(EXAMPLE)), load_audio(EXAMPLE))
 
 
-def test_a_file_object_is_read_from_where_it_stands_and_left_open():
+def test_file_object_is_read_from_its_position_and_left_open():
     file = io.BytesIO(b"not sound" + EXAMPLE.read_bytes())
     file.seek(9)
     assert len(load_audio(file)) == 11 * SAMPLE_RATE
@@ -89,14 +89,14 @@ def test_a_file_object_is_read_from_where_it_stands_and_left_open():
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
-def test_arrays_are_sources_too(dtype):
+def test_arrays_are_scaled_and_split_into_blocks(dtype):
     pcm = (tone(2.0) * 32768).astype(np.int16)
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
     assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
     assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
 
 
-def test_blocks_are_at_least_as_long_as_asked():
+def test_blocks_have_at_least_the_requested_length():
     blocks = [len(block) for block in stream_audio(EXAMPLE, block_samples=40_000)]
     assert sum(blocks) == 11 * SAMPLE_RATE
     assert all(40_000 <= length <= 40_000 + 2 * SAMPLE_RATE for length in blocks[:-1])
@@ -104,11 +104,11 @@ def test_blocks_are_at_least_as_long_as_asked():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_duration_comes_from_the_header(name, tmp_path):
+def test_duration_is_read_from_the_header(name, tmp_path):
     assert audio_duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
 
 
-def test_duration_of_other_sources():
+def test_duration_of_arrays_pipes_and_file_objects():
     assert audio_duration(np.zeros(8_000, np.float32)) == 0.5
     assert audio_duration("-") is None
     file = io.BytesIO(EXAMPLE.read_bytes())
@@ -116,7 +116,7 @@ def test_duration_of_other_sources():
     assert file.tell() == 0
 
 
-def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
+def test_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     first = KINDS["mp3"].write(tmp_path / "first").read_bytes()
     second = Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
     both = first + second.write(tmp_path / "second").read_bytes()
@@ -127,7 +127,7 @@ def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     assert level_at(samples, 3.5) == pytest.approx(0.375, rel=0.1)
 
 
-def test_damaged_packets_in_the_middle_are_passed_over(tmp_path):
+def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
     data = bytearray(KINDS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
 
@@ -162,7 +162,7 @@ class EndlessWav(io.RawIOBase):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure by")
-def test_memory_stays_constant_over_an_hour():
+def test_memory_is_constant_over_an_hour():
     sizes, samples = [], 0
     for block in stream_audio(EndlessWav(3600)):
         sizes.append(resident_bytes())
@@ -191,7 +191,7 @@ def test_closing_the_stream_closes_the_file(monkeypatch):
     assert file.closed
 
 
-def test_an_interrupt_while_reading_is_not_lost():
+def test_keyboard_interrupt_while_reading_is_raised():
     class Interrupted(io.BytesIO):
         def read(self, size=-1):
             if self.tell() > 100_000:
@@ -202,7 +202,7 @@ def test_an_interrupt_while_reading_is_not_lost():
         load_audio(Interrupted(EXAMPLE.read_bytes()))
 
 
-def test_streams_in_several_threads_do_not_disturb_each_other():
+def test_concurrent_threads_decode_independently():
     results: dict[int, int] = {}
     threads = [
         threading.Thread(target=lambda i=i: results.update({i: len(load_audio(EXAMPLE))})) for i in range(4)
@@ -214,13 +214,13 @@ def test_streams_in_several_threads_do_not_disturb_each_other():
     assert list(results.values()) == [11 * SAMPLE_RATE] * 4
 
 
-def test_importing_the_room_does_not_import_pyav():
+def test_import_of_audio_does_not_import_pyav():
     check = "import harken.audio, sys; assert 'av' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
 @pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
-def test_short_blocks_are_short_and_hold_the_same(tmp_path: Path, kind: str) -> None:
+def test_short_blocks_give_the_same_samples(tmp_path: Path, kind: str) -> None:
     path = KINDS[kind].write(tmp_path / "sound")
     blocks = [*stream_audio(path, block_samples=800)]
     assert np.array_equal(np.concatenate(blocks), load_audio(path))

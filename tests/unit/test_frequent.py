@@ -15,7 +15,7 @@ SPECIALS = range(EOT, TOKENIZER.n_vocab)
 
 
 @given(st.lists(st.lists(st.integers(0, TOKENIZER.n_vocab - 1))), st.floats(0, 1))
-def test_ascending_and_with_all_that_is_not_text_or_was_said(texts: list[list[int]], coverage: float) -> None:
+def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(texts: list[list[int]], coverage: float) -> None:
     part = frequent_token_ids(TOKENIZER, texts, coverage)
     assert part.dtype == np.int64
     assert (np.diff(part) > 0).all()
@@ -23,19 +23,19 @@ def test_ascending_and_with_all_that_is_not_text_or_was_said(texts: list[list[in
 
 
 @pytest.mark.parametrize("texts", [[], [[]], [[EOT, EOT + 7]]])
-def test_no_text_names_everything(texts: list[list[int]]) -> None:
+def test_no_text_selects_the_whole_vocabulary(texts: list[list[int]]) -> None:
     assert frequent_token_ids(TOKENIZER, texts).tolist() == list(range(TOKENIZER.n_vocab))
 
 
-def test_what_is_said_again_and_again_is_enough() -> None:
+def test_repeated_tokens_alone_are_selected() -> None:
     assert frequent_token_ids(TOKENIZER, [[7, 200, 7], [200, EOT]]).tolist() == [7, 200, *SPECIALS]
 
 
-def test_what_is_said_once_calls_for_all_below_it() -> None:
+def test_token_that_occurs_once_adds_all_lower_ids() -> None:
     assert frequent_token_ids(TOKENIZER, [[7, 7, 200, 200, 30]]).tolist() == [*range(31), 200, *SPECIALS]
 
 
-def test_a_few_may_be_missing() -> None:
+def test_lower_coverage_adds_fewer_low_ids() -> None:
     text = [7] * 96 + [40, 100, 150, 200]
     for coverage, first in ((1.0, 201), (0.989, 151), (0.979, 101), (0.969, 41), (0.95, 0)):
         part = frequent_token_ids(TOKENIZER, [text], coverage).tolist()
@@ -43,7 +43,7 @@ def test_a_few_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("coverage", [0.9, 0.97, 0.995])
-def test_further_text_is_covered_as_far_as_was_asked(coverage: float) -> None:
+def test_further_text_is_covered_as_requested(coverage: float) -> None:
     tokenizer, rng = Tokenizer.builtin(51864), np.random.default_rng(0)
     # Words as frequent as Zipf has it, over ids in an order that has little to do with it.
     ids = rng.permutation(tokenizer.eot)

@@ -19,13 +19,13 @@ def resampled(samples: Floats, rate_hz: int, cut: int) -> Floats:
     return np.concatenate([*pushed, resampler.flush()])
 
 
-def test_what_is_right_already_comes_out_bit_for_bit() -> None:
+def test_16_khz_samples_are_returned_bit_for_bit() -> None:
     every = (np.arange(-32768, 32768) / 32768).astype(np.float32)
     assert np.array_equal(resampled(every, 16_000, 1000), every)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100, 48_000, 96_000])
-def test_however_it_was_cut_it_is_what_a_file_gives(
+def test_blocks_of_any_size_equal_a_decoded_file(
     tmp_path_factory: pytest.TempPathFactory, rate_hz: int
 ) -> None:
     folder = tmp_path_factory.mktemp("tone")
@@ -38,7 +38,7 @@ def test_however_it_was_cut_it_is_what_a_file_gives(
         assert np.array_equal(resampled(pcm, rate_hz, cut), expected)
 
 
-def test_it_holds_back_less_than_a_hundredth_of_a_second() -> None:
+def test_resampler_delays_less_than_a_hundredth_of_a_second() -> None:
     resampler = Resampler(48_000)
     block = tone(0.1, 48_000).astype(np.float32)
     assert 1600 - 160 < len(resampler.feed(block)) < 1600
@@ -46,5 +46,5 @@ def test_it_holds_back_less_than_a_hundredth_of_a_second() -> None:
     assert len(resampler.feed(block[:0])) == 0
 
 
-def test_what_is_too_loud_is_clipped() -> None:
+def test_samples_out_of_range_are_clipped() -> None:
     assert resampled(np.array([2, -2, 0.5], np.float32), 16_000, 3).tolist() == [32767 / 32768, -1, 0.5]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Resampler:
-    """Incremental resampler of one channel, equal to that of recordings (`harken.audio.stream_audio`) for any block size.
+    """Incremental resampler of one channel; bit-equal to `harken.audio.stream_audio` for any block size.
 
     Parameters
     ----------

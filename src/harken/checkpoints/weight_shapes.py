@@ -98,9 +98,9 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
         if field not in _DIMS_FIELDS or type(value) is not int:
             raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN_FIELDS}")
         if found.setdefault(field, value) != value:
-            raise CheckpointError(f"{path}: says {field}={value}, its weights have {field}={found[field]}")
+            raise CheckpointError(f"{path}: declares {field}={value}, its weights have {field}={found[field]}")
     if missing := [field for field in _DIMS_FIELDS if field not in found]:
-        raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
+        raise CheckpointError(f"{path}: does not declare {', '.join(missing)}")
     audio_state, text_state = found["n_audio_state"], found["n_text_state"]
     if audio_state != text_state and found["n_audio_layer"]:
         raise CheckpointError(
@@ -162,10 +162,10 @@ def check_shapes(path: Path, shapes: Shapes, dims: Dims) -> None:
     """
     expected = expected_shapes(dims)
     missing, unknown = expected.keys() - shapes.keys(), shapes.keys() - expected.keys()
-    for what, names in (("misses", missing), ("has unknown", unknown)):
+    for problem, names in (("misses", missing), ("has unknown", unknown)):
         if names:
             raise CheckpointError(
-                f"{path}: {what} weights, {len(names)} in all, the first is {min(names)[:80]!r}"
+                f"{path}: {problem} weights, {len(names)} in all, the first is {min(names)[:80]!r}"
             )
     for name, shape in expected.items():
         if shapes[name] != shape:

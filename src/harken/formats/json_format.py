@@ -26,10 +26,10 @@ _JSON_KEYS: dict[type, dict[str, str]] = {
 def as_json(value: Any) -> Any:
     """Convert results to values for `json.dumps`, under the keys of the json format.
 
-    The keys are the fields of `Transcript`, `Segment`, `Attempt`, `DroppedSegment` and `Word`, except that a segment has
-    ``id``, ``start`` and ``end``, a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and,
-    when written, ``text``, as in the json of openai-whisper. All times are seconds from the start. A number that is
-    infinite or nan, which json does not support, becomes None.
+    The keys are the fields of the results (`harken.results`), except that a segment has ``id``, ``start`` and ``end``,
+    a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and, when written, ``text``, as in
+    the json of openai-whisper. All times are seconds from the start. A number that is infinite or nan, which json does
+    not support, becomes None.
     """
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})

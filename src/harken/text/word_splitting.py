@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def split_on_unicode(token_bytes: Sequence[bytes]) -> list[list[int]]:
     """Group tokens into the shortest runs that begin and end between characters.
 
-    Source: openai-whisper tokenizer.py, `split_tokens_on_unicode`; but here invalid UTF-8 neither loses tokens nor splits
-    a neighbouring character.
+    Source: openai-whisper tokenizer.py, `split_tokens_on_unicode`, except that invalid UTF-8 neither loses tokens nor
+    splits a neighbouring character.
 
     Parameters
     ----------
