@@ -1,4 +1,4 @@
-"""harken's log-mel against openai-whisper's: as recorded by record_mel.py, and live where it is installed."""
+"""Log-mel compared with openai-whisper: as recorded by record_mel.py, and with the package if installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "jfk.flac"
 SPEECH = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared")) / "audio"
 TOLERANCE = 1e-4
-"""Both sides round in float32. Seen at most 5e-5, in quiet bands of frames with one loud one."""
+"""Both round in float32. The largest difference seen is 5e-5, in quiet bands of frames with one strong band."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The tokenizer against what openai-whisper's does (recorded by record_tokenizer.py)."""
+"""The tokenizer compared with that of openai-whisper (recorded by record_tokenizer.py)."""
 
 from __future__ import annotations
 

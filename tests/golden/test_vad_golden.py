@@ -1,4 +1,4 @@
-"""Speech probabilities against Silero's own graph: as recorded by record_vad.py, and live where it is installed."""
+"""Speech probabilities compared with Silero's graph: as recorded by record_vad.py, and live if installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vad_inputs import INPUTS, reference
 from harken.audio.silero import SpeechDetector
 
 TOLERANCE = 1e-5
-"""Both sides round in float32, and the LSTM carries it on. Seen at most 2e-6."""
+"""Both round in float32, and the LSTM accumulates it. The largest difference seen is 2e-6."""
 
 
 def detect(samples):

@@ -1,4 +1,4 @@
-"""However a recording is cut, voice activity is the same; regions keep what they promise for any probabilities."""
+"""Properties of VAD: independent of block boundaries, and regions within bounds for any probabilities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expected(speech):
 @given(cuts=st.lists(st.integers(0, 3 * 16000 + 123), max_size=40))
 def test_block_boundaries_do_not_change_probabilities(speech, expected, cuts):
     detector = SpeechDetector()
-    found = [detector.feed(piece) for piece in np.split(speech, sorted(cuts))]
+    found = [detector.feed(block) for block in np.split(speech, sorted(cuts))]
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
@@ -41,7 +41,7 @@ def test_single_chunks_do_not_change_probabilities(speech, expected):
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
-# Runs of one level, as speech and silence are, with lengths that reach all limits.
+# Runs of constant probability, like speech and silence, with lengths that reach all limits.
 levels = st.sampled_from([0.0, 0.1, 0.3, 0.4, 0.6, 1.0])
 runs = st.lists(st.tuples(levels, st.integers(1, 500)), max_size=12)
 options = st.builds(
@@ -62,23 +62,23 @@ def recording(runs):
 @given(runs=runs, options=options, cuts=st.lists(st.integers(0, 6000), max_size=20))
 def test_block_boundaries_do_not_change_regions(runs, options, cuts):
     probabilities, frames = recording(runs)
-    whole, pieces = RegionTracker(options), RegionTracker(options)
+    whole, divided = RegionTracker(options), RegionTracker(options)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(probabilities)), len(probabilities)]
-    found = [region for a, b in pairwise(bounds) for region in pieces.feed(probabilities[a:b])]
-    assert found + pieces.flush(frames) == whole.feed(probabilities) + whole.flush(frames)
+    found = [region for a, b in pairwise(bounds) for region in divided.feed(probabilities[a:b])]
+    assert found + divided.flush(frames) == whole.feed(probabilities) + whole.flush(frames)
 
 
 @given(runs=runs, options=options)
 def test_regions_are_ordered_bounded_and_announced(runs, options):
     probabilities, frames = recording(runs)
-    heard, found = RegionTracker(options), []
+    tracker, found = RegionTracker(options), []
     for probability in probabilities:
-        settled = heard.stable_until_frames
-        ended = heard.feed([probability])
-        assert all(start >= settled for start, _ in ended)
-        assert heard.stable_until_frames >= settled
+        stable_until = tracker.stable_until_frames
+        ended = tracker.feed([probability])
+        assert all(start >= stable_until for start, _ in ended)
+        assert tracker.stable_until_frames >= stable_until
         found += ended
-    found += heard.flush(frames)
+    found += tracker.flush(frames)
     edges = [edge for region in found for edge in region]
     assert edges == sorted(edges)
     assert all(0 <= start < end <= frames for start, end in found)
@@ -88,8 +88,8 @@ def test_regions_are_ordered_bounded_and_announced(runs, options):
 @given(runs=runs, options=options)
 def test_speech_is_in_a_region_unless_it_is_too_short(runs, options):
     probabilities, frames = recording(runs)
-    heard = RegionTracker(options)
-    found = heard.feed(probabilities) + heard.flush(frames)
+    tracker = RegionTracker(options)
+    found = tracker.feed(probabilities) + tracker.flush(frames)
     at = 0
     for level, chunks in runs:
         if level >= options.threshold and chunks * 0.032 >= options.min_speech_s:

@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all."""
+"""Tests of atomic file writing: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AudioNotFound("talk.mp3: no such file")])
-def test_exception_from_content_propagates_and_writes_nothing(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_exception_from_content_propagates_and_writes_nothing(tmp_path: Path, error: BaseException) -> None:
     def chunks() -> Iterator[str]:
         yield "a"
         raise error
@@ -50,7 +48,7 @@ def test_exception_from_content_propagates_and_writes_nothing(
 
 @posix
 def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk: the system refuses the write midway."""
+    """Simulate a full disk with a limit on file sizes: the operating system rejects the write midway."""
     import resource
     import signal
 

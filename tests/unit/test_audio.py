@@ -1,4 +1,4 @@
-"""What `harken.audio.stream`, `load` and `duration` read, as tables of kinds and sources."""
+"""Tests of `stream_audio`, `load_audio` and `audio_duration` for all kinds of files and sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIPEABLE = [name for name in KINDS if name not in ("m4a", "mp4 video")]
 
 
 def level_at(samples: np.ndarray, at_s: float) -> float:
-    """Amplitude of the tone in the 0.2 s around `at_s`."""
+    """Return the amplitude of the tone in the 0.2 s around `at_s`."""
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
@@ -59,7 +59,7 @@ def test_pipe_and_file_give_equal_samples(name, tmp_path):
         piped = load_audio(cat.stdout)
 
     seekable = load_audio(path)
-    if name == "mp3":  # its end is told by seeking: through a pipe the encoder's padding stays
+    if name == "mp3":  # FFmpeg seeks to find the end: in a pipe the encoder's padding remains
         assert 0 < len(piped) - len(seekable) < 1200
         piped, seekable = piped[: len(seekable) - 100], seekable[:-100]
     assert np.array_equal(piped, seekable)
@@ -82,7 +82,7 @@ def test_path_string_and_file_object_give_equal_samples(source):
 
 
 def test_file_object_is_read_from_its_position_and_left_open():
-    file = io.BytesIO(b"not sound" + EXAMPLE.read_bytes())
+    file = io.BytesIO(b"not audio" + EXAMPLE.read_bytes())
     file.seek(9)
     assert len(load_audio(file)) == 11 * SAMPLE_RATE
     assert not file.closed
@@ -137,7 +137,7 @@ def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
 
 
 class EndlessWav(io.RawIOBase):
-    """An unseekable wav whose samples are made while it is read."""
+    """An unseekable wav whose samples are generated while it is read."""
 
     def __init__(self, seconds: int) -> None:
         header = io.BytesIO()
@@ -147,17 +147,17 @@ class EndlessWav(io.RawIOBase):
             file.setframerate(SAMPLE_RATE)
             file.setnframes(seconds * SAMPLE_RATE)
             file.writeframesraw(b"")
-            self.left = seconds * SAMPLE_RATE * 2
-            self.head = header.getvalue()
+            self.n_left = seconds * SAMPLE_RATE * 2
+            self.header = header.getvalue()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        head, self.head = self.head[: len(buffer)], self.head[len(buffer) :]
-        count = len(head) or min(len(buffer), self.left)
-        buffer[:count] = head or bytes(count)
-        self.left -= 0 if head else count
+        header, self.header = self.header[: len(buffer)], self.header[len(buffer) :]
+        count = len(header) or min(len(buffer), self.n_left)
+        buffer[:count] = header or bytes(count)
+        self.n_left -= 0 if header else count
         return count
 
 
@@ -178,11 +178,11 @@ def resident_bytes() -> int:
 def test_closing_the_stream_closes_the_file(monkeypatch):
     opened, builtin_open = [], open
 
-    def remembering(*args, **kwargs):
+    def recording_open(*args, **kwargs):
         opened.append(builtin_open(*args, **kwargs))
         return opened[-1]
 
-    monkeypatch.setattr("builtins.open", remembering)
+    monkeypatch.setattr("builtins.open", recording_open)
     blocks = stream_audio(EXAMPLE, block_samples=1_000)
     next(blocks)
     [file] = opened
@@ -221,7 +221,7 @@ def test_import_of_audio_does_not_import_pyav():
 
 @pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
 def test_short_blocks_give_the_same_samples(tmp_path: Path, kind: str) -> None:
-    path = KINDS[kind].write(tmp_path / "sound")
+    path = KINDS[kind].write(tmp_path / "tone")
     blocks = [*stream_audio(path, block_samples=800)]
     assert np.array_equal(np.concatenate(blocks), load_audio(path))
     assert all(800 <= len(block) < 2000 for block in blocks[:-1])

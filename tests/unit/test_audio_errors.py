@@ -1,4 +1,4 @@
-"""Every bad recording is one clear line: the file, what is wrong, and where that helps what is allowed."""
+"""Tests of audio errors: one line with the file, the problem and, where useful, what is allowed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def zero_length(folder: Path) -> Path:
     return folder / "talk.wav"
 
 
-def video_without_sound(folder: Path) -> Path:
+def video_without_audio(folder: Path) -> Path:
     return VIDEO_ONLY.write(folder / "talk")
 
 
@@ -99,7 +99,7 @@ BAD_FILES = {
     text: r"is not a recording that FFmpeg can read \(.+\); allowed is an audio or video file with sound",
     empty: r"is empty \(0 bytes\)",
     zero_length: r"holds no audio samples",
-    video_without_sound: r"has no sound, only video; allowed is .+",
+    video_without_audio: r"has no sound, only video; allowed is .+",
     mp4_without_index: r"an mp4 without its index \(moov\): the file is cut short or was never finished",
     playlist: r"is not a recording that FFmpeg can read .+",
     too_low_rate: r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
@@ -238,7 +238,7 @@ def test_empty_standard_input_is_explained():
 
 
 def test_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
-    """Nothing reaches the terminal when packets are broken, not even from FFmpeg's C code."""
+    """Damaged packets print nothing, not even from FFmpeg's C code."""
     path = Kind(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
     data = bytearray(path.read_bytes())
     data[2_000:6_000] = os.urandom(4_000)
@@ -249,7 +249,7 @@ def test_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
 
 
 def decode_until_error(source) -> tuple[np.ndarray, str]:
-    """What a stream yields before its error, and the error's message."""
+    """Return the samples that a stream yields before its error, and the error's message."""
     blocks = []
     try:
         for block in stream_audio(source, block_samples=SAMPLE_RATE):

@@ -1,4 +1,4 @@
-"""Damaged, truncated and hostile files of the other formats: one line each, and nothing large allocated."""
+"""Tests of damaged, truncated and malicious checkpoints: an error of one line, and no large allocation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_damaged_safetensors_header_is_rejected(tmp_path: Path, content: bytes, 
         ({"encoder_attention_heads": "2"}, "dimension 'n_audio_head' is unknown or not an integer"),
     ],
 )
-def test_configuration_that_contradicts_the_weights_is_rejected(tmp_path: Path, config: dict[str, object], reason: str) -> None:
+def test_configuration_that_contradicts_the_weights_is_rejected(
+    tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
@@ -101,7 +103,9 @@ def test_configuration_that_contradicts_the_weights_is_rejected(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("text", "reason"), [("{", "not JSON"), ("[]", "holds a JSON list"), ("\xff", "not JSON")]
 )
-def test_configuration_that_is_not_a_json_object_is_rejected(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_configuration_that_is_not_a_json_object_is_rejected(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with refused(f"{name}: {reason}"):

@@ -1,4 +1,4 @@
-"""Decoders without an encoder: how they open, what their configuration may say, and whose encoder they share."""
+"""Tests of decoders without an encoder: opening, configuration, and whose encoder they share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_DECODER = {
 
 
 def write(directory: Path, weights: files.Arrays = DECODER, **config: object) -> Path:
-    """Write a decoder as transformers does, its configuration that of the whole model."""
+    """Write a decoder as transformers does, with the configuration of the whole model."""
     return files.write_huggingface(directory, files.TINY, weights, config=config)
 
 
@@ -95,7 +95,9 @@ def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
         ),
     ],
 )
-def test_invalid_decoder_configuration_is_rejected(tmp_path: Path, config: dict[str, object], reason: str) -> None:
+def test_invalid_decoder_configuration_is_rejected(
+    tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
     write(tmp_path, **config)
     with refused(reason):
         open_checkpoint(tmp_path, assistant=True)
@@ -112,7 +114,7 @@ def test_encoder_dimensions_must_be_declared(tmp_path: Path) -> None:
 
 
 def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
-    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 3, 95], "later": "is left alone"}
+    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 3, 95], "later": "is ignored"}
     checkpoint = open_checkpoint(write(tmp_path, harken=entry), assistant=True)
     assert checkpoint.encoder_sha256 == "0f" * 32
     assert checkpoint.draft_vocabulary is not None
@@ -120,7 +122,13 @@ def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-# --- whose encoder it is -----------------------------------------------------------------------------------
+def test_former_name_of_the_draft_vocabulary_is_read(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write(tmp_path, harken={"frequent": [0, 3, 95]}), assistant=True)
+    assert checkpoint.draft_vocabulary is not None
+    assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
+
+
+# --- comparison of encoders --------------------------------------------------------------------------------
 
 
 def test_encoder_digest_hashes_names_shapes_and_float32_values(tmp_path: Path) -> None:
@@ -167,7 +175,7 @@ def test_encoders_of_different_size_are_compared_without_reading_weights(tmp_pat
     longer = replace(files.TINY, n_audio_ctx=14)
     path = files.write_openai(tmp_path / "longer.pt", longer, files.random_weights(longer))
     assistant = open_checkpoint(path)
-    path.unlink()  # whoever reads the weights now, fails
+    path.unlink()  # reading the weights would fail now
     assert not shares_encoder(assistant, model)
 
 

@@ -1,4 +1,4 @@
-"""One random model, written in every format, comes back the same from each."""
+"""Tests of checkpoint formats: one random model, written in every format, is read back unchanged."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_digest_of_an_overwritten_file_is_new(tmp_path: Path) -> None:
     assert open_checkpoint(path).weights.digest != before
 
 
-# --- what is given is told by content ----------------------------------------------------------------------
+# --- detection of the format by content --------------------------------------------------------------------
 
 
 def test_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of torch made to hurt: no code runs, nothing large is allocated, nothing takes for ever."""
+"""Tests of malicious torch files: no code runs, nothing large is allocated, nothing takes exponential time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEIGHTS = files.random_weights()
 
 
 class Call:
-    """Pickles as a call of a function."""
+    """An object that is pickled as a function call."""
 
     def __init__(self, function: object, *arguments: object) -> None:
         self.call = (function, arguments)
@@ -44,7 +44,7 @@ def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int)
     victim = tmp_path / "victim"
     data = pickle.dumps(Call(open, str(victim), "w"), protocol)
     pickle.loads(data).close()
-    assert victim.exists(), "the pickle is not the attack it should be"
+    assert victim.exists(), "the pickle should open the file in Python itself"
     victim.unlink()
     with refused(r"m\.pt: data\.pkl is refused: it "):
         open_checkpoint(archive(tmp_path / "m.pt", data))
@@ -95,7 +95,7 @@ def test_plain_data_and_tensors_are_parsed() -> None:
 
 
 def doubled(times: int) -> bytes:
-    """Make the top of the stack a pair of itself, again and again."""
+    """Return instructions that repeatedly replace the top of the stack by a pair of itself."""
     return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
 
 
@@ -132,11 +132,11 @@ def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> No
 
 
 def write_with(path: Path, **change: object) -> Path:
-    """Write a model of which one tensor is described falsely."""
+    """Write a model with a false description of one tensor."""
     name = "decoder.ln.weight"
-    honest = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
-    weights = {name: replace(honest, **change), "first": WEIGHTS[name], **WEIGHTS}
-    weights[name] = replace(honest, **change)
+    true_entry = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
+    weights = {name: replace(true_entry, **change), "first": WEIGHTS[name], **WEIGHTS}
+    weights[name] = replace(true_entry, **change)
     content = {"dims": asdict(files.TINY), "model_state_dict": weights}
     return files.write_torch(path, content)
 

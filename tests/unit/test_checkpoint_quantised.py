@@ -1,4 +1,4 @@
-"""Quantised weights come back within half a step, and exactly as the format defines them."""
+"""Tests of quantised weights: exactly as the format defines them, and within half a quantisation step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MATRIX = "decoder.blocks.1.mlp.2.weight"
 
 
 def dequantise(block: bytes, kind: str) -> list[float]:
-    """Values of one block, one by one, after ggml/src/ggml-quants.c `dequantize_row_*`."""
+    """Dequantise one block value by value, after ggml/src/ggml-quants.c `dequantize_row_*`."""
     scale = struct.unpack("<e", block[:2])[0]
     if kind == "q8_0":
         return [scale * code for code in struct.unpack("<32b", block[2:])]
@@ -43,8 +43,8 @@ def test_ggml_blocks_are_dequantised_as_in_ggml(tmp_path: Path, kind: str) -> No
     blocks = WEIGHTS[MATRIX].reshape(-1, 32)
     defined = [dequantise(files._ggml_block(block, kind), kind) for block in blocks]
     np.testing.assert_array_equal(found, np.array(defined, np.float32).reshape(found.shape))
-    # Half a step between levels; the end of a range that has no level of its own is a whole step away. Scale
-    # and minimum are rounded to float16.
+    # Half a step between levels, or a whole step at the end of a range that has no level of its own. Scale and
+    # minimum are rounded to float16.
     levels = {"4": 16, "5": 32, "8": 255}[kind[1]]
     extent = np.ptp(blocks, 1) if kind.endswith("_1") else 2 * np.abs(blocks).max(1)
     step = extent / (levels - 1 if kind.endswith("_1") or kind == "q8_0" else levels)
@@ -85,7 +85,7 @@ def test_ctranslate2_weights_are_within_half_a_step(tmp_path: Path, precision: s
 
 
 def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.float32]:
-    """Half the distance of two codes: a row's largest value has code 127, a packed array's largest 1024."""
+    """Return half the distance of two codes: the maximum of a row has code 127, that of a packed array 1024."""
     largest = np.abs(values.reshape(len(values), -1)).max(1).reshape(-1, *[1] * (values.ndim - 1))
     if precision == "int8":
         return largest / 127 / 2 * 1.0001

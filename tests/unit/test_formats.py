@@ -1,4 +1,4 @@
-"""Each form of a transcript, to the letter."""
+"""Tests of the exact text of every output format."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_cue_of_zero_length_is_lengthened(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"json", "html"}))
 def test_segment_without_text_writes_nothing_and_is_not_numbered(name: str) -> None:
-    silent = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
-    assert "".join(render(silent, name)) == "".join(render(TWO, name))
+    with_empty_segment = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
+    assert "".join(render(with_empty_segment, name)) == "".join(render(TWO, name))
 
 
 FULL = Transcript(
@@ -201,7 +201,7 @@ def test_json_without_newer_fields_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("path", "value", "message"),
     [
         (["segments", 1, "start"], "soon", r"transcript.segments\[1\].start='soon': allowed is float"),
         (["segments", 0, "tokens"], 5, r"transcript.segments\[0\].tokens=5: allowed is tuple"),
@@ -210,12 +210,14 @@ def test_json_without_newer_fields_is_read() -> None:
         (["segments", 0], [], r"transcript.segments\[0\]=\[\]: allowed is Segment"),
     ],
 )
-def test_json_value_of_a_wrong_type_is_rejected_with_its_path(place: list[Any], value: object, message: str) -> None:
+def test_json_value_of_a_wrong_type_is_rejected_with_its_path(
+    path: list[Any], value: object, message: str
+) -> None:
     document = json.loads("".join(render(TWO, "json")))
-    there = document
-    for key in place[:-1]:
-        there = there[key]
-    there[place[-1]] = value
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
     with pytest.raises(OptionError, match=message):
         from_json(document)
 
@@ -236,8 +238,8 @@ def test_output_after_an_interruption_is_complete(name: str) -> None:
 
 
 def test_unknown_format_is_rejected_with_the_known_ones() -> None:
-    forms = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html"
-    with pytest.raises(OptionError, match=f"format='doc': allowed is {forms}"):
+    formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html"
+    with pytest.raises(OptionError, match=f"format='doc': allowed is {formats}"):
         Writer("doc")
 
 

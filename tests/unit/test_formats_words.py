@@ -1,4 +1,4 @@
-"""Lines, cues and marks that come from the times of words."""
+"""Tests of layouts with word times: line breaks, cues, highlighting and karaoke."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(name: str, *segments: Segment, **layout: Any) -> str:
 
 
 def cues(content: str) -> list[tuple[int, int, str]]:
-    """Start and end in milliseconds, and text, of every cue of an srt."""
+    """Return start and end in milliseconds, and text, of every cue of an srt file."""
     found = []
     for block in content.split("\n\n")[:-1]:
         _, times, text = block.split("\n", 2)
@@ -50,7 +50,7 @@ def milliseconds(clock: str) -> int:
     return (int(hours) * 60 + int(minutes)) * 60_000 + int(seconds)
 
 
-# What WriteSRT of openai-whisper 20250625 makes of the two segments above.
+# The output of openai-whisper 20250625, WriteSRT, for the two segments above.
 REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
     (
         {"highlight_words": True},
@@ -135,20 +135,22 @@ REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
 
 
 @pytest.mark.parametrize(("layout", "expected"), REFERENCE, ids=[str(layout) for layout, _ in REFERENCE])
-def test_cues_equal_those_of_openai_whisper(layout: dict[str, Any], expected: list[tuple[int, int, str]]) -> None:
+def test_cues_equal_those_of_openai_whisper(
+    layout: dict[str, Any], expected: list[tuple[int, int, str]]
+) -> None:
     assert cues(written("srt", segment(AND_SO), segment(ASK_NOT), **layout)) == expected
 
 
 def test_default_layout_ignores_words() -> None:
-    spoken = segment(AND_SO, end_s=3.0)
-    assert cues(written("srt", spoken)) == [(0, 3000, "And so, my fellow Americans,")]
+    with_words = segment(AND_SO, end_s=3.0)
+    assert cues(written("srt", with_words)) == [(0, 3000, "And so, my fellow Americans,")]
 
 
 def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
-    silent = segment(ASK_NOT, words=(), text=" ask\nnot")
-    found = cues(written("srt", segment(AND_SO), silent, max_line_width=40, max_line_count=2))
+    without_words = segment(ASK_NOT, words=(), text=" ask\nnot")
+    found = cues(written("srt", segment(AND_SO), without_words, max_line_width=40, max_line_count=2))
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
-    assert cues(written("srt", silent, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
+    assert cues(written("srt", without_words, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
 
 
 def test_unfinished_cue_is_written_by_the_footer() -> None:

@@ -1,4 +1,4 @@
-"""The html form: one file, which holds what the json form holds and lets nothing of it become markup."""
+"""Tests of the html format: the page contains the json format, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def transcript(*texts: str) -> Transcript:
 
 
 class Parsed(HTMLParser):
-    """What a page consists of."""
+    """Elements, texts and comments of a page."""
 
     VOID = ("meta", "input")
 
@@ -117,10 +117,10 @@ def test_hostile_text_adds_no_elements(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_page_contains_the_json_format(text: str) -> None:
-    said = transcript(text, "and on")
-    data, _ = page(said).texts["script"]
-    assert json.loads(data) == json.loads("".join(render(said, "json")))
-    assert from_json(json.loads(data)) == said
+    expected = transcript(text, "and on")
+    data, _ = page(expected).texts["script"]
+    assert json.loads(data) == json.loads("".join(render(expected, "json")))
+    assert from_json(json.loads(data)) == expected
 
 
 def test_hostile_file_name_is_escaped() -> None:
@@ -195,7 +195,7 @@ def test_controls_have_accessible_names() -> None:
 
 def test_every_element_that_the_script_uses_exists() -> None:
     parsed = page(transcript("hello"), beside("talk.mp3"))
-    there = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
-    asked = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))
-    assert asked - {"search"} <= there
-    assert len(asked) > 8
+    existing = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
+    used = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))
+    assert used - {"search"} <= existing
+    assert len(used) > 8

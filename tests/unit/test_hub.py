@@ -1,4 +1,4 @@
-"""From a name to a path, against a hub that is a stub."""
+"""Tests of the resolution of model names, with a stub of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harken.errors import CheckpointError, CheckpointNotFound
 
 
 class Hub:
-    """Stands for `huggingface_hub`: some repositories, a cache, and a list of what was asked."""
+    """A stub of `huggingface_hub` with some repositories, a cache and a list of calls."""
 
     def __init__(self, cache: Path) -> None:
         self.cache, self.calls = cache, list[dict[str, object]]()
@@ -157,7 +157,9 @@ class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
         (RuntimeError(), CheckpointError, "someone/w: the download failed: RuntimeError"),
     ],
 )
-def test_download_failures_are_one_line(stub: Hub, error: Exception, kind: type[CheckpointError], message: str) -> None:
+def test_download_failures_are_one_line(
+    stub: Hub, error: Exception, kind: type[CheckpointError], message: str
+) -> None:
     stub.error = error
     with pytest.raises(kind, match=message) as caught:
         resolve_model("someone/w")
@@ -184,7 +186,7 @@ def test_real_hub_library_reports_a_missing_model() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An importable package that must not be imported."""
+    """A package that raises an error when it is imported."""
     root = tmp_path / "site"
     (root / "harken_test_models").mkdir(parents=True)
     (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")

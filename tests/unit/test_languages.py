@@ -1,4 +1,4 @@
-"""Languages by code, name and alias."""
+"""Tests of the resolution of languages by code, name and alias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filterbank, the normalisation and the ends of the log-mel, where numbers are known by hand."""
+"""Tests of the mel filterbank, normalization and boundary frames against values known by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
 
 def slaney_hz(mel: float) -> float:
-    """Slaney's scale as he wrote it: 200/3 Hz a mel up to 1 kHz, then 27 mel for a factor of 6.4."""
+    """Convert mel to Hz on Slaney's scale: 200/3 Hz per mel up to 1 kHz, then 27 mel per factor of 6.4."""
     return mel * 200 / 3 if mel < 15 else 1000 * 6.4 ** ((mel - 15) / 27)
 
 
@@ -117,7 +117,7 @@ def test_pad_or_trim_gives_the_requested_length():
 
 
 def test_frames_do_not_depend_on_the_start_of_the_recording():
-    """Frames depend on their samples alone: shifted by whole hops, they agree to rounding."""
+    """Frames depend only on their samples: shifted by whole hops, they agree up to rounding."""
     samples = np.random.default_rng(3).uniform(-0.5, 0.5, 40_000).astype(np.float32)
     whole, late = LogMel().feed(samples), LogMel().feed(samples[160 * 37 :])
     assert np.allclose(whole[:, 37 + 2 :], late[:, 2:], atol=1e-5)

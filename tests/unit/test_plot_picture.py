@@ -1,4 +1,4 @@
-"""A plot_data made by hand, as an HTML page and as a PNG; and what is derived of it."""
+"""Tests of plots as HTML page and PNG, from plot data made by hand."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ REJECTED = Attempt(
     no_speech_prob=0.1,
     reason="compression ratio 3.10",
 )
-KEPT = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
+ACCEPTED = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
 
 
-def decoded_window(start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (KEPT,)) -> DecodedWindow:
-    steps = round((end_s - start_s) / 0.02)
-    listening = np.zeros((len(tokens), steps), np.float32)
-    listening[0] = np.nan
-    begins = (None, *(start_s + 0.1 * i for i in range(len(tokens) - 1)))
+def decoded_window(
+    start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (ACCEPTED,)
+) -> DecodedWindow:
+    positions = round((end_s - start_s) / 0.02)
+    attention = np.zeros((len(tokens), positions), np.float32)
+    attention[0] = np.nan
+    starts_s = (None, *(start_s + 0.1 * i for i in range(len(tokens) - 1)))
     return DecodedWindow(
         start_s=start_s,
         end_s=end_s,
         tokens=tokens,
         probabilities=tuple(0.5 for _ in tokens),
-        attention=listening,
-        token_starts_s=begins,
+        attention=attention,
+        token_starts_s=starts_s,
         attempts=attempts,
     )
 
@@ -56,7 +58,7 @@ def plot_data(**changes: Any) -> PlotData:
         "vad_thresholds": (0.5, 0.35),
         "speech_regions": ((7.6, 9.0),),
         "windows": (
-            decoded_window(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, KEPT)),
+            decoded_window(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, ACCEPTED)),
             decoded_window(8.75, 9.5, "<|0.00|>", " sir"),
         ),
         "text_spans": (
@@ -69,7 +71,7 @@ def plot_data(**changes: Any) -> PlotData:
 
 
 class ParsedPage(HTMLParser):
-    """Elements of a page, and all of its text outside of style and script."""
+    """Elements of a page, and its text outside of style and script."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -98,14 +100,14 @@ class ParsedPage(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def parsed(plot_data: PlotData) -> ParsedPage:
-    page_of = ParsedPage("".join(html_page(plot_data)))
-    assert page_of.open == []
-    return page_of
+def parsed(data: PlotData) -> ParsedPage:
+    page = ParsedPage("".join(html_page(data)))
+    assert page.open == []
+    return page
 
 
-def decoded(href: str | None) -> tuple[int, int]:
-    """Width and height of an image in a page, which has to be a whole PNG."""
+def image_size(href: str | None) -> tuple[int, int]:
+    """Return width and height of an embedded image, which must be a PNG."""
     assert href is not None
     data = b64decode(href.removeprefix("data:image/png;base64,"))
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -116,44 +118,55 @@ def decoded(href: str | None) -> tuple[int, int]:
 class TestHtmlPage:
     def test_page_contains_all_texts(self) -> None:
         text = parsed(plot_data()).text
-        for told in ("talk.mp3", "·Good", "·day", "·sir", "Thank you", "left out: a known phrase", "4000 Hz"):
-            assert told in text
+        for expected in (
+            "talk.mp3",
+            "·Good",
+            "·day",
+            "·sir",
+            "Thank you",
+            "left out: a known phrase",
+            "4000 Hz",
+        ):
+            assert expected in text
         assert "temperature 0 rejected: compression ratio 3.10" in text
         assert "temperature 0.2 kept: average log-probability -0.25" in text
 
     def test_images_have_a_pixel_per_value(self) -> None:
-        sizes = [decoded(image["href"]) for image in parsed(plot_data()).named("image")]
+        sizes = [image_size(image["href"]) for image in parsed(plot_data()).named("image")]
         assert sizes == [(200, 80), (100, 3), (38, 2)]
 
     def test_panels_share_one_time_axis(self) -> None:
-        page_of = parsed(plot_data())
-        mel, first, second = page_of.named("image")
+        page = parsed(plot_data())
+        mel, first, second = page.named("image")
         assert mel["x"] == first["x"]
         assert float(second["x"] or 0) - float(mel["x"] or 0) == pytest.approx(1.25 * PIXELS_PER_S)
         assert float(mel["width"] or 0) == pytest.approx(2 * PIXELS_PER_S)
-        words = [box for box in page_of.named("rect") if box.get("fill") == probability_colour(0.9)]
+        words = [box for box in page.named("rect") if box.get("fill") == probability_colour(0.9)]
         assert float(words[0]["x"] or 0) - float(mel["x"] or 0) == pytest.approx(0.1 * PIXELS_PER_S)
         assert float(words[0]["width"] or 0) == pytest.approx(0.4 * PIXELS_PER_S)
 
     def test_dtw_path_runs_from_token_to_token_to_the_window_end(self) -> None:
         first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(plot_data())))
-        kinds, places = re.findall("[MHV]", first), [float(number) for number in re.findall(r"[\d.]+", first)]
-        assert kinds == ["M", "H", "V", "H", "V"]
-        x, y, *corners = places
+        commands, numbers = (
+            re.findall("[MHV]", first),
+            [float(number) for number in re.findall(r"[\d.]+", first)],
+        )
+        assert commands == ["M", "H", "V", "H", "V"]
+        x, y, *corners = numbers
         assert [corner - (y if i % 2 else x) for i, corner in enumerate(corners)] == [6, 13, 120, 26]
         assert second.count("H") == 1
 
-    @pytest.mark.parametrize("where", ["title", "text_spans", "windows"])
-    def test_text_never_becomes_markup(self, where: str) -> None:
-        changed: dict[str, Any] = {
+    @pytest.mark.parametrize("field", ["title", "text_spans", "windows"])
+    def test_text_never_becomes_markup(self, field: str) -> None:
+        changes: dict[str, Any] = {
             "title": HOSTILE,
             "text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
             "windows": (decoded_window(7.5, 9.5, "<|0.00|>", HOSTILE),),
         }
-        page_of = parsed(plot_data(**{where: changed[where]}))
-        assert len(page_of.named("script")) == 1
-        assert {tag for tag, _ in page_of.elements} == {tag for tag, _ in parsed(plot_data()).elements}
-        assert HOSTILE in page_of.text
+        page = parsed(plot_data(**{field: changes[field]}))
+        assert len(page.named("script")) == 1
+        assert {tag for tag, _ in page.elements} == {tag for tag, _ in parsed(plot_data()).elements}
+        assert HOSTILE in page.text
 
     def test_page_has_no_external_references(self) -> None:
         content = "".join(html_page(plot_data()))
@@ -208,7 +221,7 @@ class TestFigure:
                 "text_spans": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
             },
         ],
-        ids=["speech_probabilities", "silence", "odd signs"],
+        ids=["speech", "silence", "odd characters"],
     )
     def test_figure_is_encoded_as_png(self, changes: dict[str, Any]) -> None:
         from harken.plot.figure import render_png
@@ -260,7 +273,7 @@ class TestHelpers:
 
     def test_attempts_are_described_in_words(self) -> None:
         assert describe_attempt(REJECTED) == "temperature 0 rejected: compression ratio 3.10"
-        assert describe_attempt(KEPT) == (
+        assert describe_attempt(ACCEPTED) == (
             "temperature 0.2 kept: average log-probability -0.25, compression ratio 1.50, no-speech probability 0.12"
         )
 

@@ -1,4 +1,4 @@
-"""Reading a vocabulary from each kind of file, and refusing what is none."""
+"""Tests of vocabulary files: all kinds are read, and damaged ones rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout of the special tokens, kinds, prompts, words and the stream, on small and real vocabularies."""
+"""Tests of the tokenizer on small and real vocabularies: special tokens, prompts, words, incremental decoding."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_only_large_v3_has_cantonese() -> None:
         (51864, TokenKind.TIMESTAMP, "<|30.00|>"),
     ],
 )
-def test_kind_and_description_of_tokens(multilingual: Tokenizer, token: int, kind: TokenKind, text: str) -> None:
+def test_kind_and_description_of_tokens(
+    multilingual: Tokenizer, token: int, kind: TokenKind, text: str
+) -> None:
     assert multilingual.kind(token) is kind
     assert multilingual.describe_token(token) == text
 
@@ -125,9 +127,9 @@ def test_blank_tokens_are_space_and_end_of_text(english: Tokenizer) -> None:
 
 
 def test_non_speech_tokens_exclude_ordinary_punctuation(english: Tokenizer) -> None:
-    banned = set(english.non_speech_tokens)
-    assert not banned & {english.encode(mark)[0] for mark in ".,?!'-%$&"}
-    assert {english.encode(mark)[0] for mark in ["♪", "(", " -", " '", "[["]} <= banned
+    suppressed = set(english.non_speech_tokens)
+    assert not suppressed & {english.encode(mark)[0] for mark in ".,?!'-%$&"}
+    assert {english.encode(mark)[0] for mark in ["♪", "(", " -", " '", "[["]} <= suppressed
 
 
 def test_words_are_split_at_spaces_and_punctuation(english: Tokenizer) -> None:
@@ -147,19 +149,19 @@ def test_words_without_spaces_are_split_between_characters(multilingual: Tokeniz
 
 def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
     tokenizer = Tokenizer.bytes_only()
-    lost = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
-    words, groups = tokenizer.split_words(lost, "ja")
+    invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
+    words, groups = tokenizer.split_words(invalid, "ja")
     assert words == ["�", " ", "�", "é", "�"]
     assert groups == [[0xE2], [0x20], [0xFF], [0xC3, 0xA9], [0xF0, 0x9F]]
 
 
 def test_detokenizer_waits_until_a_character_is_complete() -> None:
     tokenizer = Tokenizer.bytes_only()
-    stream = IncrementalDetokenizer(tokenizer)
-    assert [stream.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
-    assert stream.feed(0xE2) == ""
-    assert stream.flush() == "�"
-    assert stream.feed(0x62) == "b"
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    assert [detokenizer.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
+    assert detokenizer.feed(0xE2) == ""
+    assert detokenizer.flush() == "�"
+    assert detokenizer.feed(0x62) == "b"
 
 
 @pytest.mark.parametrize("n_vocab", [1765, 1866, 51864])
@@ -169,7 +171,7 @@ def test_vocabulary_of_another_size_is_rejected(n_vocab: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "pretokens",
     [
         ["It", "'s", " John", "'", "S", " we", "'ll"],
         [" ", " two", "  ", " three", "\n\n"],
@@ -180,8 +182,8 @@ def test_vocabulary_of_another_size_is_rejected(n_vocab: int) -> None:
         [" Größe", "...", "日本", "、"],
     ],
 )
-def test_pretokens_are_those_of_gpt2(pieces: list[str]) -> None:
-    assert pretokenize("".join(pieces)) == pieces
+def test_pretokens_are_those_of_gpt2(pretokens: list[str]) -> None:
+    assert pretokenize("".join(pretokens)) == pretokens
 
 
 def test_long_text_without_spaces_is_encoded(multilingual: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Regions of speech, as tables of probabilities; the detector's edges."""
+"""Tests of speech regions from tables of probabilities, and of the ends of the speech detector."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SPEECH, QUIET, BETWEEN = 0.9, 0.1, 0.4
 
 
 def regions(options, *runs):
-    """Regions of runs of (chunks, probability), each recording ending with its last run."""
+    """Return the regions of a recording made of runs of (chunks, probability)."""
     probabilities = [probability for chunks, probability in runs for _ in range(chunks)]
-    found = RegionTracker(options)
-    return found.feed(probabilities) + found.flush(len(probabilities) * CHUNK_SAMPLES // 160)
+    tracker = RegionTracker(options)
+    return tracker.feed(probabilities) + tracker.flush(len(probabilities) * CHUNK_SAMPLES // 160)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def regions(options, *runs):
         ([(20, SPEECH)], [(0, 64)]),
         ([(10, QUIET), (2, SPEECH), (20, QUIET)], []),  # too short
         ([(10, QUIET), (4, SPEECH), (20, QUIET)], [(32, 44)]),
-        ([(10, QUIET), (20, BETWEEN), (20, QUIET)], []),  # never reaches the onset
-        ([(10, SPEECH), (20, BETWEEN), (20, QUIET)], [(0, 96)]),  # never falls below the offset
+        ([(10, QUIET), (20, BETWEEN), (20, QUIET)], []),  # never reaches the threshold
+        ([(10, SPEECH), (20, BETWEEN), (20, QUIET)], [(0, 96)]),  # never falls below neg_threshold
         ([(10, SPEECH), (9, QUIET), (10, SPEECH), (20, QUIET)], [(0, 92)]),  # too short a silence
         ([(10, SPEECH), (10, QUIET), (10, SPEECH), (20, QUIET)], [(0, 32), (64, 96)]),
         (
@@ -84,16 +84,16 @@ def test_rest_of_long_speech_is_kept_below_min_speech():
 
 
 def test_speaking_since_and_stable_until_follow_the_speech():
-    heard = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
-    assert heard.feed([QUIET] * 10) == []
-    assert (heard.speaking_since, heard.stable_until_frames) == (None, 22)
-    heard.feed([SPEECH] * 3)
-    assert heard.speaking_since is None  # might be a click
-    heard.feed([SPEECH])
-    assert (heard.speaking_since, heard.stable_until_frames) == (22, 22)
-    assert heard.feed([QUIET] * 9) == []
-    assert heard.feed([QUIET]) == [(22, 54)]
-    assert (heard.speaking_since, heard.stable_until_frames) == (None, 66)
+    tracker = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
+    assert tracker.feed([QUIET] * 10) == []
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 22)
+    tracker.feed([SPEECH] * 3)
+    assert tracker.speaking_since is None  # might be a click
+    tracker.feed([SPEECH])
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (22, 22)
+    assert tracker.feed([QUIET] * 9) == []
+    assert tracker.feed([QUIET]) == [(22, 54)]
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 66)
 
 
 @pytest.mark.parametrize(
