@@ -93,11 +93,13 @@ def test_short_name_is_downloaded_from_its_repository(stub: Hub) -> None:
     assert len(stub.calls) == 1
 
 
-def test_short_names_are_well_formed() -> None:
+def test_every_short_name_resolves_to_its_repository(stub: Hub) -> None:
     assert {"tiny", "base.en", "small", "medium", "large-v3", "large-v3-turbo", "distil-large-v3"} <= set(
         SHORT_NAMES
     )
-    assert all(hub._REPOSITORY.fullmatch(repository) for repository in SHORT_NAMES.values())
+    for name, repository in SHORT_NAMES.items():
+        stub.repositories[repository] = ["model.safetensors"]
+        assert resolve_model(name, revision="main") == stub.cache / repository
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

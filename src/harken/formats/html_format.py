@@ -6,7 +6,6 @@ be read back from the page, and no text of the transcript is ever markup.
 
 from __future__ import annotations
 
-import base64
 import mimetypes
 import os
 from base64 import b64encode
@@ -21,6 +20,12 @@ from harken.errors import AudioError
 from harken.formats.json_format import JsonFormat
 from harken.formats.layout import Layout
 from harken.results import Segment, Transcript
+
+_DATA = Path(__file__).parent / "data"
+
+_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
+<p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
+kind that this browser does not know.</p>"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +68,7 @@ class RecordingLink:
             content = self.path.read_bytes()
         except OSError as error:
             raise AudioError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        return f"data:{mime_type};base64,{base64.b64encode(content).decode()}"
-
-
-_DATA = Path(__file__).parent / "data"
-
-_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
-<p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
-kind that this browser does not know.</p>"""
+        return f"data:{mime_type};base64,{b64encode(content).decode()}"
 
 
 class HtmlFormat:
