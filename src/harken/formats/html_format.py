@@ -61,9 +61,8 @@ class RecordingLink:
         AudioError
             If the recording cannot be read.
         """
-        mime_type = (
-            mimetypes.guess_type(self.path.name)[0] or "audio/mpeg"
-        )  # players detect the type themselves
+        # The fallback type does not matter: players detect the format themselves.
+        mime_type = mimetypes.guess_type(self.path.name)[0] or "audio/mpeg"
         try:
             content = self.path.read_bytes()
         except OSError as error:
