@@ -1,4 +1,4 @@
-"""Recordings of every kind, made by PyAV: a tone that fades in, so that a shift or a wrong gain shows."""
+"""Recordings in every format, made by PyAV: a tone that fades in, so that a shift or a wrong gain shows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TONE_HZ = 440
 
 
 def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float64]:
-    """A 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
+    """Return a 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
     t = np.arange(round(seconds * rate)) / rate
     return 0.5 * t / seconds * np.sin(2 * np.pi * TONE_HZ * t)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How to write a recording: container by the suffix, then codec and form of the samples."""
+    """A kind of recording: container by suffix, codec and sample format."""
 
     suffix: str
     codec: str | None
@@ -32,7 +32,7 @@ class Kind:
     faststart: bool = False
 
     def write(self, path: Path, seconds: float = 2.0, samples: NDArray[np.float64] | None = None) -> Path:
-        """Write `samples` (default: `tone`) to `path` with this kind's suffix and return where."""
+        """Write `samples` (default: `tone`) to `path` with this kind's suffix and return the path."""
         path = path.with_suffix(self.suffix)
         options = {"movflags": "faststart"} if self.faststart else {}
         with av.open(path, "w", options=options) as container:

@@ -40,7 +40,7 @@ TINY = Dims(
 
 
 def weight_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight in OpenAI's state dict."""
+    """Return name and shape of every weight in OpenAI's state dict."""
     n = dims.n_audio_state
     shapes: dict[str, tuple[int, ...]] = {
         "encoder.positional_embedding": (dims.n_audio_ctx, n),
@@ -70,7 +70,7 @@ def weight_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(dims: Dims = TINY, seed: int = 0, dtype: npt.DTypeLike = np.float16) -> dict[str, Array]:
-    """Draw weights of the size that keeps activations near one."""
+    """Draw weights scaled to keep activations near one."""
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
     for name, shape in weight_shapes(dims).items():
@@ -82,12 +82,12 @@ def random_weights(dims: Dims = TINY, seed: int = 0, dtype: npt.DTypeLike = np.f
 
 
 def decoder_of(weights: Arrays) -> Arrays:
-    """The weights of the decoder alone."""
+    """Return the weights of the decoder alone."""
     return {name: values for name, values in weights.items() if name.startswith("decoder.")}
 
 
 def bfloat16_bits(values: Array) -> npt.NDArray[np.uint16]:
-    """Round to nearest even and keep the upper halves."""
+    """Return the upper halves of float32 values, rounded to nearest even."""
     bits = values.astype("<f4").view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
@@ -96,13 +96,13 @@ def bfloat16_bits(values: Array) -> npt.NDArray[np.uint16]:
 
 
 def write_openai(path: Path, dims: Dims, weights: Arrays) -> Path:
-    """Write what `torch.save({"dims": ..., "model_state_dict": ...})` writes."""
+    """Write the file of `torch.save({"dims": ..., "model_state_dict": ...})`."""
     return write_torch(path, {"dims": asdict(dims), "model_state_dict": dict(weights)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTensor:
-    """What a pickle of torch says about one tensor."""
+    """Description of one tensor in a torch pickle."""
 
     kind: str
     key: str
@@ -195,7 +195,7 @@ _HUGGINGFACE_NAMES = [
 
 
 def huggingface_name(name: str) -> str:
-    """Name of a weight in `WhisperForConditionalGeneration`."""
+    """Return the name of a weight in `WhisperForConditionalGeneration`."""
     for ours, theirs in _HUGGINGFACE_NAMES:
         name = name.replace(ours, theirs)
     return f"model.{name}"
@@ -384,7 +384,7 @@ def _ggml_block(x: npt.NDArray[np.float32], kind: str) -> bytes:
     return np.float16(scale).tobytes() + minimum + fifth + nibbles
 
 
-# --- files that are not in order ---------------------------------------------------------------------------
+# --- damaged files -----------------------------------------------------------------------------------------
 
 
 @contextmanager

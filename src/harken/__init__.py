@@ -1,4 +1,4 @@
-"""harken: Whisper speech recognition that is fast on a CPU, exact, and pleasant to read.
+"""harken: Whisper speech recognition that is fast on a CPU and exact.
 
 >>> import harken
 >>> harken.load("tiny.en").transcribe("talk.mp3").text

@@ -1,4 +1,4 @@
-"""``python -m harken`` is the `harken` command."""
+"""Entry point of ``python -m harken``, the `harken` command."""
 
 import sys
 

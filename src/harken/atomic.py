@@ -1,4 +1,4 @@
-"""Writing a file so that its name holds all of it or what was there before, never a part."""
+"""Atomic writing of files: a path has either the complete new content or its previous content, never a part."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from harken.errors import OutputError
 
 
 def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
-    """Write a file as a whole, as `open_atomic` does.
+    """Write a file atomically, as `open_atomic` does.
 
     Parameters
     ----------
     path : Path or str
-        Where to write; what is there is replaced.
+        The file; an existing one is replaced.
     chunks : iterable of str or bytes
-        The content; text is written as UTF-8. What it raises passes through, and nothing is written.
+        The content; text is written as UTF-8. If the iterable raises an exception, nothing is written.
     durable : bool
-        Whether to wait until the content is on the disk.
+        True to wait until the content is on the disk.
 
     Raises
     ------
     OutputError
-        If it cannot be written; the message names the file and the reason.
+        If the file cannot be written; the message names the file and the reason.
     """
     with open_atomic(path, durable=durable) as write:
         for chunk in chunks:
@@ -36,27 +36,27 @@ def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bo
 
 @contextmanager
 def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable[[str | bytes], None]]:
-    """Open a file for writing that takes its name when the block ends, and is removed if it fails.
+    """Open a file for atomic writing: it appears when the block ends, and not at all if the block fails.
 
-    Until then the content lies beside it in a hidden file. Several writers of one path do not disturb one
-    another; the last one wins. A symbolic link is followed, and a device or pipe is written to directly.
+    Until then the content is in a hidden file beside it. Several writers of one path do not disturb one another; the
+    last one to finish wins. A symbolic link is followed, and a device or pipe is written directly.
 
     Parameters
     ----------
     path : Path or str
-        Where to write; what is there is replaced.
+        The file; an existing one is replaced.
     durable : bool
-        Whether to wait until the content is on the disk.
+        True to wait until the content is on the disk.
 
     Yields
     ------
     callable
-        Writes a piece of text (as UTF-8) or bytes.
+        Writes text (as UTF-8) or bytes.
 
     Raises
     ------
     OutputError
-        If it cannot be written; the message names the file and the reason.
+        If the file cannot be written; the message names the file and the reason.
     """
     with open_atomic_file(path, durable=durable) as file:
 
@@ -69,7 +69,7 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
 
 @contextmanager
 def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """Do as `open_atomic` for whoever seeks in the file; what is done to it belongs into a block of `naming`.
+    """Open a binary file as `open_atomic` does, for callers that seek; wrap each access in `wrap_os_errors`.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
     Raises
     ------
     OutputError
-        As `open_atomic`, when the file is opened and when it takes its name.
+        As for `open_atomic`, when the file is opened and when it is renamed.
     """
     path_given = Path(path)
     with wrap_os_errors(path_given):
@@ -112,7 +112,7 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
 
 @contextmanager
 def wrap_os_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the system says of a file into an `OutputError` that names it."""
+    """Convert an OSError to an `OutputError` that names the file."""
     try:
         yield
     except OSError as error:

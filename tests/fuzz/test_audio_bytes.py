@@ -1,4 +1,4 @@
-"""Damaged recordings: whatever the bytes, decoding ends soon, in samples or in an `AudioError`."""
+"""Fuzz tests of audio decoding: damaged recordings end soon, in samples or an `AudioError`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Damage = Callable[[bytearray, np.random.Generator], None]
 
 
 def flip_bytes(data: bytearray, rng: np.random.Generator) -> None:
-    for place in rng.integers(0, len(data), rng.integers(1, 30)):
-        data[place] = rng.integers(256)
+    for position in rng.integers(0, len(data), rng.integers(1, 30)):
+        data[position] = rng.integers(256)
 
 
 def flip_header(data: bytearray, rng: np.random.Generator) -> None:
-    """Headers are small, and most of what can be believed wrongly stands there."""
-    for place in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
-        data[place] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
+    """Change bytes of the header, where damage has the largest effect."""
+    for position in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
+        data[position] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
 
 
 def flip_tail(data: bytearray, rng: np.random.Generator) -> None:
-    for place in rng.integers(max(0, len(data) - 1500), len(data), rng.integers(1, 10)):
-        data[place] = rng.integers(256)
+    for position in rng.integers(max(0, len(data) - 1500), len(data), rng.integers(1, 10)):
+        data[position] = rng.integers(256)
 
 
 def cut(data: bytearray, rng: np.random.Generator) -> None:
@@ -67,7 +67,7 @@ DAMAGES: list[Damage] = [
     repeat_slice,
     overwrite_with_noise,
 ]
-BEGINNINGS = {
+SIGNATURES = {
     "nothing": b"",
     "wav": b"RIFF",
     "flac": b"fLaC",
@@ -80,48 +80,48 @@ BEGINNINGS = {
 
 
 @pytest.fixture(autouse=True)
-def a_hang_ends_the_run() -> Iterator[None]:
+def abort_on_hang() -> Iterator[None]:
     faulthandler.dump_traceback_later(120, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
 
-def is_read(data: bytes) -> bool:
-    """Decode all there is within the bounds; False if an `AudioError` ended it."""
-    started, samples, refusal = time.monotonic(), 0, None
+def is_decoded(data: bytes) -> bool:
+    """Decode all samples within the limits; return False if an `AudioError` ends it."""
+    started, samples, message = time.monotonic(), 0, None
     try:
         for block in stream_audio(io.BytesIO(data)):
             samples += len(block)
             assert np.abs(block).max() <= 1.0, "louder than full scale, or not finite"
     except AudioError as error:
-        refusal = str(error)
+        message = str(error)
     assert time.monotonic() - started < SLOWEST_S
     assert samples < LONGEST_S * SAMPLE_RATE
-    assert refusal or samples
-    assert "\n" not in (refusal or "")
-    return refusal is None
+    assert message or samples
+    assert "\n" not in (message or "")
+    return message is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["wav s24 stereo", "flac", "mp3", "mp4 video, index in front", "ogg opus", "mkv video"]
 )
-def test_damaged_bytes(name, tmp_path):
-    sound = KINDS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
+def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
+    original = KINDS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
     rng = np.random.default_rng(20_251_121)
     outcomes = []
     for _ in range(ROUNDS):
-        data = bytearray(sound)
+        data = bytearray(original)
         for damage in rng.choice(DAMAGES, rng.integers(1, 4)):
             if data:
                 damage(data, rng)
-        outcomes.append(is_read(data))
+        outcomes.append(is_decoded(data))
     assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", BEGINNINGS)
-def test_noise_with_a_familiar_beginning(format):
+@pytest.mark.parametrize("format", SIGNATURES)
+def test_noise_after_a_known_signature_ends_in_samples_or_audio_error(format):
     rng = np.random.default_rng(9)
     for _ in range(25):
-        is_read(BEGINNINGS[format] + rng.bytes(int(rng.integers(0, 20_000))))
+        is_decoded(SIGNATURES[format] + rng.bytes(int(rng.integers(0, 20_000))))

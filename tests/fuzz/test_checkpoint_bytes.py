@@ -1,4 +1,4 @@
-"""Thousands of damaged checkpoints: each is refused in one line, or opens as a whole and sane model."""
+"""Fuzz tests of checkpoints: a damaged one is rejected in one line, or opens as a complete model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SHARD, INDEX = "model-00001-of-00002.safetensors", "model.safetensors.index.json
 
 
 def write_decoder(path: Path) -> Path:
-    """Write a decoder without an encoder, with all that its configuration may hold."""
-    entry = {"encoder_sha256": "0f" * 32, "frequent": [0, 2, 3]}
+    """Write a decoder without an encoder, with every entry that its configuration may have."""
+    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 2, 3]}
     return files.write_huggingface(path, DIMS, files.decoder_of(WEIGHTS), config={"harken": entry})
 
 
@@ -59,17 +59,17 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 def headers(data: bytes) -> list[int]:
-    """Positions of bytes that are not weights: text, and what is close to it."""
+    """Return positions of bytes that are not weights: text, and bytes close to it."""
     text = [i for i, byte in enumerate(data) if byte in b"abcdefghijklmnopqrstuvwxyz._/"]
     runs = [a for a, b in zip(text, text[5:], strict=False) if b - a == 5]
     return sorted({i + offset for i in runs for offset in range(-24, 24) if 0 <= i + offset < len(data)})
 
 
-def damaged(data: bytes, places: list[int], rng: random.Random) -> bytes:
+def damaged(data: bytes, positions: list[int], rng: random.Random) -> bytes:
     """Cut, flip, overwrite, insert, remove or repeat a few bytes, most of them in headers."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        at = rng.choice(places) if rng.random() < 0.8 else rng.randrange(len(data))
+        at = rng.choice(positions) if rng.random() < 0.8 else rng.randrange(len(data))
         at = min(at, len(changed) - 1)
         match rng.randrange(7):
             case 0:
@@ -85,7 +85,7 @@ def damaged(data: bytes, places: list[int], rng: random.Random) -> bytes:
             case 5:
                 del changed[at : at + rng.randrange(1, 9)]
             case 6:
-                start = rng.choice(places)
+                start = rng.choice(positions)
                 changed[at:at] = data[start : start + rng.randrange(1, 200)]
         if not changed:
             break
@@ -93,16 +93,16 @@ def damaged(data: bytes, places: list[int], rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_damaged_files(tmp_path: Path, writer: str) -> None:
+def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: str) -> None:
     path = WRITERS[writer](tmp_path)
     opened = path.parent if path.name in ("config.json", SHARD) else path
     original = path.read_bytes()
-    places = headers(original)
+    positions = headers(original)
     whole = open_checkpoint(opened, assistant=True)
     assert whole.dims in (DIMS, DIMS.without_encoder())
     survived = 0
     for seed in range(ROUNDS):
-        path.write_bytes(damaged(original, places, random.Random(f"{writer} {seed}")))
+        path.write_bytes(damaged(original, positions, random.Random(f"{writer} {seed}")))
         message = str(tmp_path)
         started = time.process_time()
         tracemalloc.start()
@@ -122,4 +122,4 @@ def test_damaged_files(tmp_path: Path, writer: str) -> None:
         assert "\n" not in message, seed
         assert peak < 8 << 20, seed
         assert time.process_time() - started < 2, seed
-    assert survived < ROUNDS, "no change was found out: the damage is not where it should be"
+    assert survived < ROUNDS, "no damage was detected: it is not in the right positions"

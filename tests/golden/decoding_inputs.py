@@ -1,4 +1,4 @@
-"""What `record_decoding.py` gives to openai-whisper, and `test_decoding_golden.py` to harken."""
+"""Inputs of `record_decoding.py` for openai-whisper, and of `test_decoding_golden.py` for harken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record what openai-whisper's tokenizer does, and pack its two vocabularies into the package.
+"""Record results of openai-whisper's tokenizer, and pack its two vocabularies into the package.
 
 Run from the root of the repository, with openai-whisper installed::
 

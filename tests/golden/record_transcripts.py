@@ -1,13 +1,13 @@
-"""Record what openai-whisper transcribes, in float32 at temperature 0.
+"""Record transcripts of openai-whisper, in float32 at temperature 0.
 
 Run from the root of the repository, with openai-whisper installed, the recordings in ../shared/audio, and a
 directory of models in HARKEN_MODELS::
 
     PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_transcripts.py [case ...]
 
-It writes tests/golden/transcripts.json, anew or only the cases that are named. Recordings and options come from
-`transcript_inputs.py`, as in the test. harken reads the weights, as the reference reads only its own format; that it
-reads them as they are is tested elsewhere (tests/system/test_checkpoints_real.py).
+It writes tests/golden/transcripts.json, completely or only the named cases. Recordings and options come from
+`transcript_inputs.py`, as in the test. harken reads the weights, because the reference reads only its own format;
+tests/system/test_checkpoints_real.py tests that it reads them unchanged.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def main(named: Sequence[str]) -> None:
 @lru_cache(maxsize=1)
 def load(name: str) -> whisper.Whisper:
     checkpoint = open_checkpoint(model_path(name))
-    its = reference_model(checkpoint.dims, checkpoint.weights)
-    its.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
-    return its
+    model = reference_model(checkpoint.dims, checkpoint.weights)
+    model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return model
 
 
 def transcribe(case: Case) -> dict[str, Any]:
-    """Language, and segments that say something; the reference also lists those that it has emptied."""
+    """Return the language and all segments with tokens; the reference also lists segments that it emptied."""
     print(case, flush=True)
     options = dict(case.options)
     options["without_timestamps"] = not options.pop("timestamps", True)
@@ -90,13 +90,15 @@ def transcribe(case: Case) -> dict[str, Any]:
 
 
 def words(segment: dict[str, Any]) -> dict[str, Any]:
-    """Words as start, end, text and probability, where they were asked for."""
+    """Return words as start, end, text and probability, if they were requested."""
     if "words" not in segment:
         return {}
     times = ((word["start"], word["end"]) for word in segment["words"])
-    said = ((word["word"], round(float(word["probability"]), 4)) for word in segment["words"])
+    texts = ((word["word"], round(float(word["probability"]), 4)) for word in segment["words"])
     return {
-        "words": [[round(start, 2), round(end, 2), *its] for (start, end), its in zip(times, said, strict=True)]
+        "words": [
+            [round(start, 2), round(end, 2), *text] for (start, end), text in zip(times, texts, strict=True)
+        ]
     }
 
 

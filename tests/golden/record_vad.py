@@ -1,4 +1,4 @@
-"""Take the weights of Silero VAD out of its package, and record what ONNX Runtime computes with them.
+"""Extract the weights of Silero VAD from its package, and record the results of ONNX Runtime with them.
 
 Run with onnx and onnxruntime installed, and the package's wheel unpacked or installed:
 

@@ -1,4 +1,4 @@
-"""Record what openai-whisper and transformers make of one window: features, logits, languages and tokens.
+"""Record results of openai-whisper and transformers for one window: features, logits, languages and tokens.
 
 Run from the root of the repository, with both installed, the recordings in ../shared/audio, and the multilingual
 tiny in HARKEN_MODELS::
@@ -6,8 +6,8 @@ tiny in HARKEN_MODELS::
     PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_windows.py
 
 It writes tests/golden/windows.json. Models and cases come from `window_inputs.py`, as in the test. Each reference
-computes its own log-mel. Beam search and forced beginnings are openai-whisper's alone: the beams of transformers stop
-by another rule, and it has no forced beginnings.
+computes its own log-mel. Beam search and prefixes are recorded from openai-whisper only: the beams of transformers
+stop by another rule, and it has no prefixes.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ def openai_model(model: str) -> Any:
 @cache
 def other_model(model: str) -> Any:
     if model in RANDOM:
-        its = transformers_model(RANDOM[model], make_weights(model))
-        return configured(its, Tokenizer.builtin(RANDOM[model].n_vocab))
+        reference = transformers_model(RANDOM[model], make_weights(model))
+        return configured(reference, Tokenizer.builtin(RANDOM[model].n_vocab))
     checkpoint = open_checkpoint(model_path(model))
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     return configured(transformers_model(checkpoint.dims, checkpoint.weights), tokenizer)
 
 
 def configured(model: Any, tokenizer: Tokenizer) -> Any:
-    """Give a model what `generate` needs to know, as the published generation_config.json do."""
+    """Set the generation config of a model, as in the published generation_config.json files."""
     never = {*tokenizer.non_speech_tokens, tokenizer.transcribe, tokenizer.translate, tokenizer.sot}
     never |= {tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech}
     model.generation_config = transformers.GenerationConfig(
@@ -114,7 +114,7 @@ def transformers_mel(model: str, recording: str) -> torch.Tensor:
 
 
 def prompt(model: str) -> list[int]:
-    """Start sequence and some tokens of text."""
+    """Return the start-of-transcript sequence and some tokens of text."""
     tokenizer = Tokenizer.builtin(RANDOM[model].n_vocab)
     return [
         *tokenizer.sot_sequence("fr"),
@@ -125,22 +125,22 @@ def prompt(model: str) -> list[int]:
 
 @torch.no_grad()
 def compute(model: str) -> dict[str, Any]:
-    """Features and logits by openai-whisper."""
-    its = openai_model(model)
-    features = its.encoder(openai_mel(model, "jfk")[None])
-    return kept(features, its.decoder(torch.tensor([prompt(model)]), features), prompt(model))
+    """Compute features and logits with openai-whisper."""
+    reference = openai_model(model)
+    features = reference.encoder(openai_mel(model, "jfk")[None])
+    return kept(features, reference.decoder(torch.tensor([prompt(model)]), features), prompt(model))
 
 
 @torch.no_grad()
 def compute_transformers(model: str) -> dict[str, Any]:
-    """Features and logits by transformers."""
-    its = other_model(model)
-    output = its(transformers_mel(model, "jfk"), decoder_input_ids=torch.tensor([prompt(model)]))
+    """Compute features and logits with transformers."""
+    reference = other_model(model)
+    output = reference(transformers_mel(model, "jfk"), decoder_input_ids=torch.tensor([prompt(model)]))
     return kept(output.encoder_last_hidden_state, output.logits, prompt(model))
 
 
 def kept(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dict[str, Any]:
-    """Some of the numbers, and the best ids."""
+    """Return some of the numbers, and the best ids."""
     return {
         "tokens": tokens,
         "features": features[0, ::50, ::3].double().numpy().round(5).tolist(),
@@ -150,7 +150,7 @@ def kept(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dic
 
 
 def detect(model: str, recording: str) -> dict[str, float]:
-    """Languages of a probability of 0.0001 or more."""
+    """Return the languages with a probability of 0.0001 or more."""
     _, probabilities = openai_model(model).detect_language(openai_mel(model, recording))
     return {code: round(p, 5) for code, p in probabilities.items() if p >= 1e-4}
 
@@ -171,7 +171,7 @@ def decoding_options(case: Case, **others: Any) -> DecodingOptions:
 
 
 def decode(case: Case) -> dict[str, Any]:
-    """What openai-whisper decodes."""
+    """Decode a window with openai-whisper."""
     result = whisper.decode(
         openai_model(case.model), openai_mel(case.model, case.recording), decoding_options(case)
     )
@@ -183,13 +183,13 @@ def decode(case: Case) -> dict[str, Any]:
 
 
 def decode_transformers(case: Case) -> dict[str, Any]:
-    """What transformers decodes, without the end of text."""
+    """Decode a window with transformers and return the tokens without the end of text."""
     if case.beam or case.prefix:
         return {}
-    its = other_model(case.model)
-    tokenizer = Tokenizer.builtin(its.config.vocab_size)
+    reference = other_model(case.model)
+    tokenizer = Tokenizer.builtin(reference.config.vocab_size)
     previous = [tokenizer.sot_prev, *tokenizer.encode(" " + case.previous)] if case.previous else []
-    generated = its.generate(
+    generated = reference.generate(
         transformers_mel(case.model, case.recording),
         language=case.language,
         task=case.task,
@@ -203,19 +203,19 @@ def decode_transformers(case: Case) -> dict[str, Any]:
 
 
 def sample(length_penalty: float | None) -> dict[str, Any]:
-    """Candidates that openai-whisper draws for best-of, their log-probabilities, and which it keeps."""
+    """Return the best-of candidates of openai-whisper, their log-probabilities, and the index of the best."""
     options = decoding_options(SAMPLED, temperature=TEMPERATURE, best_of=BEST_OF)
     task = DecodingTask(openai_model(SAMPLED.model), options)
     task.sequence_ranker.length_penalty = length_penalty
     rank, drawn = task.sequence_ranker.rank, {}
 
-    def noted(tokens: Any, totals: Any) -> list[int]:
+    def record_rank(tokens: Any, totals: Any) -> list[int]:
         (best,) = chosen = rank(tokens, totals)
-        candidates = [its.tolist() for its in tokens[0]]
+        candidates = [candidate.tolist() for candidate in tokens[0]]
         drawn.update(candidates=candidates, totals=np.round(totals[0], 4).tolist(), best=int(best))
         return chosen
 
-    task.sequence_ranker.rank = noted
+    task.sequence_ranker.rank = record_rank
     task.run(openai_mel(SAMPLED.model, SAMPLED.recording)[None])
     return {"length_penalty": length_penalty, **drawn}
 

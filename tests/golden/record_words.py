@@ -1,7 +1,7 @@
-"""Record when openai-whisper hears each word, in float32 at temperature 0.
+"""Record word timestamps of openai-whisper, in float32 at temperature 0.
 
-Run from the root of the repository, with openai-whisper installed, the recordings at hand (see `real.SHARED`) and
-HARKEN_MODELS naming a directory in which the models lie under their names::
+Run from the root of the repository, with openai-whisper installed, the shared recordings (see `real.SHARED`), and a
+directory of models in HARKEN_MODELS::
 
     HARKEN_MODELS=path/to/models python tests/golden/record_words.py
 
@@ -51,7 +51,7 @@ def main() -> None:
         }
         for case in CASES
     ]
-    lines = ",\n  ".join(json.dumps(its, ensure_ascii=False) for its in recordings)
+    lines = ",\n  ".join(json.dumps(recording, ensure_ascii=False) for recording in recordings)
     text = json.dumps({**recorded, "recordings": []}, indent=1).replace("[]", f"[\n  {lines}\n ]")
     GOLDEN.write_text(text + "\n", encoding="utf-8")
 
@@ -60,13 +60,13 @@ def main() -> None:
 def model(name: str) -> whisper.Whisper:
     """openai-whisper's model with its own alignment heads."""
     checkpoint = open_checkpoint(model_path(name))
-    its = reference_model(checkpoint.dims, checkpoint.weights)
-    its.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
-    return its
+    reference = reference_model(checkpoint.dims, checkpoint.weights)
+    reference.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return reference
 
 
 def transcribe(case: Case) -> list[dict[str, Any]]:
-    """Segments that say something; the reference also lists those that it has emptied."""
+    """Return all segments with tokens; the reference also lists segments that it emptied."""
     result = model(case.model).transcribe(
         load_audio(case.path),
         language=case.language,
@@ -82,8 +82,13 @@ def transcribe(case: Case) -> list[dict[str, Any]]:
             "end": round(segment["end"], 3),
             "tokens": segment["tokens"],
             "words": [
-                [its["word"], round(its["start"], 3), round(its["end"], 3), round(float(its["probability"]), 4)]
-                for its in segment["words"]
+                [
+                    word["word"],
+                    round(word["start"], 3),
+                    round(word["end"], 3),
+                    round(float(word["probability"]), 4),
+                ]
+                for word in segment["words"]
             ],
         }
         for segment in result["segments"]

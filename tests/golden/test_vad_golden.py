@@ -1,4 +1,4 @@
-"""Speech probabilities against Silero's own graph: as recorded by record_vad.py, and live where it is installed."""
+"""Speech probabilities compared with Silero's graph: as recorded by record_vad.py, and live if installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vad_inputs import INPUTS, reference
 from harken.audio.silero import SpeechDetector
 
 TOLERANCE = 1e-5
-"""Both sides round in float32, and the LSTM carries it on. Seen at most 2e-6."""
+"""Both round in float32, and the LSTM accumulates it. The largest difference seen is 2e-6."""
 
 
 def detect(samples):
@@ -21,19 +21,19 @@ def detect(samples):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_probabilities_are_the_recorded_ones(name):
+def test_probabilities_equal_the_recorded_ones(name):
     with np.load(Path(__file__).parent / "data" / "vad.npz") as golden:
         np.testing.assert_allclose(detect(INPUTS[name]()), golden[name], rtol=0, atol=TOLERANCE)
 
 
-def test_the_recorded_ones_tell_speech_from_silence():
+def test_recorded_probabilities_separate_speech_from_silence():
     with np.load(Path(__file__).parent / "data" / "vad.npz") as golden:
         assert np.mean(golden["jfk"] > 0.5) > 0.6
         assert golden["silence"].max() < 0.1
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_probabilities_are_those_of_the_published_graph(name):
+def test_probabilities_equal_the_published_graph(name):
     pytest.importorskip("onnxruntime")
     package = find_spec("silero_vad")
     if package is None or package.origin is None:

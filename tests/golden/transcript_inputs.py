@@ -1,4 +1,4 @@
-"""What `record_transcripts.py` gives to openai-whisper, and `test_transcripts.py` to harken."""
+"""Inputs of `record_transcripts.py` for openai-whisper, and of `test_transcripts.py` for harken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AS_REFERENCE: dict[str, Any] = {
     "language_windows": 1,
     "condition_on_previous_text": True,
 }
-"""Options with which harken does what openai-whisper does at temperature 0 by default."""
+"""Options that make harken equal to openai-whisper with its defaults at temperature 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Case:
         See `samples`.
     model : {"tiny.en", "tiny", "base", "small"}
     options : dict
-        As harken names them.
+        Options of harken.
     """
 
     recording: str
@@ -101,23 +101,23 @@ SHARED_FILES = {
 
 
 def files(recording: str) -> list[Path]:
-    """Files that a recording is made of."""
+    """Return the files of a recording."""
     return [SHARED / "audio" / name for name in SHARED_FILES.get(recording, [])] or [EXAMPLE]
 
 
 def need(recording: str) -> None:
-    """Skip where a recording is missing."""
+    """Skip the test if a recording is missing."""
     if missing := [path for path in files(recording) if not path.is_file()]:
         pytest.skip(f"no {missing[0].name} in shared/audio beside the repository")
 
 
 def digest(recording: str) -> str:
-    """SHA-256 of the files of a recording, one behind the other."""
+    """Return the SHA-256 of the concatenated files of a recording."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in files(recording))).hexdigest()
 
 
 def samples(recording: str) -> Floats:
-    """Mono at 16 kHz: "jfk" is the example, "long" is made of it, the others are `SHARED_FILES`."""
+    """Return a recording: "jfk" is the example, "long" is made of it, the others are `SHARED_FILES`."""
     pieces = [load_audio(path) for path in files(recording)]
     if recording == "long":
         return longer(pieces[0])
@@ -125,8 +125,8 @@ def samples(recording: str) -> Floats:
 
 
 def longer(speech: Floats) -> Floats:
-    """Make 50 s of it, at several volumes with gaps between."""
-    # Of integers alone, so that it is the same on every machine.
+    """Repeat speech at several volumes with gaps to make 50 s."""
+    # Computed from integers, so that it is equal on every machine.
     hum = (np.arange(8 * SAMPLE_RATE) * 7919 % 65 - 32).astype(np.float32) / 32768
     parts = [
         speech,

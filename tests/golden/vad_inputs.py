@@ -1,4 +1,4 @@
-"""What the recorded speech probabilities were computed from, and the reference that computes them."""
+"""Inputs of the recorded speech probabilities, and the reference that computes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 
 def _tones() -> Floats:
-    """Two seconds of a vowel-like tone that stops and starts, clipped; no whole number of chunks."""
+    """Return two seconds of an intermittent vowel-like tone, clipped, with an incomplete last chunk."""
     time = np.arange(2 * 16000 + 77) / 16000
     voice = sum(np.sin(2 * np.pi * 140 * k * time) / k for k in range(1, 20))
     return np.clip(voice * (np.sin(2 * np.pi * 1.5 * time) > 0), -1, 1).astype(np.float32)
@@ -32,14 +32,14 @@ INPUTS: dict[str, Callable[[], Floats]] = {
 
 
 def reference(graph: Path, samples: Floats) -> Floats:
-    """Probabilities by the published graph in ONNX Runtime."""
+    """Compute probabilities with the published graph in ONNX Runtime."""
     import onnxruntime
 
     chunks = -(-len(samples) // CHUNK)
     padded = np.zeros(CONTEXT + chunks * CHUNK, np.float32)
     padded[CONTEXT : CONTEXT + len(samples)] = samples
-    heard = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)[::CHUNK]
-    rest = np.zeros((1, 1, 128), np.float32)
+    inputs = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)[::CHUNK]
+    state = np.zeros((1, 1, 128), np.float32)
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    probabilities, *_ = session.run(None, {"input": np.ascontiguousarray(heard), "h": rest, "c": rest})
+    probabilities, *_ = session.run(None, {"input": np.ascontiguousarray(inputs), "h": state, "c": state})
     return probabilities.ravel()

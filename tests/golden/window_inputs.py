@@ -1,8 +1,8 @@
-"""What `record_windows.py` gives to openai-whisper and transformers, and `test_windows_golden.py` to harken.
+"""Inputs of `record_windows.py` for openai-whisper and transformers, and of `test_windows_golden.py` for harken.
 
 Two models have random weights and the shape of published ones, but narrow: large-v3, with 128 bands and a vocabulary
-of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. They hear the example
-recording. The third is the published multilingual tiny.
+of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. Their input is the
+example recording. The third is the published multilingual tiny.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Case:
     task : {"transcribe", "translate"}
     timestamps : bool
     previous, prefix : str
-        Text before the window, and with which it begins.
+        Text before the window, and text with which it begins.
     beam : Beam or None
-        None is greedy.
+        None is greedy decoding.
     """
 
     model: str
@@ -66,28 +66,28 @@ class Case:
 
     def __str__(self) -> str:
         """Name of the case."""
-        said = [f"{name}={getattr(self, name)!r}" for name in ("previous", "prefix") if getattr(self, name)]
+        texts = [f"{name}={getattr(self, name)!r}" for name in ("previous", "prefix") if getattr(self, name)]
         beam = [f"beam {self.beam.width} {self.beam.patience} {self.beam.length_penalty}"] if self.beam else []
         stamps = [] if self.timestamps else ["no timestamps"]
-        return ", ".join([self.model, self.recording, self.language, self.task, *stamps, *said, *beam])
+        return ", ".join([self.model, self.recording, self.language, self.task, *stamps, *texts, *beam])
 
 
 def _on_random(model: str) -> list[Case]:
-    its = Case(model=model, language="fr")
+    case = Case(model=model, language="fr")
     return [
-        its,
-        replace(its, language="de", task="translate"),
-        replace(its, timestamps=False),
-        replace(its, previous="what came before"),
-        replace(its, timestamps=False, prefix="and so it begins"),
-        replace(its, beam=Beam(width=5)),
-        replace(its, beam=Beam(width=3, patience=2.0, length_penalty=0.6)),
+        case,
+        replace(case, language="de", task="translate"),
+        replace(case, timestamps=False),
+        replace(case, previous="what came before"),
+        replace(case, timestamps=False, prefix="and so it begins"),
+        replace(case, beam=Beam(width=5)),
+        replace(case, beam=Beam(width=3, patience=2.0, length_penalty=0.6)),
     ]
 
 
 def _on_tiny(recording: str, language: str) -> list[Case]:
-    its = Case(model="tiny", recording=recording, language=language)
-    return [its, replace(its, task="translate"), replace(its, timestamps=False)]
+    case = Case(model="tiny", recording=recording, language=language)
+    return [case, replace(case, task="translate"), replace(case, timestamps=False)]
 
 
 SPOKEN = {"german": "de", "french": "fr", "dutch": "nl", "chinese": "zh", "russian": "ru", "book": "en"}
@@ -110,7 +110,7 @@ TEMPERATURE, BEST_OF = 0.8, 5
 
 
 def make_weights(model: str) -> dict[str, Floats]:
-    """Draw weights that make up their mind, and want to end the more the further they are."""
+    """Draw weights with clear decisions, whose end of text gets more probable with each position."""
     dims = RANDOM[model]
     weights = {name: values.astype(np.float32) for name, values in random_weights(dims, 3).items()}
     sharp = {name: 4 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
@@ -125,11 +125,11 @@ def make_weights(model: str) -> dict[str, Floats]:
 
 
 def sound(recording: str) -> Floats:
-    """The first 30 s, with digital silence behind the end."""
-    heard = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
-    return np.pad(heard, (0, WINDOW_SAMPLES - len(heard)))
+    """Return the first 30 s of a recording, padded with zeros."""
+    samples = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
+    return np.pad(samples, (0, WINDOW_SAMPLES - len(samples)))
 
 
 def window(recording: str, n_mels: int) -> Floats:
-    """Log-mel of that, shape (1, n_mels, 3000)."""
+    """Return the log-mel of these 30 s, shape (1, n_mels, 3000)."""
     return log_mel(sound(recording), n_mels)[None]

@@ -1,4 +1,4 @@
-"""What a writer writes, a reader of that form reads back."""
+"""Properties of the output formats: parsing the written text returns the transcript."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(max_line_width=draw(few), max_line_count=draw(few), max_words_per_line=draw(few), **marks)
 
 
-def spoken(transcript: Transcript) -> list[Segment]:
+def with_text(transcript: Transcript) -> list[Segment]:
     return [segment for segment in transcript.segments if segment.text.strip()]
 
 
@@ -149,12 +149,14 @@ def times_ms(segment: Segment) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "parse", "arrow"), [("srt", parse_srt, "->"), ("vtt", parse_vtt, None)], ids=["srt", "vtt"]
 )
-def test_cues(name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | None) -> None:
+def test_parsed_cues_equal_the_segments(
+    name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | None
+) -> None:
     @given(transcript=transcripts)
     def check(transcript: Transcript) -> None:
         cues = list(parse("".join(render(transcript, name))))
-        assert len(cues) == len(spoken(transcript))
-        for (start, end, text), segment in zip(cues, spoken(transcript), strict=True):
+        assert len(cues) == len(with_text(transcript))
+        for (start, end, text), segment in zip(cues, with_text(transcript), strict=True):
             assert start == times_ms(segment)[0]
             assert end == max(times_ms(segment)[1], start + 1)
             expected = "\n".join(lines(segment.text))
@@ -164,20 +166,20 @@ def test_cues(name: str, parse: Callable[[str], Iterator[Cue]], arrow: str | Non
 
 
 @given(transcript=transcripts)
-def test_tsv(transcript: Transcript) -> None:
+def test_parsed_tsv_equals_the_segments(transcript: Transcript) -> None:
     rows = list(parse_tsv("".join(render(transcript, "tsv"))))
-    assert rows == [(*times_ms(segment), one_line(segment)) for segment in spoken(transcript)]
+    assert rows == [(*times_ms(segment), one_line(segment)) for segment in with_text(transcript)]
 
 
 @given(transcript=transcripts)
-def test_txt(transcript: Transcript) -> None:
-    assert list(parse_txt("".join(render(transcript, "txt")))) == [*map(one_line, spoken(transcript))]
+def test_parsed_txt_equals_the_segments(transcript: Transcript) -> None:
+    assert list(parse_txt("".join(render(transcript, "txt")))) == [*map(one_line, with_text(transcript))]
 
 
 @given(transcript=transcripts)
-def test_lrc(transcript: Transcript) -> None:
+def test_parsed_lrc_equals_the_segments(transcript: Transcript) -> None:
     tags = list(parse_lrc("".join(render(transcript, "lrc"))))
-    assert tags == [(round(segment.start_s * 100), one_line(segment)) for segment in spoken(transcript)]
+    assert tags == [(round(segment.start_s * 100), one_line(segment)) for segment in with_text(transcript)]
 
 
 def finite(value: float) -> float | None:
@@ -185,7 +187,7 @@ def finite(value: float) -> float | None:
 
 
 @given(transcript=transcripts)
-def test_json(transcript: Transcript) -> None:
+def test_json_contains_the_segments(transcript: Transcript) -> None:
     content = "".join(render(transcript, "json"))
     read = json.loads(content, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (read["text"], read["model"], read["duration"]) == (
@@ -204,15 +206,15 @@ def test_json(transcript: Transcript) -> None:
         ]
 
 
-def rounded(value: object) -> object:
-    """As the json form holds it: numbers that json cannot hold are None."""
+def as_stored(value: object) -> object:
+    """Return a value as in the json format, where infinite numbers and nan are None."""
     return json.loads(json.dumps(as_json(value)))
 
 
 @given(transcript=transcripts)
-def test_json_is_read_back(transcript: Transcript) -> None:
+def test_json_round_trip_is_lossless(transcript: Transcript) -> None:
     read = from_json(json.loads("".join(render(transcript, "json"))))
-    assert rounded(read) == rounded(transcript)
+    assert as_stored(read) == as_stored(transcript)
 
 
 values = st.recursive(
@@ -223,7 +225,7 @@ values = st.recursive(
 
 
 @given(document=values)
-def test_what_is_no_transcript_is_refused(document: object) -> None:
+def test_document_that_is_no_transcript_is_rejected(document: object) -> None:
     with pytest.raises(OptionError):
         from_json(document)
 
@@ -232,8 +234,8 @@ def letters(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
-def said(segment: Segment) -> str:
-    """What cues made of words say: the words of a segment, where it has any."""
+def cue_letters(segment: Segment) -> str:
+    """Return the letters of cues made of words: the words of a segment, if it has any."""
     words = "".join(word.text for word in segment.words)
     return letters(words if words.strip() else segment.text)
 
@@ -241,10 +243,11 @@ def said(segment: Segment) -> str:
 @pytest.mark.parametrize("karaoke", [False, True])
 @settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
-def test_however_cues_are_cut_nothing_is_lost(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
+def test_no_layout_loses_text(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
     layout = replace(layout, highlight_words=False, karaoke=karaoke)
     expected = "".join(
-        said(segment) if layout.needs_words else letters(segment.text) for segment in spoken(transcript)
+        cue_letters(segment) if layout.needs_words else letters(segment.text)
+        for segment in with_text(transcript)
     )
     content = "".join(render(transcript, "vtt", layout))
     header, *cues = blocks(content)
@@ -260,13 +263,13 @@ def test_however_cues_are_cut_nothing_is_lost(karaoke: bool, transcript: Transcr
 
 @settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
-def test_every_cue_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
+def test_cues_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
     for block in blocks("".join(render(transcript, "srt", layout))):
         assert all(line.strip() for line in block)
         assert parse_cue(block[1:])[2]
 
 
 @given(transcript=transcripts, name=st.sampled_from([*FORMATS]))
-def test_every_form_is_text_that_utf_8_can_hold(transcript: Transcript, name: str) -> None:
+def test_every_format_is_valid_utf8(transcript: Transcript, name: str) -> None:
     content = "".join(render(transcript, name))
     assert content.encode().decode() == content

@@ -1,4 +1,4 @@
-"""What holds for any text and any run of tokens."""
+"""Properties of the tokenizer for any text and any tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ languages = st.sampled_from(["en", "ja"])
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
-    """Any tokens at all, those that hold no whole character as often as the others."""
+    """Draw any tokens, half of them without a whole character."""
     tokenizer = draw(tokenizers)
     partial = [token for token in range(256) if tokenizer.decode([token]) == "�"]
     token = st.integers(0, tokenizer.n_vocab - 1) | st.sampled_from(partial)
@@ -30,28 +30,26 @@ def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
 
 
 @given(data=st.binary())
-def test_every_byte_has_its_letter(data: bytes) -> None:
+def test_byte_level_alphabet_is_reversible(data: bytes) -> None:
     assert is_byte_level(bytes_to_unicode(data))
     assert len(bytes_to_unicode(data)) == len(data)
     assert unicode_to_bytes(bytes_to_unicode(data)) == data
 
 
 @given(text=texts)
-def test_pieces_together_are_the_text(text: str) -> None:
+def test_pretokens_joined_are_the_text(text: str) -> None:
     assert "".join(pretokenize(text)) == text
 
 
 @given(tokenizer=tokenizers, text=texts)
-def test_decoding_what_was_encoded_gives_the_text(tokenizer: Tokenizer, text: str) -> None:
+def test_decode_inverts_encode(tokenizer: Tokenizer, text: str) -> None:
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
     assert all(0 <= token < tokenizer.eot for token in tokens)
 
 
 @given(run=runs(), language=languages)
-def test_words_together_are_the_text_whatever_the_tokens(
-    run: tuple[Tokenizer, list[int]], language: str
-) -> None:
+def test_words_joined_are_the_decoded_text(run: tuple[Tokenizer, list[int]], language: str) -> None:
     tokenizer, tokens = run
     words, groups = tokenizer.split_words(tokens, language)
     assert [token for group in groups for token in group] == tokens
@@ -60,7 +58,7 @@ def test_words_together_are_the_text_whatever_the_tokens(
 
 
 @given(tokenizer=tokenizers, text=texts, language=languages)
-def test_no_word_of_a_text_holds_a_part_of_a_character(tokenizer: Tokenizer, text: str, language: str) -> None:
+def test_no_word_ends_inside_a_character(tokenizer: Tokenizer, text: str, language: str) -> None:
     words, groups = tokenizer.split_words(tokenizer.encode(text), language)
     assert "".join(words) == text
     for word, group in zip(words, groups, strict=True):
@@ -68,32 +66,32 @@ def test_no_word_of_a_text_holds_a_part_of_a_character(tokenizer: Tokenizer, tex
 
 
 @given(text=texts)
-def test_words_of_unspaced_languages_are_single_characters_where_tokens_are_bytes(text: str) -> None:
+def test_byte_tokens_of_unspaced_languages_split_into_characters(text: str) -> None:
     assert BYTES.split_words(BYTES.encode(text), "ja")[0] == list(text)
 
 
 @given(run=runs())
-def test_stream_gives_what_decode_gives_whatever_the_tokens(run: tuple[Tokenizer, list[int]]) -> None:
+def test_incremental_detokenizer_equals_decode(run: tuple[Tokenizer, list[int]]) -> None:
     tokenizer, tokens = run
-    stream = IncrementalDetokenizer(tokenizer)
-    assert "".join(map(stream.feed, tokens)) + stream.flush() == tokenizer.decode(tokens)
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == tokenizer.decode(tokens)
 
 
 @pytest.mark.parametrize("tokenizer", REAL, ids=["english", "multilingual"])
-def test_merging_by_heap_equals_the_definition(tokenizer: Tokenizer) -> None:
-    """The lowest rank first, the leftmost of equals: spelled out, on pieces that cross many ranks."""
+def test_heap_merges_equal_the_definition(tokenizer: Tokenizer) -> None:
+    """Compare with the definition of byte-pair merges: lowest rank first, leftmost of equal ones."""
     ids = {tokenizer.decode_bytes([token]): token for token in range(tokenizer.eot)}
 
-    @given(piece=st.text("aeinorst", min_size=1, max_size=30))
-    def check(piece: str) -> None:
-        parts = [bytes([byte]) for byte in piece.encode()]
+    @given(pretoken=st.text("aeinorst", min_size=1, max_size=30))
+    def check(pretoken: str) -> None:
+        parts = [bytes([byte]) for byte in pretoken.encode()]
         while len(parts) > 1:
             ranks = [ids.get(a + b, tokenizer.eot) for a, b in pairwise(parts)]
             if min(ranks) == tokenizer.eot:
                 break
             at = ranks.index(min(ranks))
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        expected = [piece.encode()] if piece.encode() in ids else parts
-        assert tokenizer.encode(piece) == [ids[part] for part in expected]
+        expected = [pretoken.encode()] if pretoken.encode() in ids else parts
+        assert tokenizer.encode(pretoken) == [ids[part] for part in expected]
 
     check()

@@ -1,4 +1,4 @@
-"""However a recording is cut, voice activity is the same; regions keep what they promise for any probabilities."""
+"""Properties of VAD: independent of block boundaries, and regions within bounds for any probabilities."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def expected(speech):
 
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 3 * 16000 + 123), max_size=40))
-def test_probabilities_are_bit_equal_however_samples_are_cut(speech, expected, cuts):
+def test_block_boundaries_do_not_change_probabilities(speech, expected, cuts):
     detector = SpeechDetector()
-    found = [detector.feed(piece) for piece in np.split(speech, sorted(cuts))]
+    found = [detector.feed(block) for block in np.split(speech, sorted(cuts))]
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
-def test_probabilities_chunk_by_chunk_are_bit_equal(speech, expected):
+def test_single_chunks_do_not_change_probabilities(speech, expected):
     detector = SpeechDetector()
     found = [detector.feed(speech[at : at + CHUNK_SAMPLES]) for at in range(0, len(speech), CHUNK_SAMPLES)]
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
-# Runs of one level, as speech and silence are, with lengths that reach all limits.
+# Runs of constant probability, like speech and silence, with lengths that reach all limits.
 levels = st.sampled_from([0.0, 0.1, 0.3, 0.4, 0.6, 1.0])
 runs = st.lists(st.tuples(levels, st.integers(1, 500)), max_size=12)
 options = st.builds(
     VadOptions,
-    onset=st.sampled_from([0.3, 0.5]),
+    threshold=st.sampled_from([0.3, 0.5]),
     min_speech_s=st.sampled_from([0.0, 0.1, 1.0]),
     min_silence_s=st.sampled_from([0.4, 1.0, 3.0]),
-    padding_s=st.sampled_from([0.0, 0.05, 0.2]),
-    max_region_s=st.sampled_from([5.0, 12.5, 29.0]),
+    speech_pad_s=st.sampled_from([0.0, 0.05, 0.2]),
+    max_speech_s=st.sampled_from([5.0, 12.5, 29.0]),
 )
 
 
@@ -60,39 +60,39 @@ def recording(runs):
 
 
 @given(runs=runs, options=options, cuts=st.lists(st.integers(0, 6000), max_size=20))
-def test_regions_are_the_same_however_probabilities_are_cut(runs, options, cuts):
+def test_block_boundaries_do_not_change_regions(runs, options, cuts):
     probabilities, frames = recording(runs)
-    whole, pieces = RegionTracker(options), RegionTracker(options)
+    whole, divided = RegionTracker(options), RegionTracker(options)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(probabilities)), len(probabilities)]
-    found = [region for a, b in pairwise(bounds) for region in pieces.feed(probabilities[a:b])]
-    assert found + pieces.flush(frames) == whole.feed(probabilities) + whole.flush(frames)
+    found = [region for a, b in pairwise(bounds) for region in divided.feed(probabilities[a:b])]
+    assert found + divided.flush(frames) == whole.feed(probabilities) + whole.flush(frames)
 
 
 @given(runs=runs, options=options)
-def test_regions_keep_what_they_promise(runs, options):
+def test_regions_are_ordered_bounded_and_announced(runs, options):
     probabilities, frames = recording(runs)
-    heard, found = RegionTracker(options), []
+    tracker, found = RegionTracker(options), []
     for probability in probabilities:
-        settled = heard.stable_until_frames
-        ended = heard.feed([probability])
-        assert all(start >= settled for start, _ in ended)
-        assert heard.stable_until_frames >= settled
+        stable_until = tracker.stable_until_frames
+        ended = tracker.feed([probability])
+        assert all(start >= stable_until for start, _ in ended)
+        assert tracker.stable_until_frames >= stable_until
         found += ended
-    found += heard.flush(frames)
+    found += tracker.flush(frames)
     edges = [edge for region in found for edge in region]
     assert edges == sorted(edges)
     assert all(0 <= start < end <= frames for start, end in found)
-    assert all(end - start <= 100 * options.max_region_s for start, end in found)
+    assert all(end - start <= 100 * options.max_speech_s for start, end in found)
 
 
 @given(runs=runs, options=options)
-def test_speech_is_in_a_region_unless_it_is_short(runs, options):
+def test_speech_is_in_a_region_unless_it_is_too_short(runs, options):
     probabilities, frames = recording(runs)
-    heard = RegionTracker(options)
-    found = heard.feed(probabilities) + heard.flush(frames)
+    tracker = RegionTracker(options)
+    found = tracker.feed(probabilities) + tracker.flush(frames)
     at = 0
     for level, chunks in runs:
-        if level >= options.onset and chunks * 0.032 >= options.min_speech_s:
+        if level >= options.threshold and chunks * 0.032 >= options.min_speech_s:
             inside = range(at * 16 // 5, (at + chunks) * 16 // 5)
             covered = {frame for start, end in found for frame in range(start, end)}
             assert covered.issuperset(inside)

@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all."""
+"""Tests of atomic file writing: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harken.errors import AudioNotFound, OutputError
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files only")
 
 
-def test_text_and_bytes_are_joined(tmp_path: Path) -> None:
+def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_atomic(path, ["Größe\n", b"\x00\xff"], durable=True)
     assert path.read_bytes() == "Größe\n".encode() + b"\x00\xff"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_the_name_holds_the_old_content_until_the_end(tmp_path: Path) -> None:
+def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with open_atomic(path) as write:
@@ -33,9 +33,7 @@ def test_the_name_holds_the_old_content_until_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AudioNotFound("talk.mp3: no such file")])
-def test_what_the_content_raises_passes_through_and_leaves_nothing(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_exception_from_content_propagates_and_writes_nothing(tmp_path: Path, error: BaseException) -> None:
     def chunks() -> Iterator[str]:
         yield "a"
         raise error
@@ -49,8 +47,8 @@ def test_what_the_content_raises_passes_through_and_leaves_nothing(
 
 
 @posix
-def test_a_full_disk(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk: the system refuses the write midway."""
+def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
+    """Simulate a full disk with a limit on file sizes: the operating system rejects the write midway."""
     import resource
     import signal
 
@@ -71,13 +69,13 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_device_is_written_to_in_place() -> None:
+def test_device_is_written_in_place() -> None:
     with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
         write_atomic("/dev/full", ["x"])
     assert Path("/dev/full").is_char_device()
 
 
-def test_a_full_disk_when_the_content_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fsync_failure_is_reported_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -87,12 +85,12 @@ def test_a_full_disk_when_the_content_reaches_it(tmp_path: Path, monkeypatch: py
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
         write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
 
 
-def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+def test_folder_as_target_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         write_atomic(tmp_path, ["x"])
     assert os.listdir(tmp_path) == []
@@ -100,14 +98,14 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 @posix
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+def test_read_only_folder_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="Permission denied"):
         write_atomic(tmp_path / "a.txt", ["x"])
 
 
 @posix
-def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
+def test_symbolic_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
     write_atomic(tmp_path / "link.txt", ["x"])
@@ -116,7 +114,7 @@ def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
 
 
 @posix
-def test_others_may_read_what_the_umask_allows(tmp_path: Path) -> None:
+def test_file_mode_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         write_atomic(tmp_path / "a.txt", ["x"])
@@ -125,7 +123,7 @@ def test_others_may_read_what_the_umask_allows(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
-def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with open_atomic(path) as first, open_atomic(path) as second:
         first("1" * 50_000)
@@ -135,7 +133,7 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_the_longest_name_a_file_can_have(tmp_path: Path) -> None:
+def test_longest_possible_file_name_is_written(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 251 + ".txt")
     write_atomic(path, ["x"])
     assert path.read_text() == "x"

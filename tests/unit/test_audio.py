@@ -1,4 +1,4 @@
-"""What `harken.audio.stream`, `load` and `duration` read, as tables of kinds and sources."""
+"""Tests of `stream_audio`, `load_audio` and `audio_duration` for all kinds of files and sources."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PIPEABLE = [name for name in KINDS if name not in ("m4a", "mp4 video")]
 
 
 def level_at(samples: np.ndarray, at_s: float) -> float:
-    """Amplitude of the tone in the 0.2 s around `at_s`."""
+    """Return the amplitude of the tone in the 0.2 s around `at_s`."""
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_is_read(name, tmp_path):
+def test_every_container_and_codec_is_decoded(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
     samples = load_audio(path)
 
@@ -44,7 +44,7 @@ def test_every_kind_is_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wav s16", "flac"])
-def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
+def test_16_khz_mono_16_bit_samples_are_exact(name, tmp_path):
     pcm = np.random.default_rng(1).integers(-32768, 32768, 50_000).astype(np.int16)
     path = KINDS[name].write(tmp_path / "noise", samples=pcm / 32768)
 
@@ -52,14 +52,14 @@ def test_16_khz_mono_16_bit_is_exact(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", PIPEABLE)
-def test_pipes_give_what_the_file_gives(name, tmp_path):
+def test_pipe_and_file_give_equal_samples(name, tmp_path):
     path = KINDS[name].write(tmp_path / "tone")
     with subprocess.Popen([sys.executable, "-c", CAT, path], stdout=subprocess.PIPE) as cat:
         assert not cat.stdout.seekable()
         piped = load_audio(cat.stdout)
 
     seekable = load_audio(path)
-    if name == "mp3":  # its end is told by seeking: through a pipe the encoder's padding stays
+    if name == "mp3":  # FFmpeg seeks to find the end: in a pipe the encoder's padding remains
         assert 0 < len(piped) - len(seekable) < 1200
         piped, seekable = piped[: len(seekable) - 100], seekable[:-100]
     assert np.array_equal(piped, seekable)
@@ -68,7 +68,7 @@ def test_pipes_give_what_the_file_gives(name, tmp_path):
 CAT = "import shutil, sys; shutil.copyfileobj(open(sys.argv[1], 'rb'), sys.stdout.buffer)"
 
 
-def test_standard_input():
+def test_standard_input_is_decoded():
     count = "from harken.audio import stream_audio; print(sum(map(len, stream_audio('-'))))"
     with EXAMPLE.open("rb") as file:
         done = subprocess.run([sys.executable, "-c", count], stdin=file, capture_output=True, check=True)
@@ -77,26 +77,26 @@ def test_standard_input():
 
 
 @pytest.mark.parametrize("source", [str, Path, lambda path: io.BytesIO(path.read_bytes())])
-def test_sources_of_one_recording_agree(source):
+def test_path_string_and_file_object_give_equal_samples(source):
     assert np.array_equal(load_audio(source(EXAMPLE)), load_audio(EXAMPLE))
 
 
-def test_a_file_object_is_read_from_where_it_stands_and_left_open():
-    file = io.BytesIO(b"not sound" + EXAMPLE.read_bytes())
+def test_file_object_is_read_from_its_position_and_left_open():
+    file = io.BytesIO(b"not audio" + EXAMPLE.read_bytes())
     file.seek(9)
     assert len(load_audio(file)) == 11 * SAMPLE_RATE
     assert not file.closed
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
-def test_arrays_are_sources_too(dtype):
+def test_arrays_are_scaled_and_split_into_blocks(dtype):
     pcm = (tone(2.0) * 32768).astype(np.int16)
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
     assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
     assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
 
 
-def test_blocks_are_at_least_as_long_as_asked():
+def test_blocks_have_at_least_the_requested_length():
     blocks = [len(block) for block in stream_audio(EXAMPLE, block_samples=40_000)]
     assert sum(blocks) == 11 * SAMPLE_RATE
     assert all(40_000 <= length <= 40_000 + 2 * SAMPLE_RATE for length in blocks[:-1])
@@ -104,11 +104,11 @@ def test_blocks_are_at_least_as_long_as_asked():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_duration_comes_from_the_header(name, tmp_path):
+def test_duration_is_read_from_the_header(name, tmp_path):
     assert audio_duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
 
 
-def test_duration_of_other_sources():
+def test_duration_of_arrays_pipes_and_file_objects():
     assert audio_duration(np.zeros(8_000, np.float32)) == 0.5
     assert audio_duration("-") is None
     file = io.BytesIO(EXAMPLE.read_bytes())
@@ -116,7 +116,7 @@ def test_duration_of_other_sources():
     assert file.tell() == 0
 
 
-def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
+def test_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     first = KINDS["mp3"].write(tmp_path / "first").read_bytes()
     second = Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
     both = first + second.write(tmp_path / "second").read_bytes()
@@ -127,7 +127,7 @@ def test_a_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     assert level_at(samples, 3.5) == pytest.approx(0.375, rel=0.1)
 
 
-def test_damaged_packets_in_the_middle_are_passed_over(tmp_path):
+def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
     data = bytearray(KINDS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
 
@@ -137,7 +137,7 @@ def test_damaged_packets_in_the_middle_are_passed_over(tmp_path):
 
 
 class EndlessWav(io.RawIOBase):
-    """An unseekable wav whose samples are made while it is read."""
+    """An unseekable wav whose samples are generated while it is read."""
 
     def __init__(self, seconds: int) -> None:
         header = io.BytesIO()
@@ -147,22 +147,22 @@ class EndlessWav(io.RawIOBase):
             file.setframerate(SAMPLE_RATE)
             file.setnframes(seconds * SAMPLE_RATE)
             file.writeframesraw(b"")
-            self.left = seconds * SAMPLE_RATE * 2
-            self.head = header.getvalue()
+            self.n_left = seconds * SAMPLE_RATE * 2
+            self.header = header.getvalue()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        head, self.head = self.head[: len(buffer)], self.head[len(buffer) :]
-        count = len(head) or min(len(buffer), self.left)
-        buffer[:count] = head or bytes(count)
-        self.left -= 0 if head else count
+        header, self.header = self.header[: len(buffer)], self.header[len(buffer) :]
+        count = len(header) or min(len(buffer), self.n_left)
+        buffer[:count] = header or bytes(count)
+        self.n_left -= 0 if header else count
         return count
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure by")
-def test_memory_stays_constant_over_an_hour():
+def test_memory_is_constant_over_an_hour():
     sizes, samples = [], 0
     for block in stream_audio(EndlessWav(3600)):
         sizes.append(resident_bytes())
@@ -178,11 +178,11 @@ def resident_bytes() -> int:
 def test_closing_the_stream_closes_the_file(monkeypatch):
     opened, builtin_open = [], open
 
-    def remembering(*args, **kwargs):
+    def recording_open(*args, **kwargs):
         opened.append(builtin_open(*args, **kwargs))
         return opened[-1]
 
-    monkeypatch.setattr("builtins.open", remembering)
+    monkeypatch.setattr("builtins.open", recording_open)
     blocks = stream_audio(EXAMPLE, block_samples=1_000)
     next(blocks)
     [file] = opened
@@ -191,7 +191,7 @@ def test_closing_the_stream_closes_the_file(monkeypatch):
     assert file.closed
 
 
-def test_an_interrupt_while_reading_is_not_lost():
+def test_keyboard_interrupt_while_reading_is_raised():
     class Interrupted(io.BytesIO):
         def read(self, size=-1):
             if self.tell() > 100_000:
@@ -202,7 +202,7 @@ def test_an_interrupt_while_reading_is_not_lost():
         load_audio(Interrupted(EXAMPLE.read_bytes()))
 
 
-def test_streams_in_several_threads_do_not_disturb_each_other():
+def test_concurrent_threads_decode_independently():
     results: dict[int, int] = {}
     threads = [
         threading.Thread(target=lambda i=i: results.update({i: len(load_audio(EXAMPLE))})) for i in range(4)
@@ -214,14 +214,14 @@ def test_streams_in_several_threads_do_not_disturb_each_other():
     assert list(results.values()) == [11 * SAMPLE_RATE] * 4
 
 
-def test_importing_the_room_does_not_import_pyav():
+def test_import_of_audio_does_not_import_pyav():
     check = "import harken.audio, sys; assert 'av' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
 @pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
-def test_short_blocks_are_short_and_hold_the_same(tmp_path: Path, kind: str) -> None:
-    path = KINDS[kind].write(tmp_path / "sound")
+def test_short_blocks_give_the_same_samples(tmp_path: Path, kind: str) -> None:
+    path = KINDS[kind].write(tmp_path / "tone")
     blocks = [*stream_audio(path, block_samples=800)]
     assert np.array_equal(np.concatenate(blocks), load_audio(path))
     assert all(800 <= len(block) < 2000 for block in blocks[:-1])

@@ -1,4 +1,4 @@
-"""Every bad recording is one clear line: the file, what is wrong, and where that helps what is allowed."""
+"""Tests of audio errors: one line with the file, the problem and, where useful, what is allowed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 MP4, MP4_FRONT = KINDS["mp4 video"], KINDS["mp4 video, index in front"]
 
 
-def complaint(source) -> str:
+def error_of(source) -> str:
     with pytest.raises(AudioError) as caught:
         load_audio(source)
     message = str(caught.value)
@@ -51,7 +51,7 @@ def zero_length(folder: Path) -> Path:
     return folder / "talk.wav"
 
 
-def video_without_sound(folder: Path) -> Path:
+def video_without_audio(folder: Path) -> Path:
     return VIDEO_ONLY.write(folder / "talk")
 
 
@@ -99,7 +99,7 @@ BAD_FILES = {
     text: r"is not a recording that FFmpeg can read \(.+\); allowed is an audio or video file with sound",
     empty: r"is empty \(0 bytes\)",
     zero_length: r"holds no audio samples",
-    video_without_sound: r"has no sound, only video; allowed is .+",
+    video_without_audio: r"has no sound, only video; allowed is .+",
     mp4_without_index: r"an mp4 without its index \(moov\): the file is cut short or was never finished",
     playlist: r"is not a recording that FFmpeg can read .+",
     too_low_rate: r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
@@ -109,43 +109,43 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("make", BAD_FILES, ids=lambda make: make.__name__)
-def test_bad_files(make, tmp_path):
+def test_unreadable_recording_is_explained(make, tmp_path):
     path = make(tmp_path)
-    assert re.fullmatch(re.escape(f"{path}: ") + BAD_FILES[make], complaint(path))
+    assert re.fullmatch(re.escape(f"{path}: ") + BAD_FILES[make], error_of(path))
 
 
-def test_missing_file(tmp_path):
+def test_missing_file_raises_audio_not_found(tmp_path):
     with pytest.raises(AudioNotFound, match=r"nowhere\.wav: no such file$"):
         next(stream_audio(tmp_path / "nowhere.wav"))
     with pytest.raises(FileNotFoundError):
         audio_duration(tmp_path / "nowhere.wav")
 
 
-def test_directory(tmp_path):
-    assert complaint(tmp_path) == f"{tmp_path}: is a directory; allowed is an audio or video file with sound"
+def test_directory_is_explained(tmp_path):
+    assert error_of(tmp_path) == f"{tmp_path}: is a directory; allowed is an audio or video file with sound"
 
 
-def test_unreadable_file(tmp_path, monkeypatch):
+def test_file_without_permission_is_explained(tmp_path, monkeypatch):
     path = KINDS["wav s16"].write(tmp_path / "talk")
 
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("builtins.open", refuse)  # root may read everything
-    assert complaint(path) == f"{path}: cannot be read: Permission denied"
+    assert error_of(path) == f"{path}: cannot be read: Permission denied"
 
 
-def test_names_stay_on_one_line():
-    assert complaint("two\nlines.mp3") == r"'two\nlines.mp3': no such file"
-    assert complaint("nul\0.mp3") == r"'nul\x00.mp3': cannot be read: embedded null byte"
+def test_odd_file_names_stay_on_one_line():
+    assert error_of("two\nlines.mp3") == r"'two\nlines.mp3': no such file"
+    assert error_of("nul\0.mp3") == r"'nul\x00.mp3': cannot be read: embedded null byte"
 
 
 @pytest.mark.parametrize(
     "source", [None, 3, b"talk.mp3", io.StringIO("talk")], ids=lambda source: type(source).__name__
 )
-def test_what_is_no_source(source):
+def test_value_that_is_no_audio_source_is_rejected(source):
     kind = type(source).__name__
-    assert re.fullmatch(f"<{kind}>: allowed is a path, .+ binary mode, or an array", complaint(source))
+    assert re.fullmatch(f"<{kind}>: allowed is a path, .+ binary mode, or an array", error_of(source))
 
 
 @pytest.mark.parametrize(
@@ -158,28 +158,28 @@ def test_what_is_no_source(source):
         (np.array([0.0, 1e300]), f"at 0.00 s: {NOT_FINITE}"),
     ],
 )
-def test_arrays(array, reason):
-    assert re.fullmatch(f"<array>: {reason}", complaint(array))
+def test_invalid_array_is_explained(array, reason):
+    assert re.fullmatch(f"<array>: {reason}", error_of(array))
 
 
 @pytest.mark.parametrize("name", ["wav float", "wav double stereo"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_not_finite(name, value, tmp_path):
+def test_first_non_finite_sample_is_located(name, value, tmp_path):
     samples = tone(2.0)
     samples[round(1.25 * SAMPLE_RATE) :: 100] = value
     path = KINDS[name].write(tmp_path / "talk", samples=samples)
 
-    got, error = as_far_as_it_goes(path)
+    got, error = decode_until_error(path)
     assert error == f"{path}: at 1.25 s: {NOT_FINITE}"
     assert np.allclose(got, tone(2.0)[: len(got)], atol=2e-4)
     assert len(got) == pytest.approx(1.25 * SAMPLE_RATE, abs=1_100)
 
 
 @pytest.mark.parametrize("name", ["mp4 video, index in front", "flac"])
-def test_a_recording_that_breaks_off_yields_what_there_is(name, tmp_path):
+def test_truncated_recording_yields_its_samples_before_the_error(name, tmp_path):
     path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
     whole = load_audio(path)
-    got, error = as_far_as_it_goes(cut(path, 0.6))
+    got, error = decode_until_error(cut(path, 0.6))
 
     assert 3.5 * SAMPLE_RATE < len(got) < 7.5 * SAMPLE_RATE
     assert np.array_equal(got[:-1_000], whole[: len(got) - 1_000])
@@ -192,12 +192,12 @@ def test_a_recording_that_breaks_off_yields_what_there_is(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wav s16", "mp3", "ogg opus", "mkv video"])
-def test_formats_that_count_nothing_end_where_they_are_cut(name, tmp_path):
+def test_truncation_is_no_error_in_formats_without_sample_counts(name, tmp_path):
     path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
     assert 1 * SAMPLE_RATE < len(load_audio(cut(path, 0.6))) < 8 * SAMPLE_RATE
 
 
-def test_a_disk_that_fails_in_the_middle():
+def test_read_error_in_the_middle_is_located():
     class Failing(io.BytesIO):
         name = "talk.wav"
 
@@ -213,14 +213,14 @@ def test_a_disk_that_fails_in_the_middle():
         file.setframerate(SAMPLE_RATE)
         file.writeframes((tone(10.0) * 32767).astype("<i2").tobytes())
 
-    got, error = as_far_as_it_goes(Failing(wav.getvalue()))
+    got, error = decode_until_error(Failing(wav.getvalue()))
     assert re.fullmatch(r"talk\.wav: at 4\.\d\d s: .+ \(Input/output error\)", error)
     assert len(got) > 4 * SAMPLE_RATE
 
 
-def test_an_mp4_with_its_index_behind_cannot_come_through_a_pipe(tmp_path):
+def test_mp4_with_index_at_the_end_is_rejected_in_a_pipe(tmp_path):
     data = MP4.write(tmp_path / "talk", seconds=20.0).read_bytes()
-    assert complaint(Pipe(data)) == (
+    assert error_of(Pipe(data)) == (
         "<Pipe>: an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
     )
     assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
@@ -231,14 +231,14 @@ class Pipe(io.BytesIO):
         return False
 
 
-def test_empty_standard_input_is_named():
+def test_empty_standard_input_is_explained():
     run = [sys.executable, "-c", "from harken.audio import load_audio; load_audio('-')"]
     done = subprocess.run(run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "harken.errors.AudioError: <stdin>: is empty (0 bytes)"
 
 
-def test_ffmpeg_says_nothing_itself(tmp_path):
-    """Nothing reaches the terminal when packets are broken, not even from FFmpeg's C code."""
+def test_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
+    """Damaged packets print nothing, not even from FFmpeg's C code."""
     path = Kind(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
     data = bytearray(path.read_bytes())
     data[2_000:6_000] = os.urandom(4_000)
@@ -248,8 +248,8 @@ def test_ffmpeg_says_nothing_itself(tmp_path):
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def as_far_as_it_goes(source) -> tuple[np.ndarray, str]:
-    """What a stream yields before its error, and the error's message."""
+def decode_until_error(source) -> tuple[np.ndarray, str]:
+    """Return the samples that a stream yields before its error, and the error's message."""
     blocks = []
     try:
         for block in stream_audio(source, block_samples=SAMPLE_RATE):

@@ -1,4 +1,4 @@
-"""Damaged, truncated and hostile files of the other formats: one line each, and nothing large allocated."""
+"""Tests of damaged, truncated and malicious checkpoints: an error of one line, and no large allocation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHTS = files.random_weights()
 @pytest.mark.parametrize(
     "name", ["../secret", "/etc/passwd", "a/b", "a\\b", "C:x", "..", ".", "", "a\0b", 7, None]
 )
-def test_shards_stay_in_their_directory(tmp_path: Path, name: object) -> None:
+def test_shard_outside_the_model_directory_is_rejected(tmp_path: Path, name: object) -> None:
     directory = files.write_huggingface(tmp_path / "model", files.TINY, WEIGHTS, shards=2)
     files.write_safetensors(tmp_path / "secret", {})
     index = directory / "model.safetensors.index.json"
@@ -31,7 +31,7 @@ def test_shards_stay_in_their_directory(tmp_path: Path, name: object) -> None:
         open_checkpoint(directory)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_missing_shard_is_named(tmp_path: Path) -> None:
     directory = files.write_huggingface(tmp_path, files.TINY, WEIGHTS, shards=2)
     (directory / "model-00002-of-00002.safetensors").unlink()
     with refused("model-00002-of-00002.safetensors: cannot be read: No such file"):
@@ -69,7 +69,7 @@ def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) ->
         (safetensors({"w": entry()}, bytes(4)), "not a Whisper model: weight encoder.conv1.weight is missing"),
     ],
 )
-def test_safetensors_headers(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_damaged_safetensors_header_is_rejected(tmp_path: Path, content: bytes, reason: str) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / "model.safetensors").write_bytes(content)
     with refused(reason):
@@ -82,14 +82,16 @@ def test_safetensors_headers(tmp_path: Path, content: bytes, reason: str) -> Non
         ({"model_type": "wav2vec2"}, "config.json: model_type is not 'whisper', which Whisper has"),
         ({"activation_function": "relu"}, "activation_function is not 'gelu'"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is not True"),
-        ({"vocab_size": 97}, "says n_vocab=97, its weights have n_vocab=96"),
-        ({"encoder_layers": 10**9}, "says n_audio_layer=1000000000, its weights have n_audio_layer=2"),
+        ({"vocab_size": 97}, "declares n_vocab=97, its weights have n_vocab=96"),
+        ({"encoder_layers": 10**9}, "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
         ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
         ({"encoder_attention_heads": 0}, "n_audio_head=0: allowed is a positive integer"),
         ({"encoder_attention_heads": "2"}, "dimension 'n_audio_head' is unknown or not an integer"),
     ],
 )
-def test_configurations(tmp_path: Path, config: dict[str, object], reason: str) -> None:
+def test_configuration_that_contradicts_the_weights_is_rejected(
+    tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
@@ -101,17 +103,19 @@ def test_configurations(tmp_path: Path, config: dict[str, object], reason: str) 
 @pytest.mark.parametrize(
     ("text", "reason"), [("{", "not JSON"), ("[]", "holds a JSON list"), ("\xff", "not JSON")]
 )
-def test_configurations_that_are_none(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_configuration_that_is_not_a_json_object_is_rejected(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with refused(f"{name}: {reason}"):
         open_checkpoint(tmp_path)
 
 
-def test_a_configuration_without_heads(tmp_path: Path) -> None:
+def test_configuration_without_numbers_of_heads_is_rejected(tmp_path: Path) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / "config.json").write_text("{}")
-    with refused("model.safetensors: does not say n_audio_head, n_text_head"):
+    with refused("model.safetensors: does not declare n_audio_head, n_text_head"):
         open_checkpoint(tmp_path)
 
 
@@ -151,7 +155,7 @@ HUGE = struct.pack("<I", 0xFFFFFFFF)
         (lambda data: data[:-26] + b"decoder/embeddings/weighs\0", "which is not in the file"),
     ],
 )
-def test_ctranslate2_files(tmp_path: Path, change: Change, reason: str) -> None:
+def test_damaged_ctranslate2_file_is_rejected(tmp_path: Path, change: Change, reason: str) -> None:
     path = files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS) / "model.bin"
     path.write_bytes(change(path.read_bytes()))
     with refused(reason):
@@ -163,8 +167,8 @@ def test_ctranslate2_files(tmp_path: Path, change: Change, reason: str) -> None:
     [
         (lambda data: data + b"x", "truncated: 12 bytes expected, 1 are left"),
         (lambda data: data[:-1], "truncated"),
-        (at(b"lmgg", 0, struct.pack("<i", -1)), "says n_vocab=-1, its weights have n_vocab=96"),
-        (at(b"lmgg", 16, struct.pack("<i", 1 << 30)), "says n_audio_layer=1073741824, its weights have"),
+        (at(b"lmgg", 0, struct.pack("<i", -1)), "declares n_vocab=-1, its weights have n_vocab=96"),
+        (at(b"lmgg", 16, struct.pack("<i", 1 << 30)), "declares n_audio_layer=1073741824, its weights have"),
         (at(b"lmgg", 44, HUGE), "truncated"),
         (at(b"lmgg", 52 + 4 * 5 * 8, HUGE), "truncated in the vocabulary"),
         (at(b"lmgg", 56 + 4 * 5 * 8, HUGE), "truncated in the vocabulary"),
@@ -174,14 +178,14 @@ def test_ctranslate2_files(tmp_path: Path, change: Change, reason: str) -> None:
         (at(b"decoder.ln.weight", -21, HUGE), "truncated: 17179869180 bytes expected"),
     ],
 )
-def test_ggml_files(tmp_path: Path, change: Change, reason: str) -> None:
+def test_damaged_ggml_file_is_rejected(tmp_path: Path, change: Change, reason: str) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, WEIGHTS)
     path.write_bytes(change(path.read_bytes()))
     with refused(reason):
         open_checkpoint(path)
 
 
-def test_ggml_types_that_are_not_read(tmp_path: Path) -> None:
+def test_unsupported_ggml_type_is_rejected(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, WEIGHTS)
     name = b"decoder.token_embedding.weight"
     path.write_bytes(at(name, -len(name) - 12, struct.pack("<i", 14))(path.read_bytes()))

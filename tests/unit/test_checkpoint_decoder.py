@@ -1,4 +1,4 @@
-"""Decoders without an encoder: how they open, what their configuration may say, and whose encoder they share."""
+"""Tests of decoders without an encoder: opening, configuration, and whose encoder they share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OTHER_DECODER = {
 
 
 def write(directory: Path, weights: files.Arrays = DECODER, **config: object) -> Path:
-    """Write a decoder as transformers does, its configuration that of the whole model."""
+    """Write a decoder as transformers does, with the configuration of the whole model."""
     return files.write_huggingface(directory, files.TINY, weights, config=config)
 
 
 @pytest.mark.parametrize("torch", [False, True], ids=["safetensors", "torch"])
 @pytest.mark.parametrize("shards", [1, 2])
-def test_opens_without_an_encoder(tmp_path: Path, torch: bool, shards: int) -> None:
+def test_decoder_without_encoder_opens(tmp_path: Path, torch: bool, shards: int) -> None:
     files.write_huggingface(tmp_path, files.TINY, DECODER, shards=shards, torch=torch)
     checkpoint = open_checkpoint(tmp_path, assistant=True)
     assert not checkpoint.has_encoder
@@ -36,7 +36,7 @@ def test_opens_without_an_encoder(tmp_path: Path, torch: bool, shards: int) -> N
     assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
-def test_names_without_their_prefix(tmp_path: Path) -> None:
+def test_weight_names_without_prefix_are_read(tmp_path: Path) -> None:
     write(tmp_path)
     named = {files.huggingface_name(name).removeprefix("model."): values for name, values in DECODER.items()}
     projection = {"proj_out.weight": DECODER["decoder.token_embedding.weight"]}
@@ -45,11 +45,11 @@ def test_names_without_their_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, 2, 12, -1, "many"])
-def test_what_it_says_of_the_encoder_it_has_not_does_not_matter(tmp_path: Path, layers: object) -> None:
+def test_declared_encoder_layers_of_a_decoder_are_ignored(tmp_path: Path, layers: object) -> None:
     assert open_checkpoint(write(tmp_path, encoder_layers=layers), assistant=True).dims.n_audio_layer == 0
 
 
-def test_as_the_main_model_it_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_decoder_as_main_model_is_rejected_with_advice(tmp_path: Path) -> None:
     write(tmp_path)
     with refused(
         r"model\.safetensors: has no encoder: give it as assistant of the model that it was made from"
@@ -57,14 +57,14 @@ def test_as_the_main_model_it_is_refused_with_what_to_do(tmp_path: Path) -> None
         open_checkpoint(tmp_path)
 
 
-def test_a_whole_model_may_be_an_assistant(tmp_path: Path) -> None:
+def test_whole_model_opens_as_assistant(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS), assistant=True)
     assert checkpoint.has_encoder
     assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
 @pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
-def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
+def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
     write(tmp_path, {**DECODER, name: WEIGHTS[name]})
     with refused("not a Whisper model: weight encoder.conv1.weight is missing"):
         open_checkpoint(tmp_path, assistant=True)
@@ -75,9 +75,9 @@ def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
     [
         ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
         ({"max_source_positions": 0}, "n_audio_ctx=0: allowed is a positive integer"),
-        ({"d_model": 64}, "says n_text_state=64, its weights have n_text_state=32"),
-        ({"decoder_layers": 2}, "says n_text_layer=2, its weights have n_text_layer=3"),
-        ({"vocab_size": 95}, "says n_vocab=95, its weights have n_vocab=96"),
+        ({"d_model": 64}, "declares n_text_state=64, its weights have n_text_state=32"),
+        ({"decoder_layers": 2}, "declares n_text_layer=2, its weights have n_text_layer=3"),
+        ({"vocab_size": 95}, "declares n_vocab=95, its weights have n_vocab=96"),
         ({"harken": []}, r"config\.json: harken is a list, allowed is an object"),
         ({"harken": {"encoder_sha256": 7}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"encoder_sha256": "F" * 64}}, "encoder_sha256 is not 64 digits in lower-case hex"),
@@ -95,24 +95,26 @@ def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
         ),
     ],
 )
-def test_configurations(tmp_path: Path, config: dict[str, object], reason: str) -> None:
+def test_invalid_decoder_configuration_is_rejected(
+    tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
     write(tmp_path, **config)
     with refused(reason):
         open_checkpoint(tmp_path, assistant=True)
 
 
-def test_a_file_must_say_what_its_weights_do_not(tmp_path: Path) -> None:
+def test_encoder_dimensions_must_be_declared(tmp_path: Path) -> None:
     files.write_ctranslate2(tmp_path / "whole", files.TINY, WEIGHTS)
     path = files.write_openai(tmp_path / "m.pt", files.TINY, DECODER)
     assert not open_checkpoint(path, assistant=True).has_encoder
     write(tmp_path)
     (tmp_path / "config.json").write_text('{"encoder_attention_heads": 2, "decoder_attention_heads": 2}')
-    with refused("does not say n_mels, n_audio_ctx"):
+    with refused("does not declare n_mels, n_audio_ctx"):
         open_checkpoint(tmp_path / "model.safetensors", assistant=True)
 
 
-def test_what_harken_notes_in_the_configuration(tmp_path: Path) -> None:
-    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 3, 95], "later": "is left alone"}
+def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
+    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 3, 95], "later": "is ignored"}
     checkpoint = open_checkpoint(write(tmp_path, harken=entry), assistant=True)
     assert checkpoint.encoder_sha256 == "0f" * 32
     assert checkpoint.draft_vocabulary is not None
@@ -120,10 +122,16 @@ def test_what_harken_notes_in_the_configuration(tmp_path: Path) -> None:
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-# --- whose encoder it is -----------------------------------------------------------------------------------
+def test_former_name_of_the_draft_vocabulary_is_read(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write(tmp_path, harken={"frequent": [0, 3, 95]}), assistant=True)
+    assert checkpoint.draft_vocabulary is not None
+    assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-def test_the_digest_is_of_float32_by_name_and_shape(tmp_path: Path) -> None:
+# --- comparison of encoders --------------------------------------------------------------------------------
+
+
+def test_encoder_digest_hashes_names_shapes_and_float32_values(tmp_path: Path) -> None:
     expected = hashlib.sha256()
     for name in sorted(WEIGHTS):
         if name.startswith("encoder."):
@@ -132,7 +140,7 @@ def test_the_digest_is_of_float32_by_name_and_shape(tmp_path: Path) -> None:
     assert encoder_digest(checkpoint) == expected.hexdigest()
 
 
-def test_the_format_does_not_matter_to_the_digest(tmp_path: Path) -> None:
+def test_encoder_digest_is_equal_for_all_formats(tmp_path: Path) -> None:
     single = {name: values.astype(np.float32) for name, values in WEIGHTS.items()}
     paths = [
         files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS),
@@ -144,7 +152,7 @@ def test_the_format_does_not_matter_to_the_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder.conv1.bias", "encoder.blocks.1.mlp.2.weight"])
-def test_every_weight_of_the_encoder_counts(tmp_path: Path, name: str) -> None:
+def test_encoder_digest_changes_with_every_weight(tmp_path: Path, name: str) -> None:
     changed = {**WEIGHTS, name: WEIGHTS[name].copy()}
     changed[name][-1] += 1
     one, other = (
@@ -156,36 +164,36 @@ def test_every_weight_of_the_encoder_counts(tmp_path: Path, name: str) -> None:
     assert shares_encoder(one, one)
 
 
-def test_a_decoder_has_no_digest(tmp_path: Path) -> None:
+def test_encoder_digest_of_a_decoder_is_rejected(tmp_path: Path) -> None:
     write(tmp_path)
     with refused("has no encoder"):
         encoder_digest(open_checkpoint(tmp_path, assistant=True))
 
 
-def test_another_encoder_is_told_by_its_dimensions_alone(tmp_path: Path) -> None:
+def test_encoders_of_different_size_are_compared_without_reading_weights(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     longer = replace(files.TINY, n_audio_ctx=14)
     path = files.write_openai(tmp_path / "longer.pt", longer, files.random_weights(longer))
     assistant = open_checkpoint(path)
-    path.unlink()  # whoever reads the weights now, fails
+    path.unlink()  # reading the weights would fail now
     assert not shares_encoder(assistant, model)
 
 
-@pytest.mark.parametrize("says_which", [False, True])
-def test_a_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path, says_which: bool) -> None:
+@pytest.mark.parametrize("has_digest", [False, True])
+def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path, has_digest: bool) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    entry = {"harken": {"encoder_sha256": encoder_digest(model)}} if says_which else {}
+    entry = {"harken": {"encoder_sha256": encoder_digest(model)}} if has_digest else {}
     assert shares_encoder(open_checkpoint(write(tmp_path / "d", **entry), assistant=True), model)
 
 
-def test_a_decoder_for_another_encoder_is_refused(tmp_path: Path) -> None:
+def test_decoder_for_another_encoder_is_rejected(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", harken={"encoder_sha256": "0f" * 32})
     with refused(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
         shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)
 
 
-def test_a_decoder_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_decoder_for_an_encoder_of_another_size_is_rejected(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", max_source_positions=14)
     with refused("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):

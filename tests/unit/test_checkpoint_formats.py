@@ -1,4 +1,4 @@
-"""One random model, written in every format, comes back the same from each."""
+"""Tests of checkpoint formats: one random model, written in every format, is read back unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path, files.Arrays], Path]]] = {
 
 @pytest.mark.parametrize("weights", [HALF, SINGLE], ids=["float16", "float32"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_stored_weights_come_back_exactly(tmp_path: Path, writer: str, weights: files.Arrays) -> None:
+def test_stored_weights_are_read_exactly(tmp_path: Path, writer: str, weights: files.Arrays) -> None:
     format, write = WRITERS[writer]
     checkpoint = open_checkpoint(write(tmp_path, weights))
     assert (checkpoint.format, checkpoint.dims) == (format, files.TINY)
@@ -42,7 +42,7 @@ def test_stored_weights_come_back_exactly(tmp_path: Path, writer: str, weights: 
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
-def test_ggml_keeps_vectors_in_float32(tmp_path: Path, kind: str) -> None:
+def test_ggml_vectors_are_float32(tmp_path: Path, kind: str) -> None:
     checkpoint = open_checkpoint(files.write_ggml(tmp_path / "ggml.bin", files.TINY, SINGLE, kind))
     matrices = {name for name, values in SINGLE.items() if values.ndim > 1 and "positional" not in name}
     narrow = np.float16 if kind == "f16" else np.float32
@@ -52,7 +52,7 @@ def test_ggml_keeps_vectors_in_float32(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("writer", ["safetensors", "torch-bin"])
-def test_bfloat16_becomes_the_same_float32(tmp_path: Path, writer: str) -> None:
+def test_bfloat16_is_converted_to_equal_float32(tmp_path: Path, writer: str) -> None:
     checkpoint = open_checkpoint(WRITERS[writer][1](tmp_path, BFLOAT16))
     assert checkpoint.stored_dtype == "bfloat16"
     expected = {n: (bits.astype(np.uint32) << 16).view(np.float32) for n, bits in BFLOAT16.items()}
@@ -66,11 +66,11 @@ def assert_equal(found: files.Arrays, expected: files.Arrays) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def test_the_layout_is_the_one_the_files_are_written_by() -> None:
+def test_expected_shapes_match_the_written_files() -> None:
     assert expected_shapes(files.TINY) == files.weight_shapes(files.TINY)
 
 
-def test_weights_are_read_only_and_read_anew(tmp_path: Path) -> None:
+def test_weights_are_read_only_and_read_on_each_access(tmp_path: Path) -> None:
     weights = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, HALF)).weights
     name = "decoder.ln.weight"
     assert weights.shape(name) == (32,)
@@ -79,7 +79,7 @@ def test_weights_are_read_only_and_read_anew(tmp_path: Path) -> None:
         weights[name][0] = 1
 
 
-def test_membership_and_size_read_nothing(tmp_path: Path) -> None:
+def test_membership_and_size_do_not_read_the_file(tmp_path: Path) -> None:
     path = files.write_openai(tmp_path / "m.pt", files.TINY, HALF)
     weights = open_checkpoint(path).weights
     path.unlink()
@@ -90,7 +90,7 @@ def test_membership_and_size_read_nothing(tmp_path: Path) -> None:
         weights["decoder.ln.weight"]
 
 
-def test_a_file_cut_after_it_was_opened_is_an_error_not_a_crash(tmp_path: Path) -> None:
+def test_file_truncated_after_opening_is_an_error(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, HALF)
     weights = open_checkpoint(path).weights
     path.write_bytes(path.read_bytes()[:-10])
@@ -99,7 +99,7 @@ def test_a_file_cut_after_it_was_opened_is_an_error_not_a_crash(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("writer", [*WRITERS, "ggml"])
-def test_digest_follows_every_byte_of_the_weights(tmp_path: Path, writer: str) -> None:
+def test_digest_changes_with_the_last_weight(tmp_path: Path, writer: str) -> None:
     def digest(folder: str, weights: files.Arrays) -> str:
         (tmp_path / folder).mkdir()
         if writer == "ggml":
@@ -115,28 +115,28 @@ def test_digest_follows_every_byte_of_the_weights(tmp_path: Path, writer: str) -
     assert digest("a2", HALF) != digest("c", other)
 
 
-def test_digest_follows_the_number_of_heads(tmp_path: Path) -> None:
+def test_digest_changes_with_the_number_of_heads(tmp_path: Path) -> None:
     one = files.write_huggingface(tmp_path / "1", files.TINY, HALF)
     two = files.write_huggingface(tmp_path / "2", replace(files.TINY, n_text_head=2), HALF)
     assert open_checkpoint(one).weights.digest != open_checkpoint(two).weights.digest
 
 
-def test_digest_of_a_file_written_over_is_new(tmp_path: Path) -> None:
+def test_digest_of_an_overwritten_file_is_new(tmp_path: Path) -> None:
     path = files.write_openai(tmp_path / "m.pt", files.TINY, HALF)
     before = open_checkpoint(path).weights.digest
     files.write_openai(path, files.TINY, files.random_weights(seed=1))
     assert open_checkpoint(path).weights.digest != before
 
 
-# --- what is given is told by content ----------------------------------------------------------------------
+# --- detection of the format by content --------------------------------------------------------------------
 
 
-def test_names_do_not_matter(tmp_path: Path) -> None:
+def test_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
     assert open_checkpoint(files.write_openai(tmp_path / "ggml.bin", files.TINY, HALF)).format == "openai"
     assert open_checkpoint(files.write_ggml(tmp_path / "m.pt", files.TINY, HALF)).format == "ggml"
 
 
-def test_a_directory_with_one_unknown_weight_file_opens_it(tmp_path: Path) -> None:
+def test_only_weight_file_of_a_directory_is_opened(tmp_path: Path) -> None:
     files.write_ggml(tmp_path / "ggml-tiny.bin", files.TINY, HALF)
     assert open_checkpoint(tmp_path).path == tmp_path / "ggml-tiny.bin"
     files.write_openai(tmp_path / "tiny.pt", files.TINY, HALF)
@@ -157,7 +157,7 @@ def test_a_directory_with_one_unknown_weight_file_opens_it(tmp_path: Path) -> No
         (b'{"weight_map": 3}', "config.json: is missing"),
     ],
 )
-def test_other_files_are_refused_with_a_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_file_of_another_kind_is_rejected_with_a_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "model"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=reason) as caught:
@@ -166,7 +166,7 @@ def test_other_files_are_refused_with_a_reason(tmp_path: Path, content: bytes, r
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_path_and_empty_directory_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match="absent: no such file or directory"):
         open_checkpoint(tmp_path / "absent")
     with pytest.raises(CheckpointError, match="0 files that may hold weights"):
@@ -187,11 +187,11 @@ def test_nothing_there(tmp_path: Path) -> None:
         ),
         ({"decoder.ln.bias": np.ones(31, "f4")}, r"decoder.ln.bias has shape \(31,\), allowed is \(32,\)"),
         ({"encoder.conv1.weight": np.ones((8, 3), "f4")}, "allowed are 3 axes"),
-        ({"decoder.positional_embedding": np.ones((17, 32), "f4")}, "says n_text_ctx=16, its weights have"),
-        ({"decoder.blocks.7.ln": np.ones(3, "f4")}, "says n_text_layer=3, its weights have n_text_layer=4"),
+        ({"decoder.positional_embedding": np.ones((17, 32), "f4")}, "declares n_text_ctx=16, its weights have"),
+        ({"decoder.blocks.7.ln": np.ones(3, "f4")}, "declares n_text_layer=3, its weights have n_text_layer=4"),
     ],
 )
-def test_weights_must_be_those_of_the_dimensions(
+def test_weights_that_do_not_match_the_dimensions_are_rejected(
     tmp_path: Path, change: dict[str, files.Array | None], reason: str
 ) -> None:
     weights = {name: values for name, values in {**HALF, **change}.items() if values is not None}
@@ -199,7 +199,7 @@ def test_weights_must_be_those_of_the_dimensions(
         open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, weights))
 
 
-def test_heads_must_divide_the_state(tmp_path: Path) -> None:
+def test_number_of_heads_that_does_not_divide_the_state_is_rejected(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "m.bin", files.TINY, HALF)
     data = bytearray(path.read_bytes())
     data[16] = 3  # n_audio_head

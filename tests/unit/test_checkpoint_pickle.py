@@ -1,4 +1,4 @@
-"""Files of torch made to hurt: no code runs, nothing large is allocated, nothing takes for ever."""
+"""Tests of malicious torch files: no code runs, nothing large is allocated, nothing takes exponential time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEIGHTS = files.random_weights()
 
 
 class Call:
-    """Pickles as a call of a function."""
+    """An object that is pickled as a function call."""
 
     def __init__(self, function: object, *arguments: object) -> None:
         self.call = (function, arguments)
@@ -40,11 +40,11 @@ def archive(path: Path, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_opens_a_file_opens_none(tmp_path: Path, protocol: int) -> None:
+def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int) -> None:
     victim = tmp_path / "victim"
     data = pickle.dumps(Call(open, str(victim), "w"), protocol)
     pickle.loads(data).close()
-    assert victim.exists(), "the pickle is not the attack it should be"
+    assert victim.exists(), "the pickle should open the file in Python itself"
     victim.unlink()
     with refused(r"m\.pt: data\.pkl is refused: it "):
         open_checkpoint(archive(tmp_path / "m.pt", data))
@@ -76,18 +76,18 @@ def test_a_pickle_that_opens_a_file_opens_none(tmp_path: Path, protocol: int) ->
         (b"\x80\x02N.", "holds no dict of weights"),
     ],
 )
-def test_pickles_are_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_malicious_or_damaged_pickle_is_rejected(tmp_path: Path, data: bytes, reason: str) -> None:
     path = archive(tmp_path / "m.pt", data)
     (tmp_path / "config.json").write_text("{}")
     with refused(reason):
         open_checkpoint(path)
 
 
-def test_what_a_pickle_imports_is_a_mere_name() -> None:
+def test_imports_of_a_pickle_are_only_names() -> None:
     assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
 
 
-def test_pickles_of_plain_data_and_views() -> None:
+def test_plain_data_and_tensors_are_parsed() -> None:
     value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}
     assert parse_pickle(pickle.dumps(value, 2)) == value
     view = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))NNt"
@@ -95,17 +95,17 @@ def test_pickles_of_plain_data_and_views() -> None:
 
 
 def doubled(times: int) -> bytes:
-    """Make the top of the stack a pair of itself, again and again."""
+    """Return instructions that repeatedly replace the top of the stack by a pair of itself."""
     return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
 
 
 @pytest.mark.parametrize("end", [b"K\x01s.", b")R.", b"Q."], ids=["key", "function", "persistent id"])
-def test_a_key_that_takes_for_ever_to_hash(tmp_path: Path, end: bytes) -> None:
+def test_key_with_exponential_hash_time_is_rejected(tmp_path: Path, end: bytes) -> None:
     with refused("do not fit together|holds no dict"):
         open_checkpoint(archive(tmp_path / "m.pt", b"\x80\x02})" + doubled(200) + end))
 
 
-def test_a_storage_type_that_takes_for_ever_to_hash_or_print(tmp_path: Path) -> None:
+def test_storage_type_with_exponential_hash_or_print_time_is_rejected(tmp_path: Path) -> None:
     start = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage)"
     data = start + doubled(200) + b"NNNtQK\0))tRs."
     (tmp_path / "config.json").write_text("{}")
@@ -114,13 +114,13 @@ def test_a_storage_type_that_takes_for_ever_to_hash_or_print(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dims", [{"n_mels": "8"}, {"n_mels": True}, {"n_mels": (8,)}, {"n_mals": 8}, {3: 8}])
-def test_dimensions_are_known_integers(tmp_path: Path, dims: dict[object, object]) -> None:
+def test_unknown_or_non_integer_dimension_is_rejected(tmp_path: Path, dims: dict[object, object]) -> None:
     content = {"dims": {**asdict(files.TINY), **dims}, "model_state_dict": WEIGHTS}
     with refused("is unknown or not an integer; known are n_mels, n_audio_ctx"):
         open_checkpoint(files.write_torch(tmp_path / "m.pt", content))
 
 
-def test_a_dimension_that_takes_for_ever_to_print(tmp_path: Path) -> None:
+def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> None:
     deep: object = ()
     for _ in range(200):
         deep = (deep, deep)
@@ -132,11 +132,11 @@ def test_a_dimension_that_takes_for_ever_to_print(tmp_path: Path) -> None:
 
 
 def write_with(path: Path, **change: object) -> Path:
-    """Write a model of which one tensor is described falsely."""
+    """Write a model with a false description of one tensor."""
     name = "decoder.ln.weight"
-    honest = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
-    weights = {name: replace(honest, **change), "first": WEIGHTS[name], **WEIGHTS}
-    weights[name] = replace(honest, **change)
+    true_entry = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
+    weights = {name: replace(true_entry, **change), "first": WEIGHTS[name], **WEIGHTS}
+    weights[name] = replace(true_entry, **change)
     content = {"dims": asdict(files.TINY), "model_state_dict": weights}
     return files.write_torch(path, content)
 
@@ -164,12 +164,12 @@ def write_with(path: Path, **change: object) -> Path:
         ({"shape": (True,)}, "'decoder.ln.weight' reaches outside its storage"),
     ],
 )
-def test_tensors_stay_in_their_storage(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+def test_tensor_outside_its_storage_is_rejected(tmp_path: Path, change: dict[str, object], reason: str) -> None:
     with refused(reason):
         open_checkpoint(write_with(tmp_path / "m.pt", **change))
 
 
-def test_strided_views_are_read_as_torch_reads_them(tmp_path: Path) -> None:
+def test_strided_tensors_are_read_as_in_torch(tmp_path: Path) -> None:
     name = "decoder.blocks.0.attn.out.weight"
     weights = {**WEIGHTS, name: np.asfortranarray(WEIGHTS[name])}
     stored = {**weights, name: weights[name].T.copy()}
@@ -184,7 +184,7 @@ def test_strided_views_are_read_as_torch_reads_them(tmp_path: Path) -> None:
     assert found.flags.c_contiguous
 
 
-def test_a_zip_bomb_is_not_inflated(tmp_path: Path) -> None:
+def test_zip_bomb_is_not_inflated(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", bytes(50 << 20))
@@ -192,7 +192,7 @@ def test_a_zip_bomb_is_not_inflated(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_a_member_that_claims_to_be_large(tmp_path: Path) -> None:
+def test_archive_member_past_the_end_of_the_file_is_rejected(tmp_path: Path) -> None:
     path = files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS)
     data = path.read_bytes()
     entry = data.index(b"PK\x01\x02")
@@ -202,7 +202,7 @@ def test_a_member_that_claims_to_be_large(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_damaged_weights_have_another_checksum(tmp_path: Path) -> None:
+def test_damaged_weights_fail_their_checksum(tmp_path: Path) -> None:
     path = files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS)
     name = "decoder.token_embedding.weight"
     data = bytearray(path.read_bytes())
@@ -214,7 +214,7 @@ def test_damaged_weights_have_another_checksum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a/data.pkl", "b/data.pkl"]])
-def test_archives_without_one_pickle(tmp_path: Path, names: list[str]) -> None:
+def test_archive_without_exactly_one_pickle_is_rejected(tmp_path: Path, names: list[str]) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as file:
         for name in ["other", *names]:
             file.writestr(name, b"x")

@@ -1,4 +1,4 @@
-"""Quantised weights come back within half a step, and exactly as the format defines them."""
+"""Tests of quantised weights: exactly as the format defines them, and within half a quantisation step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MATRIX = "decoder.blocks.1.mlp.2.weight"
 
 
 def dequantise(block: bytes, kind: str) -> list[float]:
-    """Values of one block, one by one, after ggml/src/ggml-quants.c `dequantize_row_*`."""
+    """Dequantise one block value by value, after ggml/src/ggml-quants.c `dequantize_row_*`."""
     scale = struct.unpack("<e", block[:2])[0]
     if kind == "q8_0":
         return [scale * code for code in struct.unpack("<32b", block[2:])]
@@ -35,7 +35,7 @@ def dequantise(block: bytes, kind: str) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-def test_ggml_blocks(tmp_path: Path, kind: str) -> None:
+def test_ggml_blocks_are_dequantised_as_in_ggml(tmp_path: Path, kind: str) -> None:
     checkpoint = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, kind))
     assert checkpoint.stored_dtype == kind
     found = checkpoint.weights[MATRIX]
@@ -43,8 +43,8 @@ def test_ggml_blocks(tmp_path: Path, kind: str) -> None:
     blocks = WEIGHTS[MATRIX].reshape(-1, 32)
     defined = [dequantise(files._ggml_block(block, kind), kind) for block in blocks]
     np.testing.assert_array_equal(found, np.array(defined, np.float32).reshape(found.shape))
-    # Half a step between levels; the end of a range that has no level of its own is a whole step away. Scale
-    # and minimum are rounded to float16.
+    # Half a step between levels, or a whole step at the end of a range that has no level of its own. Scale and
+    # minimum are rounded to float16.
     levels = {"4": 16, "5": 32, "8": 255}[kind[1]]
     extent = np.ptp(blocks, 1) if kind.endswith("_1") else 2 * np.abs(blocks).max(1)
     step = extent / (levels - 1 if kind.endswith("_1") or kind == "q8_0" else levels)
@@ -54,14 +54,14 @@ def test_ggml_blocks(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
-def test_ggml_quantises_matrices_only(tmp_path: Path, kind: str) -> None:
+def test_ggml_vectors_and_convolutions_are_not_quantised(tmp_path: Path, kind: str) -> None:
     weights = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, kind)).weights
     for name in ("decoder.positional_embedding", "decoder.ln.bias", "encoder.conv1.bias"):
         np.testing.assert_array_equal(weights[name], WEIGHTS[name])
     np.testing.assert_array_equal(weights["encoder.conv2.weight"], WEIGHTS["encoder.conv2.weight"].astype("f2"))
 
 
-def test_ggml_blocks_of_an_older_layout_are_refused(tmp_path: Path) -> None:
+def test_ggml_blocks_of_an_older_version_are_rejected(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, "q4_0")
     data = bytearray(path.read_bytes())
     data[44:48] = struct.pack("<i", 1002)
@@ -71,7 +71,7 @@ def test_ggml_blocks_of_an_older_layout_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "int16"])
-def test_ctranslate2_scales(tmp_path: Path, precision: str) -> None:
+def test_ctranslate2_weights_are_within_half_a_step(tmp_path: Path, precision: str) -> None:
     checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, precision))
     assert checkpoint.stored_dtype == precision
     assert set(checkpoint.weights) == set(WEIGHTS)
@@ -85,7 +85,7 @@ def test_ctranslate2_scales(tmp_path: Path, precision: str) -> None:
 
 
 def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.float32]:
-    """Half the distance of two codes: a row's largest value has code 127, a packed array's largest 1024."""
+    """Return half the distance of two codes: the maximum of a row has code 127, that of a packed array 1024."""
     largest = np.abs(values.reshape(len(values), -1)).max(1).reshape(-1, *[1] * (values.ndim - 1))
     if precision == "int8":
         return largest / 127 / 2 * 1.0001
@@ -99,7 +99,7 @@ def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.
     return np.float32(np.max(largest)) / 1024 / 2 * np.float32(1.0001)
 
 
-def test_ctranslate2_bfloat16(tmp_path: Path) -> None:
+def test_ctranslate2_bfloat16_is_exact(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, "bfloat16"))
     assert checkpoint.stored_dtype == "bfloat16"
     for name, values in WEIGHTS.items():
@@ -108,7 +108,7 @@ def test_ctranslate2_bfloat16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_ctranslate2_scales_must_be_finite_and_positive(tmp_path: Path, scale: float) -> None:
+def test_ctranslate2_scale_that_is_not_finite_and_positive_is_rejected(tmp_path: Path, scale: float) -> None:
     path = files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, "int8") / "model.bin"
     data = bytearray(path.read_bytes())
     at = data.index(b"decoder/embeddings/weight_scale\0") + 32 + 1 + 4 + 1 + 4
@@ -119,7 +119,7 @@ def test_ctranslate2_scales_must_be_finite_and_positive(tmp_path: Path, scale: f
 
 
 @pytest.mark.parametrize("quantisation", [None, "float16", "bfloat16", "int8", "int8_float16", "int16"])
-def test_ctranslate2_own_writer(tmp_path: Path, quantisation: str | None) -> None:
+def test_files_of_ctranslate2_itself_are_read(tmp_path: Path, quantisation: str | None) -> None:
     """The same model, serialised by CTranslate2 itself."""
     specs = pytest.importorskip("ctranslate2.specs", reason="ctranslate2 is not installed")
     dims = files.TINY

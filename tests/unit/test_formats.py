@@ -1,4 +1,4 @@
-"""Each form of a transcript, to the letter."""
+"""Tests of the exact text of every output format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_two_segments(name: str) -> None:
+def test_segments_are_written_as_specified(name: str) -> None:
     assert "".join(render(TWO, name)) == EXPECTED[name]
 
 
@@ -61,7 +61,7 @@ def one(name: str, segment: Segment) -> str:
         ("vtt", "one\n\ntwo", "one\ntwo"),
     ],
 )
-def test_text_of_a_cue(name: str, text: str, written: str) -> None:
+def test_text_of_a_cue_is_escaped(name: str, text: str, written: str) -> None:
     cue = one(name, segment(1.0, 2.0, text))
     assert cue.partition("00:00:02")[2][4:] == f"\n{written}\n\n"
     assert cue.count("-->") == 1
@@ -72,15 +72,15 @@ def test_text_of_a_cue(name: str, text: str, written: str) -> None:
     ("name", "written"),
     [("txt", "one two three\n"), ("tsv", "1000\t2000\tone two three\n"), ("lrc", "[00:01.00]one two three\n")],
 )
-def test_forms_of_one_line_keep_to_it(name: str, written: str) -> None:
+def test_line_breaks_and_tabs_become_spaces_in_one_line_formats(name: str, written: str) -> None:
     assert one(name, segment(1.0, 2.0, " one\ttwo\n\nthree\r\n")) == written
 
 
-def test_a_text_in_brackets_is_no_tag_of_lrc() -> None:
+def test_text_in_brackets_is_not_an_lrc_tag() -> None:
     assert one("lrc", segment(1.0, 2.0, " [00:05.00] la")) == "[00:01.00] [00:05.00] la\n"
 
 
-def test_long_recordings() -> None:
+def test_times_beyond_100_hours_are_written() -> None:
     late = segment(360_000.0, 400_000.5, "late")
     assert "100:00:00,000 --> 111:06:40,500" in one("srt", late)
     assert "100:00:00.000 --> 111:06:40.500" in one("vtt", late)
@@ -88,22 +88,22 @@ def test_long_recordings() -> None:
     assert one("lrc", late) == "[6000:00.00]late\n"
 
 
-def test_times_are_rounded_once() -> None:
+def test_times_are_rounded_only_once() -> None:
     assert format_timestamp(round(59.9996 * 1000)) == "00:01:00.000"
     assert one("lrc", segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
     assert "00:59:59,999 --> 01:00:00,000" in one("srt", segment(3599.9994, 3599.9996, "x"))
 
 
 @pytest.mark.parametrize("name", ["srt", "vtt"])
-def test_a_cue_is_never_without_length(name: str) -> None:
+def test_cue_of_zero_length_is_lengthened(name: str) -> None:
     mark = {"srt": ",", "vtt": "."}[name]
     assert f"00:00:01{mark}000 --> 00:00:01{mark}001" in one(name, segment(1.0, 1.0, "x"))
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"json", "html"}))
-def test_a_segment_without_text_writes_nothing_and_takes_no_number(name: str) -> None:
-    silent = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
-    assert "".join(render(silent, name)) == "".join(render(TWO, name))
+def test_segment_without_text_writes_nothing_and_is_not_numbered(name: str) -> None:
+    with_empty_segment = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
+    assert "".join(render(with_empty_segment, name)) == "".join(render(TWO, name))
 
 
 FULL = Transcript(
@@ -139,7 +139,7 @@ FULL = Transcript(
 )
 
 
-def test_json_holds_every_field() -> None:
+def test_json_contains_every_field() -> None:
     assert json.loads("".join(render(FULL, "json"))) == {
         "segments": [
             {
@@ -181,18 +181,18 @@ def test_json_holds_every_field() -> None:
     }  # fmt: skip
 
 
-def test_json_of_nothing() -> None:
+def test_json_of_an_empty_transcript_has_no_segments() -> None:
     assert json.loads("".join(render(transcript(), "json")))["segments"] == []
 
 
-def test_json_is_read_back() -> None:
+def test_json_round_trip_keeps_every_field() -> None:
     read = from_json(json.loads("".join(render(FULL, "json"))))
     assert as_json(read) == as_json(FULL)
     assert read.dropped == FULL.dropped
     assert math.isnan(read.segments[0].avg_logprob)
 
 
-def test_json_of_a_version_that_knew_less_is_read() -> None:
+def test_json_without_newer_fields_is_read() -> None:
     document = json.loads("".join(render(TWO, "json")))
     for key in ("dropped", "speech", "task"):
         del document[key]
@@ -201,7 +201,7 @@ def test_json_of_a_version_that_knew_less_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("path", "value", "message"),
     [
         (["segments", 1, "start"], "soon", r"transcript.segments\[1\].start='soon': allowed is float"),
         (["segments", 0, "tokens"], 5, r"transcript.segments\[0\].tokens=5: allowed is tuple"),
@@ -210,17 +210,19 @@ def test_json_of_a_version_that_knew_less_is_read() -> None:
         (["segments", 0], [], r"transcript.segments\[0\]=\[\]: allowed is Segment"),
     ],
 )
-def test_json_of_another_kind_is_refused(place: list[Any], value: object, message: str) -> None:
+def test_json_value_of_a_wrong_type_is_rejected_with_its_path(
+    path: list[Any], value: object, message: str
+) -> None:
     document = json.loads("".join(render(TWO, "json")))
-    there = document
-    for key in place[:-1]:
-        there = there[key]
-    there[place[-1]] = value
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
     with pytest.raises(OptionError, match=message):
         from_json(document)
 
 
-def test_json_that_lacks_what_it_must_hold_is_refused() -> None:
+def test_json_without_a_required_key_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"transcript\.segments="):
         from_json({"text": "hm"})
     with pytest.raises(OptionError, match="transcript=3: allowed is Transcript"):
@@ -228,16 +230,16 @@ def test_json_that_lacks_what_it_must_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_was_done_before_an_interruption_is_complete(name: str) -> None:
+def test_output_after_an_interruption_is_complete(name: str) -> None:
     writer = Writer(name)
     written = writer.header() + writer.segment(FULL.segments[0])
     done = Transcript(segments=FULL.segments[:1], language="de", duration_s=3.25, model="tiny")
     assert written + writer.footer(done) == "".join(render(done, name))
 
 
-def test_an_unknown_format_is_refused_with_those_there_are() -> None:
-    forms = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html"
-    with pytest.raises(OptionError, match=f"format='doc': allowed is {forms}"):
+def test_unknown_format_is_rejected_with_the_known_ones() -> None:
+    formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html"
+    with pytest.raises(OptionError, match=f"format='doc': allowed is {formats}"):
         Writer("doc")
 
 
@@ -245,12 +247,12 @@ def test_an_unknown_format_is_refused_with_those_there_are() -> None:
     ("start_s", "end_s"),
     [(-0.1, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf), (math.inf, math.inf)],
 )
-def test_impossible_times_are_refused(start_s: float, end_s: float) -> None:
+def test_impossible_times_are_rejected(start_s: float, end_s: float) -> None:
     with pytest.raises(OptionError, match="a finite time from"):
         segment(start_s, end_s, "x")
     with pytest.raises(OptionError, match="a finite time from"):
         Word(start_s=start_s, end_s=end_s, text="x", probability=1.0)
 
 
-def test_text_of_a_transcript() -> None:
+def test_text_of_a_transcript_joins_its_segments() -> None:
     assert TWO.text == "And so, my fellow Americans."

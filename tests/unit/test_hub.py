@@ -1,4 +1,4 @@
-"""From a name to a path, against a hub that is a stub."""
+"""Tests of the resolution of model names, with a stub of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harken.errors import CheckpointError, CheckpointNotFound
 
 
 class Hub:
-    """Stands for `huggingface_hub`: some repositories, a cache, and a list of what was asked."""
+    """A stub of `huggingface_hub` with some repositories, a cache and a list of calls."""
 
     def __init__(self, cache: Path) -> None:
         self.cache, self.calls = cache, list[dict[str, object]]()
@@ -60,21 +60,21 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_a_path_comes_first(tmp_path: Path, stub: Hub) -> None:
+def test_existing_path_takes_precedence_over_a_name(tmp_path: Path, stub: Hub) -> None:
     path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
     assert resolve_model("small") == Path("small")
     assert resolve_model(path) == path
     assert stub.calls == []
 
 
-def test_a_path_object_is_never_a_name(stub: Hub) -> None:
+def test_path_object_is_never_resolved_as_a_name(stub: Hub) -> None:
     with pytest.raises(CheckpointNotFound, match="openai/whisper-small: no such file or directory"):
         resolve_model(Path("openai/whisper-small"))
     assert stub.calls == []
 
 
 @pytest.mark.parametrize("name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "/x"])
-def test_what_is_no_name_is_told_the_names(stub: Hub, name: str) -> None:
+def test_invalid_name_is_rejected_with_the_known_names(stub: Hub, name: str) -> None:
     with pytest.raises(
         CheckpointNotFound, match=r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
     ) as e:
@@ -83,7 +83,7 @@ def test_what_is_no_name_is_told_the_names(stub: Hub, name: str) -> None:
     assert stub.calls == []
 
 
-def test_short_names_are_repositories(stub: Hub) -> None:
+def test_short_name_is_downloaded_from_its_repository(stub: Hub) -> None:
     stub.repositories["openai/whisper-large-v3-turbo"] = [*SMALL, "model.safetensors", "pytorch_model.bin"]
     found = resolve_model("turbo")
     assert found == stub.cache / "openai/whisper-large-v3-turbo"
@@ -93,11 +93,13 @@ def test_short_names_are_repositories(stub: Hub) -> None:
     assert len(stub.calls) == 1
 
 
-def test_short_names_are_well_formed() -> None:
+def test_every_short_name_resolves_to_its_repository(stub: Hub) -> None:
     assert {"tiny", "base.en", "small", "medium", "large-v3", "large-v3-turbo", "distil-large-v3"} <= set(
         SHORT_NAMES
     )
-    assert all(hub._REPOSITORY.fullmatch(repository) for repository in SHORT_NAMES.values())
+    for name, repository in SHORT_NAMES.items():
+        stub.repositories[repository] = ["model.safetensors"]
+        assert resolve_model(name, revision="main") == stub.cache / repository
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -112,13 +114,13 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
         (["pytorch_model.bin", "tf_model.h5"], ["pytorch_model.bin"]),
     ],
 )
-def test_only_one_form_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
+def test_only_one_format_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
     stub.repositories["someone/whisper"] = ["config.json", *weights]
     assert names(resolve_model("someone/whisper", revision="v2")) == {"config.json", *wanted}
     assert {call["revision"] for call in stub.calls} == {"v2"}
 
 
-def test_a_repository_without_weights(stub: Hub) -> None:
+def test_repository_without_weights_is_rejected(stub: Hub) -> None:
     stub.repositories["someone/onnx"] = ["config.json", "encoder.onnx"]
     with pytest.raises(
         CheckpointError, match=r"someone/onnx: has no weights that can be read; allowed are model\.saf"
@@ -126,7 +128,7 @@ def test_a_repository_without_weights(stub: Hub) -> None:
         resolve_model("someone/onnx")
 
 
-def test_without_the_network(stub: Hub) -> None:
+def test_model_that_is_not_local_is_reported_without_network(stub: Hub) -> None:
     stub.error = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapshot.\nEnable the network.")
     with pytest.raises(
         CheckpointNotFound, match=r"not on this machine, and cannot be downloaded: Cannot find .*\.$"
@@ -157,7 +159,9 @@ class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
         (RuntimeError(), CheckpointError, "someone/w: the download failed: RuntimeError"),
     ],
 )
-def test_failures_are_one_line(stub: Hub, error: Exception, kind: type[CheckpointError], message: str) -> None:
+def test_download_failures_are_one_line(
+    stub: Hub, error: Exception, kind: type[CheckpointError], message: str
+) -> None:
     stub.error = error
     with pytest.raises(kind, match=message) as caught:
         resolve_model("someone/w")
@@ -165,7 +169,7 @@ def test_failures_are_one_line(stub: Hub, error: Exception, kind: type[Checkpoin
     assert type(caught.value) is kind
 
 
-def test_an_interrupted_download_can_be_taken_up(stub: Hub) -> None:
+def test_interrupted_download_can_be_repeated(stub: Hub) -> None:
     stub.repositories["openai/whisper-small"] = ["config.json", "model.safetensors"]
     stub.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -174,7 +178,7 @@ def test_an_interrupted_download_can_be_taken_up(stub: Hub) -> None:
     assert names(resolve_model("small")) == {"config.json", "model.safetensors"}
 
 
-def test_the_real_hub_library_says_what_is_not_here() -> None:
+def test_real_hub_library_reports_a_missing_model() -> None:
     with pytest.raises(CheckpointNotFound, match="not on this machine, and cannot be downloaded: Cannot find"):
         resolve_model("harken-tests/there-is-none", download=False)
 
@@ -184,7 +188,7 @@ def test_the_real_hub_library_says_what_is_not_here() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An importable package that must not be imported."""
+    """A package that raises an error when it is imported."""
     root = tmp_path / "site"
     (root / "harken_test_models").mkdir(parents=True)
     (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")
@@ -193,7 +197,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root / "harken_test_models"
 
 
-def test_the_embedded_model_is_checked_and_not_imported(
+def test_embedded_model_is_verified_and_not_imported(
     package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_ctranslate2(package / "model", files.TINY, files.random_weights())
@@ -205,17 +209,17 @@ def test_the_embedded_model_is_checked_and_not_imported(
     assert stub.calls == []
 
 
-def test_a_revision_of_the_default_model_is_not_the_embedded_one(package: Path, stub: Hub) -> None:
+def test_revision_of_the_default_model_is_downloaded(package: Path, stub: Hub) -> None:
     stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
     assert resolve_model("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
 
 
-def test_without_the_package_the_default_is_downloaded(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_model_is_downloaded_without_the_package(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_no_such_package")
     stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
     assert resolve_model("tiny.en") == stub.cache / "openai/whisper-tiny.en"
 
 
-def test_an_embedded_model_without_its_weights(package: Path, stub: Hub) -> None:
+def test_embedded_model_without_weights_is_rejected(package: Path, stub: Hub) -> None:
     with pytest.raises(CheckpointError, match=r"model\.bin: cannot be read: No such file"):
         resolve_model("tiny.en")

@@ -1,4 +1,4 @@
-"""Languages by code, name and alias."""
+"""Tests of the resolution of languages by code, name and alias."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harken.text import LANGUAGES, to_language_code
         ("yue", "yue"),
     ],
 )
-def test_resolve(given: str, code: str) -> None:
+def test_language_code_of_codes_names_and_aliases(given: str, code: str) -> None:
     assert to_language_code(given) == code
 
 
@@ -33,7 +33,7 @@ def test_every_code_and_name_resolves_to_its_code() -> None:
     assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
 
 
-def test_an_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> None:
+def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None:
     with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
         to_language_code("Germn")
     assert caught.value.field == "language"
@@ -41,6 +41,6 @@ def test_an_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> No
 
 
 @pytest.mark.parametrize("given", ["", "klingon", "xx", "<|en|>", "en-US"])
-def test_what_is_no_language(given: str) -> None:
+def test_text_that_is_no_language_is_rejected(given: str) -> None:
     with pytest.raises(OptionError):
         to_language_code(given)

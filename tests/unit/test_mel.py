@@ -1,4 +1,4 @@
-"""The filterbank, the normalisation and the ends of the log-mel, where numbers are known by hand."""
+"""Tests of the mel filterbank, normalization and boundary frames against values known by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
 
 def slaney_hz(mel: float) -> float:
-    """Slaney's scale as he wrote it: 200/3 Hz a mel up to 1 kHz, then 27 mel for a factor of 6.4."""
+    """Convert mel to Hz on Slaney's scale: 200/3 Hz per mel up to 1 kHz, then 27 mel per factor of 6.4."""
     return mel * 200 / 3 if mel < 15 else 1000 * 6.4 ** ((mel - 15) / 27)
 
 
@@ -30,20 +30,20 @@ def test_filters_are_slaneys_triangles_of_equal_area(n_mels):
         assert np.allclose(filters[band], triangle, atol=1e-7)
 
 
-def test_filters_are_shared_and_cannot_be_written():
+def test_filters_are_cached_and_read_only():
     assert mel_filters(80) is mel_filters(80)
     with pytest.raises(ValueError, match="read-only"):
         mel_filters(80)[0, 0] = 1.0
 
 
 @pytest.mark.parametrize("n_mels", [0, -1, 129])
-def test_numbers_of_bands_that_are_not_allowed(n_mels):
+def test_number_of_bands_out_of_range_is_rejected(n_mels):
     with pytest.raises(OptionError, match=r"n_mels=-?\d+: allowed is 80 or 128"):
         LogMel(n_mels)
 
 
 @pytest.mark.parametrize("n_mels", [1, 8, 80, 128])
-def test_a_tone_is_loudest_in_its_band(n_mels):
+def test_tone_has_its_maximum_in_its_band(n_mels):
     samples = np.sin(2 * np.pi * 1000 * np.arange(SAMPLE_RATE) / SAMPLE_RATE).astype(np.float32)
     mel = log_mel(samples, n_mels)
     assert mel.shape == (n_mels, 100)
@@ -51,7 +51,7 @@ def test_a_tone_is_loudest_in_its_band(n_mels):
     assert (mel[:, 5:-5].argmax(axis=0) == loudest).all()
 
 
-def test_silence_is_the_clamp_everywhere():
+def test_silence_is_clamped_in_every_band():
     mel = LogMel()
     frames = np.concatenate([mel.feed(np.zeros(16_000, np.float32)), mel.flush()], axis=1)
     assert frames.shape == (80, 100)
@@ -61,7 +61,7 @@ def test_silence_is_the_clamp_everywhere():
 
 
 @pytest.mark.parametrize("samples", [0, 1, 159, 160, 200, 201, 399, 400, 401, 16_000, 16_079, 16_159])
-def test_frames_of_short_recordings(samples):
+def test_short_recordings_have_a_frame_per_160_samples(samples):
     mel = LogMel()
     noise = np.random.default_rng(0).uniform(-1, 1, samples).astype(np.float32)
     frames = np.concatenate([mel.feed(noise), mel.flush()], axis=1)
@@ -70,7 +70,7 @@ def test_frames_of_short_recordings(samples):
     assert np.isfinite(frames).all()
 
 
-def test_the_first_frame_needs_201_samples():
+def test_first_frame_needs_201_samples():
     mel = LogMel()
     assert mel.feed(np.ones(200, np.float32)).shape == (80, 0)
     assert mel.feed(np.ones(1, np.float32)).shape == (80, 1)
@@ -78,7 +78,7 @@ def test_the_first_frame_needs_201_samples():
     assert mel.feed(np.ones(1, np.float32)).shape == (80, 1)
 
 
-def test_the_ceiling_counts_a_click_behind_the_last_frame():
+def test_ceiling_includes_a_click_after_the_last_frame():
     samples = np.zeros(16_159, np.float32)
     samples[-1] = 1.0
     mel = LogMel()
@@ -89,7 +89,7 @@ def test_the_ceiling_counts_a_click_behind_the_last_frame():
     assert reference.max() == pytest.approx((mel.ceiling + 4) / 4)
 
 
-def test_a_flushed_mel_takes_no_more():
+def test_feed_after_flush_is_rejected():
     mel = LogMel()
     mel.feed(np.zeros(1_000, np.float32))
     mel.flush()
@@ -99,7 +99,7 @@ def test_a_flushed_mel_takes_no_more():
         mel.flush()
 
 
-def test_normalize_is_the_references_formula_and_leaves_its_input():
+def test_normalize_follows_the_reference_and_keeps_its_input():
     raw = np.array([[-10.0, -6.5, 1.0, 2.0]], np.float32)
     before = raw.copy()
     assert np.array_equal(normalize(raw, 2.0), np.array([[-0.5, -0.5, 1.25, 1.5]], np.float32))
@@ -107,7 +107,7 @@ def test_normalize_is_the_references_formula_and_leaves_its_input():
     assert np.array_equal(raw, before)
 
 
-def test_pad_or_trim():
+def test_pad_or_trim_gives_the_requested_length():
     mel = np.ones((80, 10), np.float32)
     assert pad_or_trim(mel).shape == (80, 3000)
     assert np.array_equal(pad_or_trim(mel, 12)[0], [1] * 10 + [0] * 2)
@@ -116,8 +116,8 @@ def test_pad_or_trim():
     assert pad_or_trim(mel).dtype == np.float32
 
 
-def test_any_stretch_of_frames_is_the_same_wherever_it_starts():
-    """Frames depend on their samples alone: shifted by whole hops, they agree to rounding."""
+def test_frames_do_not_depend_on_the_start_of_the_recording():
+    """Frames depend only on their samples: shifted by whole hops, they agree up to rounding."""
     samples = np.random.default_rng(3).uniform(-0.5, 0.5, 40_000).astype(np.float32)
     whole, late = LogMel().feed(samples), LogMel().feed(samples[160 * 37 :])
     assert np.allclose(whole[:, 37 + 2 :], late[:, 2:], atol=1e-5)

@@ -1,4 +1,4 @@
-"""Samples to 16 kHz as they arrive: how they were cut makes no difference, and 16 bits come out as they went in."""
+"""Tests of incremental resampling to 16 kHz: independent of block size, and exact for 16-bit input."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from harken.audio.resample import Resampler
 Floats = NDArray[np.float32]
 
 
-def resampled(samples: Floats, rate_hz: int, cut: int) -> Floats:
+def resampled(samples: Floats, rate_hz: int, block_samples: int) -> Floats:
     resampler = Resampler(rate_hz)
-    pushed = [resampler.feed(samples[start : start + cut]) for start in range(0, len(samples), cut)]
-    return np.concatenate([*pushed, resampler.flush()])
+    starts = range(0, len(samples), block_samples)
+    blocks = [resampler.feed(samples[start : start + block_samples]) for start in starts]
+    return np.concatenate([*blocks, resampler.flush()])
 
 
-def test_what_is_right_already_comes_out_bit_for_bit() -> None:
+def test_16_khz_samples_are_returned_bit_for_bit() -> None:
     every = (np.arange(-32768, 32768) / 32768).astype(np.float32)
     assert np.array_equal(resampled(every, 16_000, 1000), every)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100, 48_000, 96_000])
-def test_however_it_was_cut_it_is_what_a_file_gives(
+def test_blocks_of_any_size_equal_a_decoded_file(
     tmp_path_factory: pytest.TempPathFactory, rate_hz: int
 ) -> None:
     folder = tmp_path_factory.mktemp("tone")
@@ -34,11 +35,11 @@ def test_however_it_was_cut_it_is_what_a_file_gives(
     pcm = (np.frombuffer(path.read_bytes()[-4 * rate_hz :], "<i2") / 32768).astype(np.float32)
     assert np.abs(pcm - tone(2, rate_hz)).max() < 1e-3
     expected = load_audio(path)
-    for cut in (len(pcm), 371):
-        assert np.array_equal(resampled(pcm, rate_hz, cut), expected)
+    for block_samples in (len(pcm), 371):
+        assert np.array_equal(resampled(pcm, rate_hz, block_samples), expected)
 
 
-def test_it_holds_back_less_than_a_hundredth_of_a_second() -> None:
+def test_resampler_delays_less_than_a_hundredth_of_a_second() -> None:
     resampler = Resampler(48_000)
     block = tone(0.1, 48_000).astype(np.float32)
     assert 1600 - 160 < len(resampler.feed(block)) < 1600
@@ -46,5 +47,5 @@ def test_it_holds_back_less_than_a_hundredth_of_a_second() -> None:
     assert len(resampler.feed(block[:0])) == 0
 
 
-def test_what_is_too_loud_is_clipped() -> None:
+def test_samples_out_of_range_are_clipped() -> None:
     assert resampled(np.array([2, -2, 0.5], np.float32), 16_000, 3).tolist() == [32767 / 32768, -1, 0.5]

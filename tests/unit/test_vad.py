@@ -1,4 +1,4 @@
-"""Regions of speech, as tables of probabilities; the detector's edges."""
+"""Tests of speech regions from tables of probabilities, and of the ends of the speech detector."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SPEECH, QUIET, BETWEEN = 0.9, 0.1, 0.4
 
 
 def regions(options, *runs):
-    """Regions of runs of (chunks, probability), each recording ending with its last run."""
+    """Return the regions of a recording made of runs of (chunks, probability)."""
     probabilities = [probability for chunks, probability in runs for _ in range(chunks)]
-    found = RegionTracker(options)
-    return found.feed(probabilities) + found.flush(len(probabilities) * CHUNK_SAMPLES // 160)
+    tracker = RegionTracker(options)
+    return tracker.feed(probabilities) + tracker.flush(len(probabilities) * CHUNK_SAMPLES // 160)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def regions(options, *runs):
         ([(20, SPEECH)], [(0, 64)]),
         ([(10, QUIET), (2, SPEECH), (20, QUIET)], []),  # too short
         ([(10, QUIET), (4, SPEECH), (20, QUIET)], [(32, 44)]),
-        ([(10, QUIET), (20, BETWEEN), (20, QUIET)], []),  # never reaches the onset
-        ([(10, SPEECH), (20, BETWEEN), (20, QUIET)], [(0, 96)]),  # never falls below the offset
+        ([(10, QUIET), (20, BETWEEN), (20, QUIET)], []),  # never reaches the threshold
+        ([(10, SPEECH), (20, BETWEEN), (20, QUIET)], [(0, 96)]),  # never falls below neg_threshold
         ([(10, SPEECH), (9, QUIET), (10, SPEECH), (20, QUIET)], [(0, 92)]),  # too short a silence
         ([(10, SPEECH), (10, QUIET), (10, SPEECH), (20, QUIET)], [(0, 32), (64, 96)]),
         (
@@ -39,7 +39,7 @@ def regions(options, *runs):
         ([(10, SPEECH), (5, QUIET)], [(0, 48)]),  # ends in silence that is still short
     ],
 )
-def test_two_thresholds(runs, expected):
+def test_regions_follow_two_thresholds(runs, expected):
     assert regions(PLAIN, *runs) == expected
 
 
@@ -49,19 +49,19 @@ def test_padding_stays_inside_the_recording():
     assert regions(options, (50, QUIET), (50, SPEECH), (50, QUIET)) == [(120, 360)]
 
 
-def test_speech_that_is_too_long_is_cut_in_its_longest_silence():
+def test_long_speech_is_split_at_its_longest_silence():
     options = VadOptions(min_silence_s=0.5, speech_pad_s=0.1, max_speech_s=10.0)
     runs = [(100, SPEECH), (5, QUIET), (100, SPEECH), (9, QUIET), (60, SPEECH), (3, QUIET), (90, SPEECH)]
     assert regions(options, *runs) == [(0, 666), (674, 1174)]  # 10 frames behind 656 and before 684
 
 
-def test_parts_meet_in_the_middle_of_a_short_silence():
+def test_split_regions_meet_in_the_middle_of_a_short_silence():
     options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
     first, second = regions(options, (200, SPEECH), (2, QUIET), (200, SPEECH))
     assert first[1] == second[0] == 643  # silence from 640 to 646
 
 
-def test_speech_without_any_silence_is_cut_as_late_as_may_be():
+def test_speech_without_silence_is_split_as_late_as_possible():
     options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
     found = regions(options, (700, SPEECH))
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
@@ -69,7 +69,7 @@ def test_speech_without_any_silence_is_cut_as_late_as_may_be():
     assert found[-1][1] == 2240
 
 
-def test_short_silence_at_the_ends_does_not_make_a_region_too_long():
+def test_short_silence_at_the_ends_does_not_exceed_max_speech():
     options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4, max_speech_s=10.0)
     assert regions(options, (30, QUIET), (250, SPEECH), (30, QUIET)) == [(0, 992)]
     assert regions(options, (30, QUIET), (260, SPEECH), (30, QUIET)) == [(0, 968)]  # not 1024
@@ -77,23 +77,23 @@ def test_short_silence_at_the_ends_does_not_make_a_region_too_long():
     assert [end - start <= 1000 for start, end in cut] == [True, True]
 
 
-def test_what_is_left_of_long_speech_is_never_too_short():
+def test_rest_of_long_speech_is_kept_below_min_speech():
     options = VadOptions(min_speech_s=1.0, min_silence_s=0.5, speech_pad_s=0.0, max_speech_s=10.0)
     *_, last = regions(options, (295, SPEECH), (5, QUIET), (15, SPEECH), (50, QUIET))
     assert last == (960, 1008)
 
 
-def test_a_stream_knows_when_speech_starts_and_ends():
-    heard = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
-    assert heard.feed([QUIET] * 10) == []
-    assert (heard.speaking_since, heard.stable_until_frames) == (None, 22)
-    heard.feed([SPEECH] * 3)
-    assert heard.speaking_since is None  # might be a click
-    heard.feed([SPEECH])
-    assert (heard.speaking_since, heard.stable_until_frames) == (22, 22)
-    assert heard.feed([QUIET] * 9) == []
-    assert heard.feed([QUIET]) == [(22, 54)]
-    assert (heard.speaking_since, heard.stable_until_frames) == (None, 66)
+def test_speaking_since_and_stable_until_follow_the_speech():
+    tracker = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
+    assert tracker.feed([QUIET] * 10) == []
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 22)
+    tracker.feed([SPEECH] * 3)
+    assert tracker.speaking_since is None  # might be a click
+    tracker.feed([SPEECH])
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (22, 22)
+    assert tracker.feed([QUIET] * 9) == []
+    assert tracker.feed([QUIET]) == [(22, 54)]
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 66)
 
 
 @pytest.mark.parametrize(
@@ -111,32 +111,32 @@ def test_a_stream_knows_when_speech_starts_and_ends():
         ("max_speech_s", 1.5),
     ],
 )
-def test_options_are_checked(option, value):
+def test_option_out_of_range_is_rejected(option, value):
     with pytest.raises(OptionError, match=f"{option}="):
         VadOptions(**{option: value})
 
 
-def test_the_offset_follows_the_onset():
+def test_neg_threshold_defaults_to_below_threshold():
     assert VadOptions(threshold=0.5).effective_neg_threshold == pytest.approx(0.35)
     assert VadOptions(threshold=0.1).effective_neg_threshold == 0.01
     assert VadOptions(threshold=0.5, neg_threshold=0.2).effective_neg_threshold == 0.2
 
 
-def test_an_unfinished_chunk_comes_with_the_flush():
+def test_incomplete_chunk_is_returned_by_flush():
     detector = SpeechDetector()
     assert detector.feed(np.zeros(511, np.float32)).shape == (0,)
     assert detector.feed(np.zeros(2, np.float32)).shape == (1,)
     assert detector.flush().shape == (1,)
 
 
-def test_nothing_unfinished_nothing_flushed():
+def test_flush_without_incomplete_chunk_is_empty():
     detector = SpeechDetector()
     assert detector.feed(np.zeros(1024, np.float32)).shape == (2,)
     assert detector.flush().shape == (0,)
     assert SpeechDetector().flush().shape == (0,)
 
 
-def test_a_flushed_detector_takes_no_more():
+def test_feed_after_flush_is_rejected():
     detector = SpeechDetector()
     detector.flush()
     with pytest.raises(HarkenError, match="flushed"):

@@ -1,4 +1,4 @@
-"""Sound in, log-mel frames out; nothing here knows a model. PyAV is imported when a file is opened."""
+"""Audio front end: decoding, resampling and log-mel features. PyAV is imported only when a file is opened."""
 
 from harken.audio.io import AudioSource, audio_duration, load_audio, stream_audio
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, log_mel, mel_filters, normalize, pad_or_trim

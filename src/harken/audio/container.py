@@ -1,4 +1,4 @@
-"""One opened recording: any container and codec that FFmpeg reads, as mono 16 kHz PCM, once, front to back."""
+"""Decoding of one recording with FFmpeg (PyAV): any container and codec to mono 16 kHz PCM, in a single pass."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ ALLOWED_SOURCES = "allowed is an audio or video file with sound"
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 
 _ALLOWED_RATES_HZ = range(1_000, 768_001)
-_EXACT_DURATION_FORMATS = (
-    "mov",
-    "flac",
-)  # their headers count the samples; others guess a duration or have none
-_NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a playlist in disguise opens no other file or address
-_MAX_MISSING_S = 1.0  # codec delay and padding stay far below it
+# The headers of these formats count the samples; other formats estimate a duration or have none.
+_EXACT_DURATION_FORMATS = ("mov", "flac")
+_NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a disguised playlist must not open other files or URLs
+_MAX_MISSING_S = 1.0  # far above any codec delay or padding
 
 
 class AudioDecoder:
-    """A container whose first audio stream is decoded to mono 16 kHz 16-bit PCM.
+    """Decoder of a container's first audio stream to mono 16 kHz 16-bit PCM.
 
-    Why 16 bits: the reference (openai-whisper, `audio.py`, `load_audio`) decodes to s16le. 16 kHz mono 16-bit
-    input comes out bit for bit, everything else through the same resampler, rounding and clipping.
+    The PCM has 16 bits because the reference (openai-whisper, `audio.py`, `load_audio`) decodes to s16le. 16 kHz mono
+    16-bit input is returned bit for bit; all other input passes the same resampler, rounding and clipping.
     """
 
     def __init__(self, name: str, file: FFmpegInput, container: InputContainer) -> None:
@@ -54,18 +52,20 @@ class AudioDecoder:
         if self._stream.codec_context is None:
             raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED_SOURCES}")
         for other in container.streams:
-            if other is not self._stream and hasattr(other, "discard"):  # newer PyAV: pictures stay unread
+            if other is not self._stream and hasattr(
+                other, "discard"
+            ):  # newer PyAV: video packets are not read
                 other.discard = type(other.discard).all
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds by the header, None if it does not say."""
+        """Duration in seconds according to the header, None if it has none."""
         if self._stream.duration is not None and self._stream.time_base is not None:
             return float(self._stream.duration * self._stream.time_base)
         return None if self._container.duration is None else self._container.duration / 1e6
 
     def decode_pcm(self, chunk_s: float = 1.0) -> Iterator[NDArray[np.int16]]:
-        """Pieces of about that length; what broke the recording, if anything did, is raised behind the last."""
+        """Decode blocks of about `chunk_s` seconds; an error of the recording is raised after the last good block."""
         n_decoded = 0
         try:
             for _, frames in groupby(self._frames(), key=_frame_format):
@@ -87,7 +87,7 @@ class AudioDecoder:
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
-        """Decoded frames up to the first sample that is not finite."""
+        """Decode frames up to the first sample that is not finite."""
         verbatim_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
         for frame in chain.from_iterable(map(self._decode, self._packets())):
             if frame.sample_rate not in _ALLOWED_RATES_HZ:
@@ -100,7 +100,7 @@ class AudioDecoder:
             if n_finite < frame.samples:
                 self._stream_error = NOT_FINITE
                 return
-            frame.pts = None  # time stamps that jump are no reason to stop
+            frame.pts = None  # the resampler would reject timestamps that jump
             yield frame
 
     def _packets(self) -> Iterator[Packet]:
@@ -117,7 +117,7 @@ class AudioDecoder:
             yield packet
 
     def _decode(self, packet: Packet) -> list[AudioFrame]:
-        """Frames of a packet; one that does not decode is passed over, as ffmpeg does."""
+        """Decode a packet; like ffmpeg, skip one that cannot be decoded."""
         try:
             frames: list[AudioFrame] = packet.decode()
         except Exception as error:
@@ -138,10 +138,10 @@ class AudioDecoder:
 
 
 class FFmpegInput:
-    """What FFmpeg reads from: a file object whose exceptions wait until FFmpeg's C code has returned."""
+    """A file object for FFmpeg that holds back exceptions until FFmpeg's C code has returned."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
-        self.name = name  # FFmpeg's guess of the format looks at the ending
+        self.name = name  # FFmpeg guesses the format from the file extension
         self._file = file
         self._head = b""
         self._error: BaseException | None = None
@@ -149,7 +149,7 @@ class FFmpegInput:
     def read(self, size: int) -> bytes:
         try:
             data = bytes(self._file.read(size))
-        except BaseException as error:  # KeyboardInterrupt too: it would be lost inside the callback
+        except BaseException as error:  # KeyboardInterrupt too: the callback would lose it
             self._error = error
             return b""
         self._head = self._head or data[:8]
@@ -169,7 +169,7 @@ class FFmpegInput:
 
     @contextmanager
     def reraise_read_errors(self) -> Iterator[None]:
-        """Raise what went wrong in `read` in place of what FFmpeg made of it."""
+        """Raise the error of `read` in place of the FFmpeg error that it caused."""
         try:
             yield
         finally:
@@ -177,7 +177,7 @@ class FFmpegInput:
                 raise self._error
 
     def diagnose_head(self) -> str | None:
-        """Why nothing can be read, where the first bytes tell."""
+        """Return the reason why nothing can be read, if the first bytes show it."""
         if not self._head:
             return "is empty (0 bytes)"
         if self._head[4:8] != b"ftyp":
@@ -189,14 +189,14 @@ class FFmpegInput:
 
 @contextmanager
 def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecoder]:
-    """Open a path, ``-`` for standard input, or a binary file object; what was opened here is closed again.
+    """Open a path, ``-`` for standard input, or a binary file object; a file opened here is also closed here.
 
     Raises
     ------
     AudioNotFound
         If there is no such file.
     AudioError
-        If it is no recording with sound that FFmpeg can read.
+        If FFmpeg cannot read it, or it has no audio stream.
     """
     import av
 
@@ -220,7 +220,7 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
 
 
 def _metadata_options(version: str) -> dict[str, Any]:
-    """How to say that titles in no known encoding are no reason to stop; from PyAV 19 on they are none anyway."""
+    """Return the option that ignores badly encoded metadata; PyAV 19 and later always ignore it."""
     return {"metadata_errors": "ignore"} if int(version.split(".")[0]) < 19 else {}
 
 
@@ -255,7 +255,7 @@ def _open_path(path: str) -> BinaryIO:
 
 
 def _printable_path(path: str) -> str:
-    """A path on one line, whatever characters it has."""
+    """Return a path on one line, whatever characters it contains."""
     return path if path.isprintable() else repr(path)
 
 
@@ -264,7 +264,7 @@ def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:
 
 
 def _resample_to_mono(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[NDArray[np.int16]]:
-    """Resample a run of frames of one kind, the resampler's tail included."""
+    """Resample frames of one format and flush the resampler."""
     import av
 
     resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
@@ -274,7 +274,7 @@ def _resample_to_mono(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[
 
 
 def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[AudioFrame]:
-    """Join frames of some 20 ms, as codecs make them: each call into the resampler has its price."""
+    """Join the codec's frames of about 20 ms, because each call into the resampler has a fixed cost."""
     import av
 
     fifo = av.AudioFifo()
@@ -287,7 +287,7 @@ def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[Audio
 
 
 def _count_finite_samples(frame: AudioFrame) -> int:
-    """How many samples come before the first that is not finite."""
+    """Count the samples before the first one that is not finite."""
     finite = np.isfinite(frame.to_ndarray())
     if finite.all():
         return int(frame.samples)
@@ -297,5 +297,5 @@ def _count_finite_samples(frame: AudioFrame) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """The one line that says why: an OSError's or FFmpegError's text without number and path."""
+    """Return the first line of an error's text; for OSError and FFmpegError without errno and path."""
     return str(getattr(error, "strerror", None) or error or type(error).__name__).splitlines()[0]

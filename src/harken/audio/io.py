@@ -1,4 +1,4 @@
-"""Samples from anywhere: files, standard input, file objects and arrays, as a stream in constant memory."""
+"""Reading of audio: files, standard input, file objects and arrays, as a stream in constant memory."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ shape (samples,), float32 or float64 in [-1, 1], or int16."""
 
 
 def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
-    """Decode a recording piece by piece; memory does not grow with its length.
+    """Decode a recording block by block, in constant memory.
 
-    Any container and codec of FFmpeg is read, the first audio stream of a video too; channels are mixed to one
-    and resampled. 16 kHz mono 16-bit recordings come out exactly, as ``int16 / 32768``. A few damaged packets
-    are passed over. A recording that breaks off yields all that was decoded before the error is raised.
+    Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down
+    and resampled. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``. Damaged packets are
+    skipped. Of a truncated recording, all decoded samples are yielded before the error is raised.
 
     Parameters
     ----------
     source : AudioSource
-        What to read. A file object is read from where it stands and is left open.
+        The recording. A file object is read from its current position and is left open.
     block_samples : int
-        Least length of every block but the last; a block is longer by about a second at most, or by as much again
-        where that is less.
+        Minimum length of every block but the last. A block is at most about one second, or another
+        `block_samples` if that is less, longer than this.
 
     Yields
     ------
     ndarray of shape (samples,), float32, 16 kHz mono, in [-1, 1)
-        At least one block, or an error; arrays given as float keep their values.
+        At least one block, or an error; float arrays keep their values.
 
     Raises
     ------
     AudioNotFound
         If there is no such file.
     AudioError
-        If the source cannot be read as audio, breaks off, or has a sample that is not finite. One line that
-        names the file (``<stdin>`` for standard input), the second where it is known, and the reason.
+        If the source cannot be read as audio, is truncated, or has a sample that is not finite. The message is one
+        line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
     """
     if isinstance(source, np.ndarray):
         yield from _array_blocks(source, block_samples)
@@ -60,7 +60,7 @@ def load_audio(source: AudioSource) -> NDArray[np.float32]:
     Parameters
     ----------
     source : AudioSource
-        As in `stream`.
+        As in `stream_audio`.
 
     Returns
     -------
@@ -69,23 +69,23 @@ def load_audio(source: AudioSource) -> NDArray[np.float32]:
     Raises
     ------
     AudioNotFound, AudioError
-        As in `stream`; of a recording that breaks off nothing is returned.
+        As in `stream_audio`; nothing is returned of a truncated recording.
     """
     return np.concatenate(list(stream_audio(source)))
 
 
 def audio_duration(source: AudioSource) -> float | None:
-    """Seconds of a recording by its header, for a progress bar; no sound is decoded.
+    """Return the duration of a recording according to its header; no audio is decoded.
 
     Parameters
     ----------
     source : AudioSource
-        As in `stream`. Nothing is taken from standard input or from a file object.
+        As in `stream_audio`. Nothing is read from standard input or from a file object.
 
     Returns
     -------
     float or None
-        None where only reading it all would tell.
+        Seconds; None if only decoding the whole recording could tell.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
 
 
 def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:
-    """Pieces put together to at least `block_samples`; what was collected comes out before an error does."""
+    """Join chunks to at least `block_samples`; pending samples are yielded before an error is raised."""
     failure: AudioError | None = None
     pending: list[NDArray[np.int16]] = []
     try:
@@ -136,8 +136,8 @@ def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Ite
 
 
 def _to_float(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """int16 scaled to [-1, 1); floats as they are."""
+    """Scale int16 to [-1, 1); convert floats to float32."""
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / np.float32(32768.0)
-    with np.errstate(over="ignore"):  # what float32 cannot hold turns infinite and is reported as such
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, which the caller reports
         return samples.astype(np.float32, copy=False)

@@ -1,16 +1,16 @@
-"""Log-mel spectrograms in numpy, equal to openai-whisper's `audio.py`, offline or piece by piece.
+"""Log-mel spectrograms in numpy, equal to openai-whisper's `audio.py`, offline or incremental.
 
-The reference computes the spectrogram of a whole recording with 30 s of zeros behind it and lowers its floor to
-8 decades below the loudest value of all. A recording of any length in constant memory needs the two apart::
+The reference pads a whole recording with 30 s of zeros, computes its spectrogram, and clamps it at 8 decades below
+its maximum. Constant memory requires two steps, the raw frames and their normalization::
 
     mel = LogMel(n_mels=80)
-    for block in stream("talk.mp3"):
-        frames = mel.feed(block)                # raw log10 bands, 100 frames a second
+    for block in stream_audio("talk.mp3"):
+        frames = mel.feed(block)                # raw log10 bands, 100 frames per second
         ...
-    frames = mel.flush()                        # what the end of the recording still held
+    frames = mel.flush()                        # the last frames of the recording
     features = pad_or_trim(normalize(window, mel.ceiling))
 
-Recipe: 25 ms periodic Hann window, 10 ms hop, frame i centred on sample 160 * i, power spectrum, Slaney mel
+Recipe: 25 ms periodic Hann window, 10 ms hop, frame i centred at sample 160 * i, power spectrum, Slaney mel
 filterbank, log10 clamped at 1e-10.
 """
 
@@ -27,9 +27,9 @@ from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 FFT_SAMPLES = 400
 N_BINS = FFT_SAMPLES // 2 + 1
 LOG_MEL_FLOOR = -10.0
-"""Raw log10 mel value of digital silence: where the reference clamps."""
+"""Raw log10 mel value of digital silence, at which the reference clamps."""
 
-_TINY = np.finfo(np.float32).tiny  # has a logarithm; clamping at SILENCE comes after it, to be exact
+_TINY = np.finfo(np.float32).tiny  # avoids log10(0); the exact clamp at LOG_MEL_FLOOR comes after the logarithm
 _EDGE_SAMPLES = FFT_SAMPLES // 2
 _CHUNK_FRAMES = 100  # windows, spectra and powers of one chunk stay in a core's L2 cache
 _GROUP_BANDS = 16  # a product of 16 bands and a chunk is too small for OpenBLAS to wake other threads
@@ -38,10 +38,10 @@ Float32 = NDArray[np.float32]
 
 
 class LogMel:
-    """Raw log10 mel frames of one recording, fed in pieces of any size.
+    """Incremental extractor of the raw log10 mel frames of one recording, fed in blocks of any size.
 
-    The frames are bit-equal however the samples are cut. `feed` and `flush` together give ``samples // 160`` of
-    them: the reference's content frames, which see zeros behind the last sample.
+    The frames are bit-equal for every block size. `feed` and `flush` together return ``samples // 160`` of them: the
+    reference's content frames, computed with zeros after the last sample.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ class LogMel:
     Attributes
     ----------
     ceiling : float
-        Loudest log10 value so far, `SILENCE` at first. After `flush` it is the maximum that the reference
-        normalises with: frames that are past the content but still touch its last samples count too.
+        Maximum log10 value so far, initially `LOG_MEL_FLOOR`. After `flush` it is the maximum that the reference
+        normalizes with, which includes padding frames that overlap the last samples.
 
     Raises
     ------
@@ -61,8 +61,8 @@ class LogMel:
 
     Notes
     -----
-    Why bit-equal: the FFT works frame by frame, and the filterbank products, whose rounding a BLAS may choose
-    by shape and position, always have the shape of a full chunk with each frame at its index modulo the chunk.
+    The frames are bit-equal because the FFT works frame by frame, and because the filterbank products always have the
+    shape of a full chunk, with each frame at its index modulo the chunk: BLAS rounding depends on shape and position.
     """
 
     def __init__(self, n_mels: int = 80) -> None:
@@ -78,7 +78,7 @@ class LogMel:
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
-        """Take the next samples and return the frames that they complete.
+        """Return the frames that the next samples complete.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class LogMel:
         Returns
         -------
         ndarray of shape (n_mels, frames), float32, log10 mel
-            Possibly no frames: the first one needs 201 samples, for its reflected left half.
+            Possibly no frames: the first frame needs 201 samples, as its left half is reflected.
         """
         self._fed_samples += len(samples)
         return self._advance(samples)
@@ -118,7 +118,7 @@ class LogMel:
         return frames
 
     def _transform(self, waveform: Float32) -> Float32:
-        """Every whole frame of a waveform that starts with the left edge of frame `self._frames`."""
+        """Compute every whole frame of a waveform that starts at the left edge of frame `self._n_frames`."""
         framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
         out = np.empty((self.n_mels, len(framed)), np.float32)
         done = 0
@@ -132,7 +132,7 @@ class LogMel:
         return out
 
     def _transform_rows(self, framed: Float32, row: int) -> Float32:
-        """Frames that stand at `row` and below in their chunk; the view returned lives until the next call."""
+        """Compute the frames of a chunk from `row` on; the returned view is valid until the next call."""
         rows = slice(row, row + len(framed))
         spectrum = np.fft.rfft(np.multiply(framed, _hann(), out=self._windowed[rows]))
         np.add(spectrum.real**2, spectrum.imag**2, out=self._power[rows])
@@ -144,7 +144,7 @@ class LogMel:
 
 
 def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Float32:
-    """Normalised log-mel spectrogram of a whole recording (the reference's `log_mel_spectrogram`).
+    """Return the normalized log-mel spectrogram of a recording (the reference's `log_mel_spectrogram`).
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Flo
     n_mels : int
         Number of mel bands.
     padding_samples : int
-        Zeros to add behind the recording; the reference's `transcribe` adds 30 s of them.
+        Number of zeros appended to the recording; the reference's `transcribe` appends 30 s.
 
     Returns
     -------
@@ -166,14 +166,14 @@ def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Flo
 
 
 def normalize(log_mel: Float32, ceiling: float) -> Float32:
-    """Raise what is more than 8 decades below `ceiling` and scale to what the encoder was trained on.
+    """Clamp values at 8 decades below `ceiling` and scale to the range that the encoder was trained on.
 
     Parameters
     ----------
     log_mel : ndarray of shape (..., frames), float32, log10 mel
         Raw frames of `LogMel`.
     ceiling : float
-        Loudest log10 value of the recording, `LogMel.ceiling`.
+        Maximum log10 value of the recording, `LogMel.ceiling`.
 
     Returns
     -------
@@ -187,14 +187,14 @@ def normalize(log_mel: Float32, ceiling: float) -> Float32:
 
 
 def pad_or_trim(mel: Float32, frames: int = WINDOW_FRAMES) -> Float32:
-    """Make a window exactly `frames` long: cut it, or put 0.0 behind it (the reference's `pad_or_trim`).
+    """Trim a window to `frames` frames, or pad it with 0.0 (the reference's `pad_or_trim`).
 
     Parameters
     ----------
     mel : ndarray of shape (..., any), float32
-        Normalised log-mel.
+        Normalized log-mel.
     frames : int
-        Wanted length.
+        Length of the result.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def pad_or_trim(mel: Float32, frames: int = WINDOW_FRAMES) -> Float32:
 
 @cache
 def mel_filters(n_mels: int) -> Float32:
-    """Slaney's mel filterbank, normalised to equal area (``librosa.filters.mel(sr=16000, n_fft=400)``).
+    """Return Slaney's mel filterbank, normalized to equal area (``librosa.filters.mel(sr=16000, n_fft=400)``).
 
     Mel numbers are linear below 1 kHz (15 mel) and logarithmic above: 27 mel for a factor of 6.4
     (M. Slaney, Auditory Toolbox, 1998).
@@ -214,7 +214,7 @@ def mel_filters(n_mels: int) -> Float32:
     Parameters
     ----------
     n_mels : int
-        Number of triangles between 0 Hz and 8 kHz.
+        Number of triangular filters between 0 Hz and 8 kHz.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def mel_filters(n_mels: int) -> Float32:
 
 @cache
 def _banded_filterbank(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
-    """The filterbank in groups of bands, each with the bins it touches: a quarter of the dense product."""
+    """Return the filterbank in groups of bands with their nonzero bins: a quarter of the dense product."""
     filters = mel_filters(n_mels)
     groups = []
     for start in range(0, n_mels, _GROUP_BANDS):
@@ -257,6 +257,6 @@ def _banded_filterbank(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
 
 @cache
 def _hann() -> Float32:
-    """Periodic Hann window of 400 samples, as ``torch.hann_window`` makes it."""
+    """Return the periodic Hann window of 400 samples, as ``torch.hann_window`` does."""
     window: Float32 = np.hanning(FFT_SAMPLES + 1)[:-1].astype(np.float32)
     return window

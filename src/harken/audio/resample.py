@@ -1,4 +1,4 @@
-"""Samples that arrive bit by bit, from any rate to 16 kHz."""
+"""Incremental resampling from any rate to 16 kHz."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Resampler:
-    """One channel of sound, as recordings are resampled (`harken.audio.stream`), however it is cut.
+    """Incremental resampler of one channel; bit-equal to `harken.audio.stream_audio` for any block size.
 
     Parameters
     ----------
     rate_hz : int
-        Rate of what is pushed. From 16 kHz, 16-bit samples come out bit for bit.
+        Sampling rate of the input. At 16 kHz, 16-bit samples are returned bit for bit.
     """
 
     def __init__(self, rate_hz: int) -> None:
@@ -34,12 +34,12 @@ class Resampler:
         Parameters
         ----------
         samples : ndarray of shape (samples,), float32
-            In [-1, 1]; what is outside is clipped.
+            In [-1, 1]; values outside are clipped.
 
         Returns
         -------
         ndarray of shape (samples at 16 kHz,), float32
-            What they complete: the filter looks ahead by a fraction of a millisecond to some milliseconds.
+            All that can be computed so far; the filter looks ahead by up to a few milliseconds.
         """
         import av
 
@@ -50,7 +50,7 @@ class Resampler:
         return self._resample(frame)
 
     def flush(self) -> NDArray[np.float32]:
-        """What the filter still held; nothing may be pushed behind it."""
+        """Return the samples that the filter still holds; `feed` must not be called afterwards."""
         return self._resample(None)
 
     def _resample(self, frame: AudioFrame | None) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
-"""Silero VAD 6.2 in numpy: how probable it is that somebody speaks, every 32 ms.
+"""Silero VAD 6.2 in numpy: the probability of speech, every 32 ms.
 
-The network looks at 512 new samples and the 64 before them: magnitudes of four short spectra, four convolutions that
-leave one vector, an LSTM that remembers what came before, a sigmoid. All but the LSTM is done for a batch of chunks at
-once. This takes half the time of the published graph in ONNX Runtime (docs/decisions/vad.md).
+The input of the network is 512 new samples and the 64 before them. It computes the magnitudes of four short spectra,
+four convolutions that reduce them to one vector, an LSTM, and a sigmoid. All but the LSTM is computed for a batch of
+chunks at once. This takes half the time of the published graph in ONNX Runtime (docs/decisions/vad.md).
 
 Source: snakers4/silero-vad, silero_vad/tinygrad_model.py (the layers) and sequence_vad.py (the context).
 """
@@ -26,23 +26,21 @@ _INPUT_SAMPLES = _CONTEXT_SAMPLES + CHUNK_SAMPLES
 _FFT_SAMPLES = 256
 _STRIDE_SAMPLES = 128
 _STATE_SIZE = 128
-_BATCH_CHUNKS = (
-    12  # products of this many rows, and matrices cut into tiles of this many columns, are fast, and too
-)
-_TILE_COLUMNS = (
-    32  # small for OpenBLAS to wake other threads, for which it would wait while an engine keeps them busy
-)
+# Products of these shapes are fast, and too small for OpenBLAS to wake other threads: it would have to wait for them
+# while an inference engine keeps the cores busy.
+_BATCH_CHUNKS = 12
+_TILE_COLUMNS = 32
 
 Float32 = NDArray[np.float32]
 
 
 class SpeechDetector:
-    """Speech probabilities of one recording, fed in pieces of any size; bit-equal however the samples are cut.
+    """Incremental detector of speech in one recording, fed in blocks of any size, with bit-equal results for each.
 
     Notes
     -----
-    Why bit-equal: products, whose rounding a BLAS may choose by shape and position, always have the shape of a full
-    batch, with each chunk at its index modulo the batch.
+    Results are bit-equal because matrix products always have the shape of a full batch, with each chunk at its index
+    modulo the batch: BLAS rounding depends on shape and position.
     """
 
     def __init__(self) -> None:
@@ -55,7 +53,7 @@ class SpeechDetector:
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
-        """Take the next samples and return the probabilities of the chunks that they complete.
+        """Return the speech probabilities of the chunks that the next samples complete.
 
         Parameters
         ----------
@@ -64,7 +62,7 @@ class SpeechDetector:
         Returns
         -------
         ndarray of shape (chunks,), float32, 0 to 1
-            One value for every `CHUNK_SAMPLES` samples.
+            One probability per `CHUNK_SAMPLES` samples.
         """
         if self._flushed:
             raise HarkenError("SpeechDetector was flushed: a new recording needs a new SpeechDetector")
@@ -77,7 +75,7 @@ class SpeechDetector:
         return np.concatenate([self._infer_batch(batch) for batch in self._split_batches(inputs)])
 
     def flush(self) -> Float32:
-        """End the recording and return the probability of its last, unfinished chunk, with zeros behind it.
+        """End the recording and return the probability of its last, incomplete chunk, padded with zeros.
 
         Returns
         -------
@@ -91,11 +89,11 @@ class SpeechDetector:
         return last
 
     def _split_batches(self, inputs: Float32) -> list[Float32]:
-        """Cut where a batch is full, the one that earlier chunks began first."""
+        """Split chunks at batch boundaries; the first batch may already hold earlier chunks."""
         return np.split(inputs, range(_BATCH_CHUNKS - self._batch_row, len(inputs), _BATCH_CHUNKS))
 
     def _infer_batch(self, inputs: Float32) -> Float32:
-        """Probabilities of some chunks that stand in one batch."""
+        """Return the probabilities of chunks that belong to one batch."""
         rows = slice(self._batch_row, self._batch_row + len(inputs))
         self._inputs[rows] = inputs
         gates = self._network.lstm_inputs(self._inputs)
@@ -109,17 +107,18 @@ class SpeechDetector:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Weights, laid out for products of rows with matrices.
+    """The weights, with every layer as a matrix.
 
     Attributes
     ----------
     layers : tuple of (tiles, bias)
-        Convolutions over four spectra, and the LSTM's input, as a matrix each, of shape (tiles, in, 32); its bias
-        of shape (tiles * 32,).
+        The four convolutions and the input projection of the LSTM, each a matrix of shape (tiles, in, 32) and a bias of
+        shape (tiles * 32,).
     recurrent : ndarray of shape (4 * state, state)
-        Gates in ONNX's order: input, output, forget, cell. The first three are halved, for
-        ``sigmoid(x) = (1 + tanh(x / 2)) / 2``: one call of tanh does all four.
+        Gates in ONNX's order: input, output, forget, cell. The weights of the first three are halved, so that one
+        tanh computes all four: ``sigmoid(x) = (1 + tanh(x / 2)) / 2``.
     output : (vector, bias)
+        Output projection.
     """
 
     layers: tuple[tuple[Float32, Float32], ...]
@@ -127,7 +126,7 @@ class _Network:
     output: tuple[Float32, Float32]
 
     def lstm_inputs(self, inputs: Float32) -> Float32:
-        """What chunks of shape (chunks, 576) bring to the gates of the LSTM, shape (chunks, 4 * state)."""
+        """Compute the gate inputs of the LSTM, shape (chunks, 4 * state), from chunks of shape (chunks, 576)."""
         spectra = np.fft.rfft(inputs[:, _frame_indices()] * _hann())
         values: Float32 = np.sqrt(spectra.real**2 + spectra.imag**2).reshape(len(inputs), -1)
         for layers_left, (weights, bias) in enumerate(self.layers, start=1 - len(self.layers)):
@@ -138,7 +137,7 @@ class _Network:
         return values
 
     def lstm_step(self, gates: Float32, hidden: Float32, cell: Float32, out: Float32) -> None:
-        """One step of the LSTM: `gates` and `cell` are changed, the new state is written to `out`."""
+        """Run one step of the LSTM: change `gates` and `cell` in place and write the new state to `out`."""
         gates += self.recurrent @ hidden
         np.tanh(gates, out=gates)
         gates[: 3 * _STATE_SIZE] += 1
@@ -151,7 +150,7 @@ class _Network:
         out *= 0.5
 
     def probabilities_of(self, hidden_states: Float32) -> Float32:
-        """Probabilities, shape (chunks,), from states of shape (chunks, state)."""
+        """Compute probabilities of shape (chunks,) from hidden states of shape (chunks, state)."""
         weights, bias = self.output
         logits = np.maximum(hidden_states, 0) @ weights
         probabilities: Float32 = 1 / (1 + np.exp(-logits - bias))
@@ -160,7 +159,7 @@ class _Network:
 
 @cache
 def _load_network() -> _Network:
-    """The weights that come with harken (data/NOTICE)."""
+    """Load the weights that are part of the package (data/NOTICE)."""
     with np.load(Path(__file__).parent / "data" / "silero_vad_6.2.npz") as archive:
         weights = dict(archive)
     gate_scale = np.repeat(np.array([0.5, 0.5, 0.5, 1], np.float32), _STATE_SIZE)
@@ -187,11 +186,13 @@ def _tile(matrix: Float32) -> Float32:
 
 
 def _convolution_matrix(kernel: Float32, inputs: int, stride: int, outputs: int) -> Float32:
-    """Matrix of a convolution with 3 taps and 1 position of padding on both sides, over this few positions.
+    """Return the matrix of a convolution with 3 taps and a padding of 1, for a fixed number of positions.
 
     Parameters
     ----------
     kernel : ndarray of shape (out, in, 3)
+    inputs, stride, outputs : int
+        Number of input positions, stride, and number of output positions.
 
     Returns
     -------
@@ -209,13 +210,13 @@ def _convolution_matrix(kernel: Float32, inputs: int, stride: int, outputs: int)
 
 @cache
 def _frame_indices() -> NDArray[np.int64]:
-    """Samples of each of the four spectra, the end of the chunk reflected, shape (4, 256)."""
+    """Return the sample indices of the four spectra, shape (4, 256); the end of the chunk is reflected."""
     reflected = np.pad(np.arange(_INPUT_SAMPLES), (0, _CONTEXT_SAMPLES), mode="reflect")
     return np.lib.stride_tricks.sliding_window_view(reflected, _FFT_SAMPLES)[::_STRIDE_SAMPLES].copy()
 
 
 @cache
 def _hann() -> Float32:
-    """Periodic Hann window: with the FFT it makes the published convolution of 258 filters (to 1e-7)."""
+    """Return the periodic Hann window; with the FFT it equals the published convolution of 258 filters (to 1e-7)."""
     window: Float32 = np.hanning(_FFT_SAMPLES + 1)[:-1].astype(np.float32)
     return window

@@ -1,13 +1,13 @@
-"""Where somebody speaks: regions of a recording out of speech probabilities, with two thresholds.
+"""Voice activity detection: speech regions of a recording from speech probabilities, with two thresholds.
 
-Speech begins where a probability reaches `threshold`, and ends where it falls below `neg_threshold` and stays below `threshold` for a
-while. Nothing here waits or knows the time: probabilities go in as they come, regions come out as soon as they are
-certain, and how the probabilities were cut changes nothing::
+Speech begins where a probability reaches `threshold`. It ends where the probability falls below `neg_threshold` and
+then stays below `threshold` for `min_silence_s`. Regions are returned as soon as they are final, and do not depend on
+how the probabilities are divided into calls::
 
-    detector, regions = SpeechDetector(), Regions(VadOptions())
-    for block in stream("talk.mp3"):
-        certain = regions.feed(detector.feed(block))
-    certain = regions.feed(detector.flush()) + regions.flush(n_frames)
+    detector, tracker = SpeechDetector(), RegionTracker(VadOptions())
+    for block in stream_audio("talk.mp3"):
+        regions = tracker.feed(detector.feed(block))
+    regions = tracker.feed(detector.flush()) + tracker.flush(n_frames)
 
 Source: snakers4/silero-vad, utils_vad.py, get_speech_timestamps_from_probs.
 """
@@ -25,35 +25,35 @@ from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 __all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
 
 SpeechRegion = tuple[int, int]
-"""First mel frame, and the one behind the last."""
+"""First mel frame, and the frame after the last."""
 
 _HYSTERESIS = 0.15
 _CHUNKS_PER_SECOND = SAMPLE_RATE / CHUNK_SAMPLES
 
 
 def _option(default: Any, help: str) -> Any:
-    """A field with the sentence that faces show beside it."""
+    """Return a field with its help text for the command line."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VadOptions:
-    """What counts as speech.
+    """Options of voice activity detection.
 
     Raises
     ------
     OptionError
-        If a value is outside what is allowed.
+        If a value is not allowed.
     """
 
     threshold: float = _option(0.5, "Speech begins where it is at least this probable.")
     neg_threshold: float | None = _option(
         None, "Speech ends where it is less probable than this; none is 0.15 below the threshold."
     )
-    min_speech_s: float = _option(0.1, "Shorter speech is passed over, in seconds.")
+    min_speech_s: float = _option(0.1, "Shorter speech is ignored, in seconds.")
     min_silence_s: float = _option(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    speech_pad_s: float = _option(0.4, "Sound kept before and behind speech, in seconds.")
-    max_speech_s: float = _option(29.0, "Longer speech is cut, at its longest silence, in seconds.")
+    speech_pad_s: float = _option(0.4, "Audio kept before and after speech, in seconds.")
+    max_speech_s: float = _option(29.0, "Longer speech is split at its longest silence, in seconds.")
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -82,7 +82,7 @@ class VadOptions:
 
 
 class RegionTracker:
-    """Regions of speech in one recording.
+    """Incremental tracker of the speech regions of one recording.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ class RegionTracker:
 
     Notes
     -----
-    Regions come in order of time, do not overlap, and are at most `max_speech_s` long, their padding included. Speech
-    that goes on for longer is cut in its longest silence; where it has none, it is cut as late as may be.
+    Regions are in order of time, do not overlap, and are at most `max_speech_s` long, including their padding. Longer
+    speech is split at its longest silence or, if it has none, as late as possible.
     """
 
     def __init__(self, options: VadOptions) -> None:
@@ -105,15 +105,15 @@ class RegionTracker:
         self._open_region: _OpenRegion | None = None
 
     def feed(self, speech_probs: Iterable[float]) -> list[SpeechRegion]:
-        """Take the next probabilities, one for every `CHUNK_SAMPLES`, and return the regions that are now certain."""
+        """Return the regions that the next probabilities, one per `CHUNK_SAMPLES`, complete."""
         return [region for speech_prob in speech_probs for region in self._step(float(speech_prob))]
 
     def flush(self, frames: int) -> list[SpeechRegion]:
-        """End the recording, which has `frames` frames, and return the last region if there is one.
+        """End the recording, which has `frames` frames, and return its last region, if any.
 
-        What is fed after it is taken for more of the recording, in which speech begins anew.
+        Probabilities fed afterwards continue the recording, with no speech in progress.
         """
-        # The silence behind it is not long enough to count, but the region may be too long for it.
+        # The trailing silence is too short to end the region, so it belongs to it unless the region gets too long.
         regions = [
             (start, frames if frames - start <= self._max_frames else min(end, frames))
             for start, end in self.end_speech()
@@ -123,7 +123,7 @@ class RegionTracker:
         return regions
 
     def end_speech(self) -> list[SpeechRegion]:
-        """End the speech that is going on where it fell quiet, and return its region unless it is too short."""
+        """End the speech in progress at its trailing silence and return its region unless it is too short."""
         region, self._open_region = self._open_region, None
         if region is None or region.length_chunks(self._n_chunks) < self._min_speech_chunks:
             return []
@@ -133,20 +133,20 @@ class RegionTracker:
 
     @property
     def speaking_since(self) -> int | None:
-        """Frame where a region begins that has not ended, its padding included; None while nobody speaks."""
+        """First frame, including padding, of the speech in progress; None if there is none."""
         if self._open_region and self._open_region.length_chunks(self._n_chunks) >= self._min_speech_chunks:
             return self._open_region.start_frames
         return None
 
     @property
     def trailing_silence_s(self) -> float:
-        """For how long the speech that has not ended has been quiet; 0 where there is none."""
+        """Seconds of silence at the end of the speech in progress; 0 if there is none."""
         silence_start = self._open_region.silence_start if self._open_region else None
         return 0.0 if silence_start is None else (self._n_chunks - silence_start) / _CHUNKS_PER_SECOND
 
     @property
     def stable_until_frames(self) -> int:
-        """Every region that is still to come begins at this frame or behind it."""
+        """Frame at or after which every future region begins."""
         return (
             self._open_region.start_frames if self._open_region else self._region_start_frames(self._n_chunks)
         )
@@ -172,10 +172,10 @@ class RegionTracker:
         return [self._split(region, chunk)] if end - region.start_frames > self._max_frames else []
 
     def _split(self, region: _OpenRegion, chunk: int) -> SpeechRegion:
-        """End the speech in its longest silence, the last of several; it goes on behind that.
+        """Split the speech at its longest silence, the last one of several equally long.
 
-        A silence in its second half, if there is one: what is left of a sentence by an early cut is short, and is heard
-        badly (docs/decisions/vad.md).
+        Silences in the second half of the region are preferred: an early split leaves a short rest of a sentence, which
+        is transcribed badly (docs/decisions/vad.md).
         """
         middle_frames = region.start_frames + self._max_frames / 2
         candidates = [
@@ -203,20 +203,20 @@ class RegionTracker:
 
 @dataclass(slots=True)
 class _OpenRegion:
-    """Speech that has not ended; positions in chunks.
+    """Speech in progress; positions are in chunks.
 
     Attributes
     ----------
     start_frames : int
-        Where its region begins.
-    begin : int
-        Where it was heard first.
-    quiet : int or None
-        Since when it has been quiet.
+        First mel frame of its region.
+    first_chunk : int
+        First chunk with speech.
+    silence_start : int or None
+        First chunk of the current silence.
     silences : list of (int, int)
-        Where it fell quiet and rose again.
-    carried_chunks : int
-        How much of it has been cut off.
+        First chunk of each earlier silence, and the chunk after its last.
+    split_off_chunks : int
+        Number of chunks of the same speech in regions that were split off.
     """
 
     start_frames: int
@@ -237,10 +237,10 @@ class _OpenRegion:
         return n_chunks if self.silence_start is None else self.silence_start
 
     def length_chunks(self, n_chunks: int) -> int:
-        """How long it is, with what was cut off."""
+        """Return the number of chunks of speech, including those split off."""
         return self.split_off_chunks + self.end_chunk(n_chunks) - self.first_chunk
 
 
 def _chunk_to_frame(chunk: float) -> int:
-    """Mel frame in which a chunk begins."""
+    """Return the mel frame in which a chunk begins."""
     return int(chunk * CHUNK_SAMPLES / HOP_SAMPLES)

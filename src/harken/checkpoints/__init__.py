@@ -1,4 +1,4 @@
-"""Reading Whisper models: one small reader for each format, all into one form."""
+"""Whisper checkpoints: one reader per format, all returning a `Checkpoint`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
     "model.safetensors or pytorch_model.bin), an OpenAI .pt file and a ggml .bin file"
 )
-# What a directory is opened by, the first that is there; failing these, its only .pt or .bin file.
+# The first of these that exists is opened, else the only .pt or .bin file of the directory.
 _WEIGHT_FILES = (
     "model.bin",
     "model.safetensors",
@@ -52,22 +52,22 @@ _UNSUPPORTED = {
 def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) -> Checkpoint:
     """Open a Whisper model without loading it.
 
-    The format is told by what is in the file, not by its name. Weights are read when they are asked for, so
-    this takes a few milliseconds, and some 20 for a ggml file, which holds its vocabulary.
+    The content of the file decides the format, not its name. Weights are read on access, so this takes a few
+    milliseconds, and about 20 for a ggml file, which contains its vocabulary.
 
     Parameters
     ----------
     path : str or path-like
         A file, or the directory of a model.
     assistant : bool
-        Whether it may be a decoder without an encoder, which is of use only beside a whole model.
+        True to accept a decoder without an encoder, which is useful only together with a whole model.
 
     Raises
     ------
     CheckpointNotFound
-        There is nothing at `path`.
+        If `path` does not exist.
     CheckpointError
-        It is damaged, truncated, hostile or not a Whisper model, or has no encoder.
+        If it is damaged, truncated, malicious or not a Whisper model, or has no encoder.
     """
     file = _weight_file(Path(path))
     checkpoint = _READERS[_detect_format(file)](file)
@@ -93,7 +93,7 @@ def _weight_file(path: Path) -> Path:
 
 
 def _detect_format(path: Path) -> Format:
-    """Tell the format of a file by its first bytes."""
+    """Detect the format of a file from its first bytes."""
     try:
         with open(path, "rb") as file:
             head = file.read(64)

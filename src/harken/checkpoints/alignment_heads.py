@@ -1,11 +1,11 @@
-"""Which cross-attention heads follow the audio closely enough to time words by."""
+"""Alignment heads: the cross-attention heads whose attention gives word timestamps."""
 
 from __future__ import annotations
 
 from harken.types import Dims
 
 AlignmentHeads = tuple[tuple[int, int], ...]
-
+"""Pairs of (layer, head)."""
 
 # whisper/__init__.py, `_ALIGNMENT_HEADS`: (n_vocab, n_text_state, n_audio_layer, n_text_layer) -> layer:heads.
 _PUBLISHED_HEADS = {
@@ -28,7 +28,7 @@ def published_heads(dims: Dims) -> AlignmentHeads | None:
     Returns
     -------
     tuple of (layer, head), or None
-        None where the dimensions name no single published model: large-v1 and large-v2 share theirs.
+        None if the dimensions do not identify a published model: large-v1 and large-v2 have the same.
     """
     text = _PUBLISHED_HEADS.get((dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer), "")
     layers = (layer.split(":") for layer in text.split())
@@ -36,7 +36,7 @@ def published_heads(dims: Dims) -> AlignmentHeads | None:
 
 
 def default_heads(dims: Dims) -> AlignmentHeads:
-    """Every head of the upper half of the decoder (openai/whisper, model.py, Whisper.__init__)."""
+    """Return every head of the upper half of the decoder (openai/whisper, model.py, Whisper.__init__)."""
     return tuple(
         (layer, head)
         for layer in range(dims.n_text_layer // 2, dims.n_text_layer)
@@ -50,8 +50,8 @@ def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
     Returns
     -------
     tuple of (layer, head), or None
-        None where the value is no list of pairs, or names a layer or a head that the decoder does not have:
-        distilled models are published with the heads of their teacher.
+        None if the value is not a list of pairs, or names a layer or head that the decoder does not have: distilled
+        models are published with the heads of their teacher.
     """
     heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(dims.n_text_head)]
     if not isinstance(value, list) or not 0 < len(value) <= len(heads):

@@ -1,4 +1,4 @@
-"""The one form that every reader delivers: dimensions, weights, and where the vocabulary is."""
+"""The result of every reader: dimensions, lazily read weights, and the source of the vocabulary."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
 
 
 class Weights(Mapping[str, Array]):
-    """Weights under the names of OpenAI's state dict (``encoder.blocks.0.attn.query.weight``).
+    """The weights under the names of OpenAI's state dict (``encoder.blocks.0.attn.query.weight``).
 
-    Each access reads the file anew and returns a read-only array, C-contiguous, float16 or float32: what the
-    file stores where it is one of these, float32 where it stores bfloat16 or quantised values.
+    Each access reads the file and returns a read-only C-contiguous array: float16 or float32 as stored, float32 if the
+    file stores bfloat16 or quantised values.
 
     Parameters
     ----------
-    tensors : mapping of str to Tensor
+    tensors : mapping of str to LazyTensor
         The weights, not read yet.
     digest : callable
         Computes `digest`; called at most once.
@@ -52,31 +52,31 @@ class Weights(Mapping[str, Array]):
         return len(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one weight, without reading it."""
+        """Return the shape of one weight without reading it."""
         return self._tensors[name].shape
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of every file that the weights and the dimensions come from.
 
-        All bytes are hashed, because a key that misses a changed weight would silently transcribe with the
-        old model. At about 1 GB/s this is small beside reading the weights; sampling would save little.
+        All bytes are hashed, because a cache key that misses a changed weight would silently transcribe with the old
+        model. At about 1 GB/s this is cheap compared with reading the weights.
         """
         return self._digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """Where the tokenizer of a checkpoint comes from; nothing is read or built yet.
+    """The source of a checkpoint's vocabulary; nothing is read or built yet.
 
-    With neither of the two, the standard vocabulary for the model's `n_vocab` is meant.
+    With neither a path nor tokens it is the standard vocabulary for the model's `n_vocab`.
 
     Attributes
     ----------
     path : Path, optional
         A tokenizer.json, vocab.json, vocabulary.json or vocabulary.txt.
     tokens : tuple of bytes
-        What the weights file itself lists: the bytes of each text token, in order of id.
+        The bytes of each text token, in order of id, if the weights file lists them.
     """
 
     path: Path | None = None
@@ -92,21 +92,21 @@ class Checkpoint:
     dims : Dims
         Dimensions of the model, checked against the shape of every weight.
     weights : Weights
-        The weights, read when asked for.
+        The weights, read on access.
     vocabulary : Vocabulary
-        Where the tokenizer comes from.
+        The source of the vocabulary.
     alignment_heads : tuple of (layer, head), or None
-        Cross-attention heads that time words; None where neither the file nor the published tables know.
+        Cross-attention heads for word timestamps; None if neither the file nor the published tables name them.
     path : Path
         The file, or the directory, that was opened.
     format : str
         ``"ctranslate2"``, ``"huggingface"``, ``"openai"`` or ``"ggml"``.
-    precision : str
-        How the file stores its matrices: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
+    stored_dtype : str
+        Data type of the matrices in the file: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
     encoder_sha256 : str, optional
-        `encoder_digest` of the model that a decoder alone was made from, where its file says it.
-    frequent : ndarray of int64, optional
-        Ascending ids of the tokens that a draft of this model needs to score, where its file names them.
+        For a decoder without an encoder, `encoder_digest` of the model that it was made from, if stored.
+    draft_vocabulary : ndarray of int64, optional
+        Ascending ids of the tokens that this model scores when it drafts, if stored.
     """
 
     dims: Dims
@@ -121,7 +121,7 @@ class Checkpoint:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether this is a whole model, not the decoder of one alone."""
+        """True for a whole model, False for a decoder without an encoder."""
         return self.dims.has_encoder
 
 
@@ -135,29 +135,29 @@ def assemble(
     alignment_heads: object = None,
     files: tuple[Path, ...] = (),
 ) -> Checkpoint:
-    """Check what a reader found and put it together.
+    """Check the findings of a reader and make a `Checkpoint` of them.
 
     Parameters
     ----------
     path : Path
-        What was opened.
+        The file or directory that was opened.
     format : str
         Name of the reader.
-    tensors : mapping of str to Tensor
+    tensors : mapping of str to LazyTensor
         Every weight of the file under OpenAI's names.
     declared : mapping of str to object
-        Dimensions that the file states, the numbers of heads among them.
+        Dimensions that the file declares, including the numbers of heads.
     vocabulary : Vocabulary
-        Where the tokenizer comes from.
+        The source of the vocabulary.
     alignment_heads : object
-        `alignment_heads` of a configuration file, as it stands there.
+        Unchecked `alignment_heads` entry of a configuration file.
     files : tuple of Path
-        The files that weights and dimensions come from; `path` itself if empty.
+        Files that contain the weights and dimensions; `path` itself if empty.
 
     Raises
     ------
     CheckpointError
-        A weight is missing, unknown or of a wrong shape, or the file contradicts itself.
+        If a weight is missing, unknown or of a wrong shape, or the file contradicts itself.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
@@ -178,6 +178,6 @@ def assemble(
 
 
 def find_vocabulary(directory: Path) -> Vocabulary:
-    """Find the tokenizer's file in the directory of a model."""
+    """Find the vocabulary file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     return Vocabulary(path=next(filter(Path.is_file, files), None))

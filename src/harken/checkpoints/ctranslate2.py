@@ -1,4 +1,4 @@
-"""CTranslate2: ``model.bin`` and the JSON files beside it.
+"""Reader of CTranslate2 models: ``model.bin`` and the JSON files beside it.
 
 The layout is that of ``ModelSpec._serialize`` (ctranslate2/specs/model_spec.py), the names are those of
 ``WhisperSpec`` (ctranslate2/specs/whisper_spec.py and transformer_spec.py).
@@ -35,7 +35,7 @@ _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
 _DTYPES = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
 _FLOAT_DTYPES = (FLOAT32, FLOAT16, BFLOAT16)
 
-# Scalars that change the mathematics, and the one value that Whisper has.
+# Scalars that change the computation, and the value that Whisper requires.
 _REQUIRED_SCALARS = {
     "decoder/activation": 3,  # exact GELU
     "decoder/alibi": 0,
@@ -44,7 +44,7 @@ _REQUIRED_SCALARS = {
     "decoder/start_from_zero_embedding": 0,
 }
 
-# A module of CTranslate2 holds one or more of OpenAI's, stacked along the rows.
+# A CTranslate2 module contains one or more of OpenAI's, stacked along the rows.
 _MODULES = {
     "encoder/conv1": ("encoder.conv1",),
     "encoder/conv2": ("encoder.conv2",),
@@ -74,14 +74,14 @@ _BLOCK = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)")
 
 @dataclass(frozen=True, slots=True)
 class _Variable:
-    """An array of the file: where it lies and how."""
+    """An array of the file: byte offset, data type and shape."""
 
     offset: int
     dtype: StorageDtype
     shape: tuple[int, ...]
 
     def rows(self, part: int, parts: int) -> _Variable:
-        """One of equal parts along the first axis."""
+        """Return part number `part` of `parts` equal parts along the first axis."""
         shape = (self.shape[0] // parts, *self.shape[1:])
         return _Variable(self.offset + part * self.dtype.nbytes_of(shape), self.dtype, shape)
 
@@ -95,7 +95,7 @@ def read(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        The file is damaged, of another version of the format, or not a Whisper model.
+        If the file is damaged, of another version of the format, or not a Whisper model.
     """
     with open_cursor(path) as cursor:
         variables, scalars = _read_variables(cursor)
@@ -158,7 +158,7 @@ def _read_name(cursor: Cursor) -> str:
 
 
 def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str, LazyTensor]]:
-    """Find OpenAI's weights in the arrays; an unknown array keeps its name, for `assemble` to refuse."""
+    """Yield OpenAI's weights from the arrays; `assemble` rejects unknown arrays, which keep their names."""
     embedding = variables.get("decoder/embeddings/weight")
     for name, variable in variables.items():
         if name.endswith("_scale") or (name == "decoder/projection/weight" and variable == embedding):
@@ -168,7 +168,7 @@ def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str,
         _check_rows(path, name, variable, scale, len(names))
         for part, openai_name in enumerate(names):
             if openai_name.endswith(".key.bias"):
-                continue  # zeros, and a bias on keys would not change any softmax
+                continue  # zeros; a key bias never changes the softmax
             rows = variable.rows(part, len(names))
             if scale is None:
                 yield openai_name, rows.tensor(path)
@@ -180,7 +180,7 @@ def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str,
 
 
 def _openai_names(name: str) -> tuple[str, ...]:
-    """Names of the weights that are stacked in one array."""
+    """Return the OpenAI names of the weights that are stacked in one array."""
     if name in _POSITIONAL_EMBEDDINGS:
         return (_POSITIONAL_EMBEDDINGS[name],)
     module, _, leaf = name.rpartition("/")
@@ -202,7 +202,7 @@ def _check_rows(path: Path, name: str, variable: _Variable, scale: _Variable | N
 
 
 def _dequantised_tensor(path: Path, rows: _Variable, scale: _Variable) -> LazyTensor:
-    """Values are stored as round(value * scale), with one scale a row (int8) or one for all (int16)."""
+    """Return a dequantised tensor: values are round(value * scale), one scale per row (int8) or in all (int16)."""
 
     def read() -> Array:
         scales = scale.tensor(path).read().astype(np.float32)

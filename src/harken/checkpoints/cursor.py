@@ -1,4 +1,4 @@
-"""Walking through a binary file from front to back, never past its end."""
+"""Bounds-checked sequential reading of binary files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_NAME_BYTES = 256
 
 
 class Cursor:
-    """A position in a file's bytes; every step is checked against the bytes that are left."""
+    """A position in a file's bytes; every step is checked against the remaining bytes."""
 
     def __init__(self, path: Path, data: bytes | mmap.mmap) -> None:
         self.path, self.data, self.position = path, data, 0
@@ -26,7 +26,7 @@ class Cursor:
         return len(self.data) - self.position
 
     def skip(self, size: int) -> int:
-        """Step over `size` bytes and return where they began."""
+        """Skip `size` bytes and return the position of the first."""
         start = self.position
         if not 0 <= size <= self.remaining:
             raise self.error(f"truncated: {size} bytes expected, {self.remaining} are left")
@@ -39,7 +39,7 @@ class Cursor:
         return self.data[start : start + size]
 
     def read_numbers(self, layout: str) -> tuple[int, ...]:
-        """Return the next numbers, little-endian, in the notation of `struct`."""
+        """Return the next little-endian numbers in a `struct` layout."""
         return struct.unpack("<" + layout, self.read(struct.calcsize("<" + layout)))
 
     def read_number(self, layout: str) -> int:
@@ -47,20 +47,20 @@ class Cursor:
         return self.read_numbers(layout)[0]
 
     def read_name(self, size: int) -> str:
-        """Return the next `size` bytes as a name that can stand in a message; a final zero is left out."""
+        """Return the next `size` bytes as a printable name, without a final zero byte."""
         name = self.read(size).removesuffix(b"\0")
         if len(name) > _MAX_NAME_BYTES or not name.isascii() or not name.decode().isprintable():
             raise self.error(f"a name is not printable ASCII of at most {_MAX_NAME_BYTES} bytes")
         return name.decode()
 
     def error(self, reason: str) -> CheckpointError:
-        """Say what is wrong here, with the file's name and the position."""
+        """Return an error with the file's name and the current position."""
         return CheckpointError(f"{self.path}: {reason} (at byte {self.position} of {len(self.data)})")
 
 
 @contextmanager
 def open_cursor(path: Path) -> Iterator[Cursor]:
-    """Map a file for the time of a walk through its headers; the bytes stepped over are never read."""
+    """Memory-map a file while its headers are parsed; skipped bytes are never read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)

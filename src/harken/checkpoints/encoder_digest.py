@@ -1,4 +1,4 @@
-"""Whether two models have the same encoder, so that an assistant can listen to what the main model has heard."""
+"""Comparison of encoders: an assistant that shares the main model's encoder can reuse its output."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harken.errors import CheckpointError
 
 
 def encoder_digest(checkpoint: Checkpoint) -> str:
-    """SHA-256, in hex, of an encoder's weights, whatever the format of their file.
+    """Return the SHA-256, in hex, of an encoder's weights, independent of the file format.
 
-    Hashed are, in the order of their names, the name and the shape of each weight, as ``name (1, 2, 3)`` and a newline,
-    and its values as little-endian float32. This reads the whole encoder: 0.5 s for small.
+    The hash covers, in order of name, each weight's name and shape, as ``name (1, 2, 3)`` and a newline, and its values
+    as little-endian float32. This reads the whole encoder, which takes 0.5 s for small.
 
     Raises
     ------
     CheckpointError
-        If the checkpoint has no encoder, or its file can no longer be read.
+        If the checkpoint has no encoder, or its file cannot be read any more.
     """
     if not checkpoint.has_encoder:
         raise CheckpointError(f"{checkpoint.path}: has no encoder")
@@ -32,15 +32,15 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
 
 
 def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
-    """Whether an assistant can do with the features of a model's encoder.
+    """Return True if an assistant can use the output of a model's encoder.
 
-    A whole model can if both encoders have the same weights. A decoder alone always must: one that says which encoder
-    it was made for is held to that, and one that does not, to its dimensions.
+    A whole model can if both encoders have the same weights. A decoder without an encoder must: the digest of the
+    encoder that it was made for has to match if it is stored, otherwise the dimensions.
 
     Raises
     ------
     CheckpointError
-        If the assistant is a decoder alone, and was made for another encoder.
+        If the assistant has no encoder and was made for another one.
     """
     if not assistant.has_encoder:
         _check_encoder_matches(assistant, model)

@@ -1,4 +1,4 @@
-"""ggml: the single-file format of whisper.cpp.
+"""Reader of ggml files, the single-file format of whisper.cpp.
 
 The layout is that of ``whisper_model_load`` (whisper.cpp, src/whisper.cpp) and of models/convert-pt-to-ggml.py;
 quantised blocks are those of ``dequantize_row_*`` (ggml/src/ggml-quants.c). Weights carry OpenAI's names.
@@ -34,7 +34,7 @@ _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
 
 
 def _decode_4_or_5_bits(bits: int, has_minimum: bool, blocks: ByteArray) -> Array:
-    """Blocks of [scale f16, minimum f16 if any, fifth bits if any, 16 bytes of nibbles] -> 32 values each.
+    """Decode blocks of [scale f16, minimum f16 if any, fifth bits if any, 16 bytes of nibbles] to 32 values each.
 
     Low nibbles are the first 16 values, high nibbles the last. Without a minimum, codes are centred on zero.
     """
@@ -48,7 +48,7 @@ def _decode_4_or_5_bits(bits: int, has_minimum: bool, blocks: ByteArray) -> Arra
 
 
 def _decode_8_bits(blocks: ByteArray) -> Array:
-    """Blocks of [scale f16, 32 signed bytes] -> 32 values each."""
+    """Decode blocks of [scale f16, 32 signed bytes] to 32 values each."""
     with np.errstate(invalid="ignore"):
         return blocks[:, 2:].view(np.int8) * _float16_column(blocks[:, :2])
 
@@ -57,7 +57,7 @@ def _float16_column(columns: ByteArray) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(columns).view("<f2").astype(np.float32)
 
 
-_DTYPES = {  # by the number in `enum ggml_type`
+_DTYPES = {  # by number in `enum ggml_type`
     0: FLOAT32,
     1: FLOAT16,
     2: StorageDtype("q4_0", 32, 18, partial(_decode_4_or_5_bits, 4, False)),
@@ -74,7 +74,7 @@ def read(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        The file is damaged, not a Whisper model, or quantised in a way that is not supported.
+        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
     """
     with open_cursor(path) as cursor:
         if (magic := cursor.read_number("I")) != MAGIC:
@@ -82,7 +82,7 @@ def read(path: Path) -> Checkpoint:
         declared = dict(zip(_HEADER, cursor.read_numbers("10i"), strict=True))
         version = cursor.read_number("i") // 1000
         n_mels, n_bins = cursor.read_numbers("2i")
-        cursor.skip(n_mels * n_bins * 4)  # the mel filters: harken computes them
+        cursor.skip(n_mels * n_bins * 4)  # the mel filters, which harken computes itself
         tokens = _read_tokens(cursor)
         tensors: dict[str, LazyTensor] = {}
         while cursor.remaining:
@@ -94,10 +94,10 @@ def read(path: Path) -> Checkpoint:
 
 
 def _read_tokens(cursor: Cursor) -> tuple[bytes, ...]:
-    """Read the text tokens; some files list ``<|endoftext|>`` after them."""
+    """Read the text tokens, which ``<|endoftext|>`` follows in some files."""
     data, position, tokens = cursor.data, cursor.position + 4, []
     try:
-        for _ in range(cursor.read_number("I")):  # by hand: 50,000 tokens through the cursor would take 70 ms
+        for _ in range(cursor.read_number("I")):  # without the cursor, which would take 70 ms for 50,000 tokens
             (size,) = struct.unpack_from("<I", data, position)
             tokens.append(data[position + 4 : position + 4 + size])
             position += 4 + size
@@ -111,7 +111,7 @@ def _read_tensor(cursor: Cursor) -> tuple[str, StorageDtype, LazyTensor]:
     n_axes, name_size, code = cursor.read_numbers("3i")
     if not 1 <= n_axes <= 4:
         raise cursor.error(f"a weight with {n_axes} axes, allowed is 1 to 4")
-    shape = cursor.read_numbers(f"{n_axes}I")[::-1]  # ggml names the fastest axis first
+    shape = cursor.read_numbers(f"{n_axes}I")[::-1]  # ggml lists the fastest axis first
     name = cursor.read_name(name_size)
     dtype = _DTYPES.get(code)
     if dtype is None:

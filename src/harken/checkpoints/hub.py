@@ -1,4 +1,4 @@
-"""From what a person calls a model to a path on this machine."""
+"""Resolution of model names to local paths, with download from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SHORT_NAMES = {
     "distil-large-v3": "distil-whisper/distil-large-v3",
     "distil-large-v3.5": "distil-whisper/distil-large-v3.5",
 }
-"""Names that stand for a repository of the Hugging Face hub."""
+"""Short names of repositories on the Hugging Face hub."""
 
 _CONFIG_AND_TOKENIZER_FILES = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
-# One of these is downloaded: the first that the repository has.
+# Only the first of these that the repository has is downloaded.
 _WEIGHT_PATTERNS = (
     ["model.safetensors"],
     ["model.safetensors.index.json", "model-*-of-*.safetensors"],
@@ -50,32 +50,32 @@ _WEIGHT_PATTERNS = (
 
 
 def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
-    """Find a model on this machine, or bring it here.
+    """Find a model on this machine, or download it.
 
-    Looked for in this order: a path; the embedded ``tiny.en``; a short name; the id of a Hugging Face
-    repository. Downloads show the hub's progress bar on standard error, go to its cache, and obey its
-    environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_HUB_DISABLE_PROGRESS_BARS``).
+    The search order is: a path; the embedded ``tiny.en``; a short name; the id of a Hugging Face repository. Downloads
+    show the hub's progress bar on standard error, go to its cache, and obey its environment variables (``HF_HOME``,
+    ``HF_HUB_OFFLINE``, ``HF_HUB_DISABLE_PROGRESS_BARS``).
 
     Parameters
     ----------
     model : str or path-like
         A file or a directory, a key of `SHORT_NAMES`, or ``owner/name``.
     download : bool
-        Whether the network may be used; if not, only what has been downloaded before is found.
+        False to use only models that are already on this machine.
     revision : str, optional
         Branch, tag or commit of a repository.
 
     Returns
     -------
     Path
-        A file or a directory for `open_checkpoint`.
+        A file or directory for `open_checkpoint`.
 
     Raises
     ------
     CheckpointNotFound
-        No model has that name, or it is not on this machine and may not or cannot be downloaded.
+        If no model has that name, or it is not on this machine and cannot or must not be downloaded.
     CheckpointError
-        The embedded model is damaged, or the repository holds no weights that can be read.
+        If the embedded model is damaged, or the repository has no weights in a known format.
     """
     if os.path.exists(model):
         return Path(model)
@@ -92,8 +92,8 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
 
 
 def embedded_model() -> Path | None:
-    """Directory of the model that a dependency of harken carries, its weights checked; None without it."""
-    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)  # finds the package without running it
+    """Return the directory of the model in harken's dependency, after a check of its weights; None without it."""
+    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)  # does not import the package
     if spec is None or not spec.submodule_search_locations:
         return None
     directory = Path(spec.submodule_search_locations[0]) / "model"
@@ -120,7 +120,7 @@ def _download(repository: str, revision: str | None, *, local_only: bool) -> Pat
             raise CheckpointNotFound(
                 f"{repository}: not on this machine, and cannot be downloaded: {_first_line(error)}"
             ) from error
-        except Exception as error:  # those of the transport below, which differ between versions of the hub
+        except Exception as error:  # transport errors, which differ between versions of huggingface_hub
             raise CheckpointError(f"{repository}: the download failed: {_first_line(error)}") from error
         if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
             return Path(snapshot)

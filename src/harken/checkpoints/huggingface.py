@@ -1,14 +1,14 @@
-"""Hugging Face transformers: a directory with ``config.json`` and safetensors or ``pytorch_model.bin``.
+"""Reader of Hugging Face models: a directory with ``config.json`` and safetensors or ``pytorch_model.bin``.
 
-Names are those of ``WhisperForConditionalGeneration``, or of ``WhisperForCausalLM``, which is a decoder without an
-encoder (transformers/models/whisper/modeling_whisper.py).
+Weight names are those of ``WhisperForConditionalGeneration``, or of ``WhisperForCausalLM``, which is a decoder without
+an encoder (transformers/models/whisper/modeling_whisper.py).
 
-Into the configuration of a decoder that harken has made, it writes two things more, both optional::
+The configuration of a decoder that harken trained has an entry of its own, both of whose keys are optional::
 
     "harken": {"encoder_sha256": "...", "draft_vocabulary": [0, 1, 2, ...]}
 
-the digest of the encoder that the decoder was made to listen to (`harken.checkpoints.encoder_digest`), and ascending
-ids of the tokens that it needs to score when it drafts.
+`encoder_sha256` is the digest of the encoder that the decoder attends to (`harken.checkpoints.encoder_digest`);
+`draft_vocabulary` lists in ascending order the ids of the tokens that it scores when it drafts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError
 from harken.types import Dims
 
-# Settings that change the mathematics, and the one value that Whisper has.
+# Settings that change the computation, and the value that Whisper requires.
 _REQUIRED_SETTINGS = {
     "model_type": "whisper",
     "activation_function": "gelu",
@@ -82,7 +82,7 @@ def read(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        A file is damaged or missing, or the model is not a Whisper model.
+        If a file is damaged or missing, or the model is not a Whisper model.
     """
     config_path = path.with_name("config.json")
     config = read_object(config_path)
@@ -106,11 +106,13 @@ def read(path: Path) -> Checkpoint:
 
 
 def _harken_config(path: Path, config: dict[str, object], n_vocab: int) -> dict[str, Any]:
-    """Check harken's own entry of a configuration; fields of `Checkpoint`."""
+    """Check harken's own entry of a configuration and return it as fields of `Checkpoint`."""
     entry = config.get("harken", {})
     if not isinstance(entry, dict):
         raise CheckpointError(f"{path}: harken is a {type(entry).__name__}, allowed is an object")
-    digest, draft_vocabulary = entry.get("encoder_sha256"), entry.get("draft_vocabulary")
+    digest = entry.get("encoder_sha256")
+    former_name = entry.get("frequent")  # assistants trained before the key was renamed
+    draft_vocabulary = entry.get("draft_vocabulary", former_name)
     if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
         raise CheckpointError(f"{path}: encoder_sha256 is not 64 digits in lower-case hex")
     if draft_vocabulary is None:
@@ -131,7 +133,7 @@ def _harken_config(path: Path, config: dict[str, object], n_vocab: int) -> dict[
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
-    """Files that an index names; each must lie beside it."""
+    """Return the files that an index names; each must be in its directory."""
     match read_object(index):
         case {"weight_map": dict(weight_map)} if all(isinstance(shard, str) for shard in weight_map.values()):
             names = sorted(set(weight_map.values()))
@@ -156,7 +158,7 @@ def _read_shard(path: Path) -> dict[str, LazyTensor]:
 
 
 def openai_name_of(name: str) -> str:
-    """OpenAI's name of a weight; an unknown one is kept, for `assemble` to refuse."""
+    """Return OpenAI's name of a weight; `assemble` rejects unknown names, which are returned unchanged."""
     name = name.removeprefix("model.")
     if name in _POSITIONAL_EMBEDDINGS:
         return _POSITIONAL_EMBEDDINGS[name]
@@ -168,7 +170,7 @@ def openai_name_of(name: str) -> str:
 
 
 def hf_name_of(openai_name: str) -> str:
-    """Their name of a weight, without the ``model.`` before it."""
+    """Return the transformers name of a weight, without the prefix ``model.``."""
     positions = {ours: theirs for theirs, ours in _POSITIONAL_EMBEDDINGS.items()}
     if openai_name in positions:
         return positions[openai_name]
@@ -182,7 +184,7 @@ def hf_name_of(openai_name: str) -> str:
 
 
 def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
-    """Make the config.json of a model.
+    """Return the config.json of a model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reading the JSON that lies beside weights, or at their head."""
+"""Reading of JSON files beside the weights, and of JSON headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harken.errors import CheckpointError
 
 
 def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
-    """Parse a JSON object; anything else is a `CheckpointError` that names `path`."""
+    """Parse a JSON object; raise a `CheckpointError` that names `path` for anything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -21,7 +21,7 @@ def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
 
 
 def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
-    """Read a file that holds a JSON object; an `optional` file that does not exist is an empty object."""
+    """Read a file that contains a JSON object; return an empty one if an `optional` file does not exist."""
     try:
         return parse_object(path, path.read_bytes())
     except FileNotFoundError:

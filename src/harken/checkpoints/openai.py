@@ -1,4 +1,4 @@
-"""OpenAI: the original ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`)."""
+"""Reader of OpenAI's ``.pt`` files, a dict of dimensions and weights (whisper/__init__.py `load_model`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        The file is damaged, asks for more than data, or is not a Whisper model.
+        If the file is damaged, contains more than data, or is not a Whisper model.
     """
     file = TorchFile(path)
     match file.content:

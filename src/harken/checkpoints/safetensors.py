@@ -1,7 +1,7 @@
 """The safetensors container: an 8-byte length, a JSON header of that length, then the tensors end to end.
 
-See "Format" in the README of github.com/huggingface/safetensors. It is read here and not through its package
-because that offers numpy neither bfloat16 nor tensors that are read later.
+See "Format" in the README of github.com/huggingface/safetensors. Its own package is not used because, for numpy, it
+supports neither bfloat16 nor lazy reading.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
 
 
 def read_tensors(path: Path) -> dict[str, LazyTensor]:
-    """Find the tensors of a safetensors file.
+    """Return the tensors of a safetensors file, not read yet.
 
     Raises
     ------
     CheckpointError
-        The header is damaged, or its tensors do not fill the file exactly.
+        If the header is damaged, or its tensors do not fill the file exactly.
     """
     with open_cursor(path) as cursor:
         header = parse_object(path, cursor.read(cursor.read_number("Q")))
@@ -45,7 +45,7 @@ def read_tensors(path: Path) -> dict[str, LazyTensor]:
 
 
 def _parse_entry(path: Path, name: str, entry: Any) -> tuple[StorageDtype, tuple[int, ...], int, int]:
-    """Encoding, shape, first byte and number of bytes of one header entry."""
+    """Return data type, shape, first byte and number of bytes of one header entry."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]} if (
             dtype in _DTYPES and all(type(axis) is int and axis > 0 for axis in shape)

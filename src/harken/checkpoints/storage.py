@@ -1,4 +1,4 @@
-"""Numbers that lie in a file, read only when somebody asks for them."""
+"""Lazily read tensors of a file, their data types, and file hashes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class StorageDtype:
-    """How values lie in a file: blocks of `items` values in `nbytes` bytes.
+    """A data type of stored values: blocks of `block_items` values in `block_bytes` bytes.
 
-    `decode` takes the blocks, uint8 of shape (blocks, nbytes), and returns blocks * items values.
+    `decode` takes blocks, uint8 of shape (blocks, block_bytes), and returns blocks * block_items values.
     """
 
     name: str
@@ -33,7 +33,7 @@ class StorageDtype:
     decode: Callable[[ByteArray], Array]
 
     def nbytes_of(self, shape: tuple[int, ...]) -> int:
-        """Bytes that an array of this shape takes; its last axis holds whole blocks."""
+        """Return the number of bytes of an array of this shape, whose last axis has whole blocks."""
         return math.prod(shape[:-1]) * (shape[-1] // self.block_items if shape else 1) * self.block_bytes
 
 
@@ -42,7 +42,7 @@ def _numpy_dtype(name: str, dtype: str) -> StorageDtype:
 
 
 def _decode_bfloat16(blocks: ByteArray) -> Array:
-    """A bfloat16 is the upper half of a float32."""
+    """Decode bfloat16, which is the upper half of a float32."""
     return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
 
 
@@ -56,7 +56,7 @@ INT32 = _numpy_dtype("int32", "<i4")
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """One weight of a checkpoint: its shape, how the file stores it, and a way to read it."""
+    """One weight of a checkpoint: its shape, stored data type, and a function that reads it."""
 
     shape: tuple[int, ...]
     stored_dtype: str
@@ -64,10 +64,10 @@ class LazyTensor:
 
 
 def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, ...]) -> LazyTensor:
-    """Describe the array that lies at a byte offset of a file.
+    """Return the array at a byte offset of a file, not read yet.
 
-    The caller has checked that the file is long enough. The bytes are read, not mapped: arrays are aligned
-    and stay whole when the file is replaced or cut while they are in use.
+    The caller has checked that the file is long enough. The bytes are read, not memory-mapped: arrays are aligned, and
+    stay valid if the file is replaced or truncated while they are in use.
     """
 
     def read() -> Array:
@@ -78,7 +78,7 @@ def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, 
 
 
 def read_error(path: Path, error: OSError) -> CheckpointError:
-    """Say that the system does not let a file be read."""
+    """Return the error for a file that the operating system cannot read."""
     return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
 
 
@@ -88,7 +88,7 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     Raises
     ------
     CheckpointError
-        The file cannot be read, or has become shorter than it was when it was opened.
+        If the file cannot be read, or is shorter than when it was opened.
     """
     try:
         data = np.fromfile(path, np.uint8, size, offset=offset)
@@ -100,7 +100,7 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex; an unchanged file is hashed once a process."""
+    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once per process."""
     try:
         status = os.stat(path)
         return _file_sha256(path, status.st_ino, status.st_size, status.st_mtime_ns)

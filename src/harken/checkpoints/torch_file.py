@@ -1,4 +1,4 @@
-"""Files of ``torch.save``, read without torch and without running anything that is in them.
+"""Reader of ``torch.save`` files that needs no torch and runs no code from the file.
 
 Such a file is a zip archive of stored members: ``NAME/data.pkl``, a pickle in which every tensor names a
 storage, and ``NAME/data/KEY``, the bytes of each storage (torch/serialization.py `_save`).
@@ -39,17 +39,19 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name a
 
 
 class TorchFile:
-    """An opened file.
+    """An opened ``torch.save`` file.
 
     Attributes
     ----------
+    path : Path
+        The file.
     content : object
-        What was saved, with a `View` in the place of each tensor.
+        The saved object, with a `PickledTensor` in place of each tensor.
 
     Raises
     ------
     CheckpointError
-        The file is not such an archive, is damaged, or asks for more than data.
+        If the file is not such an archive, is damaged, or contains more than data.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,12 +71,12 @@ class TorchFile:
             raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
 
     def tensors(self, state: object) -> dict[str, LazyTensor]:
-        """Find the tensors of a state dict in the file.
+        """Return the tensors of a state dict, not read yet.
 
         Parameters
         ----------
         state : object
-            `content`, or the part of it that is a dict of tensors.
+            `content`, or a part of it that is a dict of tensors.
         """
         if not isinstance(state, Mapping):
             raise CheckpointError(f"{self.path}: holds no dict of weights")
@@ -108,7 +110,7 @@ def _is_size(value: object) -> bool:
 
 
 def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
-    """Whether a strided view lies in its storage and has no more values than that."""
+    """Return True if a strided view is inside its storage and has no more values than that."""
     if not isinstance(shape, tuple) or not isinstance(strides, tuple) or len(shape) != len(strides):
         return False
     if not all(map(_is_size, (offset, *shape, *strides))) or 0 in shape:
@@ -118,7 +120,7 @@ def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
 
 
 def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
-    """List a zip archive, of which every member must be stored as it is."""
+    """List a zip archive, whose members must all be uncompressed."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename: info for info in archive.infolist()}

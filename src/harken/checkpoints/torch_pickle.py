@@ -1,7 +1,7 @@
-"""The pickle inside a ``torch.save`` file, read as data.
+"""Safe parser of the pickle in a ``torch.save`` file.
 
-A pickle is a program for a small stack machine, and Python's own machine lets it import and call anything.
-This one knows only the instructions that a state dict needs, and the two names it may call make plain data.
+A pickle is a program for a stack machine, and Python's own machine lets it import and call anything. This one has only
+the instructions that a state dict needs, and the two functions that may be called return plain data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Global(NamedTuple):
-    """A name that the pickle imports: "module name"."""
+    """A name that the pickle imports, as "module name"."""
 
     name: str
 
@@ -27,7 +27,7 @@ class Storage(NamedTuple):
 
 
 class PickledTensor(NamedTuple):
-    """A tensor: the arguments of torch/_utils.py `_rebuild_tensor_v2`, as they stand in the file."""
+    """A tensor: the unchecked arguments of torch/_utils.py `_rebuild_tensor_v2`."""
 
     storage: Any
     offset: Any
@@ -39,15 +39,15 @@ class PickledTensor(NamedTuple):
 
 
 def parse_pickle(data: bytes) -> Any:
-    """Build what a pickle describes: dict, list, tuple, str, int, float, bool, None and `View`.
+    """Build the object of a pickle: dict, list, tuple, str, int, float, bool, None and `PickledTensor`.
 
-    Dictionaries have text or integers for keys: to hash a tuple that holds itself twice, again and again,
-    would take for ever.
+    Keys of dictionaries must be text or integers: hashing deeply nested tuples that share their elements would take
+    exponential time.
 
     Raises
     ------
     ValueError
-        The pickle is damaged, or asks for something that a state dict does not need.
+        If the pickle is damaged, or needs something that a state dict does not.
     """
     machine = _Machine()
     try:
@@ -71,7 +71,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def step(self, opcode: str, argument: Any) -> None:
-        """Run one instruction; the standard library's `pickletools` says what each does."""
+        """Run one instruction, as documented in the standard library's `pickletools`."""
         stack, push, pop = self.stack, self.stack.append, self.stack.pop
         match opcode:
             case "BINGET" | "LONG_BINGET":
@@ -111,14 +111,14 @@ class _Machine:
                 arguments = pop()
                 push(_construct(pop(), arguments))
             case "BUILD":
-                pop()  # attributes that torch hangs on a state dict: nothing here needs them
+                pop()  # attributes of a state dict, which are not needed
             case "PROTO" | "FRAME" | "STOP":
                 pass
             case _:
                 raise ValueError(f"it holds the instruction {opcode}, which a state dict does not need")
 
     def pop_from(self, start: int) -> list[Any]:
-        """Take everything off the stack from a position on."""
+        """Remove and return the stack from a position on."""
         if not 0 <= start <= len(self.stack):
             raise IndexError(start)
         items = self.stack[start:]
@@ -127,7 +127,7 @@ class _Machine:
 
 
 def _pairs(items: Any) -> list[tuple[str | int, Any]]:
-    """Key and value of each item, the keys known to be cheap to hash."""
+    """Return key and value of each item after a check that the keys are cheap to hash."""
     pairs = [tuple(item) for item in items]
     if not all(len(pair) == 2 and isinstance(pair[0], str | int) for pair in pairs):
         raise TypeError("an item is no pair, or its key is neither text nor an integer")

@@ -1,4 +1,4 @@
-"""The shape of Whisper: which weights a model of given dimensions has, under OpenAI's names."""
+"""Names and shapes of the weights of a Whisper model, and the dimensions that follow from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KNOWN_FIELDS = f"known are {', '.join(_DIMS_FIELDS)}"
 
 
 def expected_shapes(dims: Dims) -> dict[str, Shape]:
-    """Name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
+    """Return name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
     return (_encoder_shapes(dims) if dims.has_encoder else {}) | _decoder_shapes(dims)
 
 
@@ -56,7 +56,7 @@ def _block_shapes(prefix: str, state: int, attentions: tuple[str, ...]) -> Itera
         yield from _affine_shapes(f"{prefix}.{attention}_ln", (state,))
         for projection in ("query", "value", "out"):
             yield from _affine_shapes(f"{prefix}.{attention}.{projection}", (state, state))
-        yield f"{prefix}.{attention}.key.weight", (state, state)  # a bias on keys would not change any softmax
+        yield f"{prefix}.{attention}.key.weight", (state, state)  # no key bias: it never changes the softmax
     yield from _affine_shapes(f"{prefix}.mlp_ln", (state,))
     yield from _affine_shapes(f"{prefix}.mlp.0", (4 * state, state))
     yield from _affine_shapes(f"{prefix}.mlp.2", (state, 4 * state))
@@ -68,11 +68,11 @@ def _affine_shapes(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
 
 
 def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Dims:
-    """Read the dimensions off the weights.
+    """Infer the dimensions of a model from the shapes of its weights.
 
-    Weights of which none is an encoder's are those of a decoder alone. What its file says about the encoder is taken
-    as it stands but for the number of layers, which is none, and its width, which is that of what the cross-attention
-    takes: a decoder alone may be narrower than the encoder it was made for.
+    Weights without any of an encoder are those of a decoder alone. The declared dimensions of its encoder are used,
+    except for the number of layers, which is 0, and the width, which is that of the cross-attention's input: the
+    decoder may be narrower than the encoder that it was made for.
 
     Parameters
     ----------
@@ -81,13 +81,13 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     shapes : mapping of str to tuple of int
         Shape of each weight under OpenAI's names.
     declared : mapping of str to object
-        What the file says about itself, as fields of `Dims`. The numbers of heads, which no shape tells, must
-        be among them; all others must agree with the shapes.
+        Dimensions that the file declares, as fields of `Dims`. The numbers of heads are required, as no shape depends
+        on them; all others must agree with the shapes.
 
     Raises
     ------
     CheckpointError
-        A weight is missing or has too many axes, or the file contradicts itself.
+        If a weight is missing or has too many axes, or the file contradicts itself.
     """
     found = _encoder_dims(path, shapes) | _decoder_dims(path, shapes)
     if not found["n_audio_layer"]:
@@ -98,9 +98,9 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
         if field not in _DIMS_FIELDS or type(value) is not int:
             raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN_FIELDS}")
         if found.setdefault(field, value) != value:
-            raise CheckpointError(f"{path}: says {field}={value}, its weights have {field}={found[field]}")
+            raise CheckpointError(f"{path}: declares {field}={value}, its weights have {field}={found[field]}")
     if missing := [field for field in _DIMS_FIELDS if field not in found]:
-        raise CheckpointError(f"{path}: does not say {', '.join(missing)}")
+        raise CheckpointError(f"{path}: does not declare {', '.join(missing)}")
     audio_state, text_state = found["n_audio_state"], found["n_text_state"]
     if audio_state != text_state and found["n_audio_layer"]:
         raise CheckpointError(
@@ -113,7 +113,7 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
 
 
 def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
-    """Read the encoder's dimensions off its weights; of a decoder alone that it has no layers, and its width."""
+    """Infer the encoder's dimensions; for a decoder alone, its width and a number of layers of 0."""
     if "decoder.token_embedding.weight" in shapes and not any(name.startswith("encoder.") for name in shapes):
         _, width = _shape(path, shapes, "decoder.blocks.0.cross_attn.key.weight", 2)
         return {"n_audio_layer": 0, "n_audio_state": width}
@@ -158,14 +158,14 @@ def check_shapes(path: Path, shapes: Shapes, dims: Dims) -> None:
     Raises
     ------
     CheckpointError
-        A weight is missing, unknown, or of another shape.
+        If a weight is missing, unknown, or of another shape.
     """
     expected = expected_shapes(dims)
     missing, unknown = expected.keys() - shapes.keys(), shapes.keys() - expected.keys()
-    for what, names in (("misses", missing), ("has unknown", unknown)):
+    for problem, names in (("misses", missing), ("has unknown", unknown)):
         if names:
             raise CheckpointError(
-                f"{path}: {what} weights, {len(names)} in all, the first is {min(names)[:80]!r}"
+                f"{path}: {problem} weights, {len(names)} in all, the first is {min(names)[:80]!r}"
             )
     for name, shape in expected.items():
         if shapes[name] != shape:

@@ -1,7 +1,6 @@
-"""The forms of a transcript on disk: subtitles, tables, json, and a page that plays the recording.
+"""Output formats of a transcript: subtitles, tables, json, and an html page that plays the recording.
 
-A `Writer` only makes text, piece by piece, so that segments can be written as they arrive and every piece
-can go to a file, a screen or a socket::
+A `Writer` returns text incrementally, so that segments can be written as they arrive, to a file, a screen or a socket::
 
     writer = Writer("srt", Layout(max_line_width=42, max_line_count=2))
     out(writer.header())
@@ -9,8 +8,8 @@ can go to a file, a screen or a socket::
         out(writer.segment(segment))
     out(writer.footer(transcript))
 
-Whoever stops early still writes the footer, with the transcript of what is done: the result is complete.
-A segment without text writes nothing, except in json and html.
+After an early stop, write the footer with the transcript so far: the output is then complete. A segment without text
+writes nothing, except in json and html.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
     "render",
 ]
 
-#: Every form by name, which is also the suffix of its files.
+#: Every format by name, which is also the suffix of its files.
 FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] = {
     "txt": lambda layout, recording: table_format.TXT,
     "srt": lambda layout, recording: SubtitleFormat(subtitles.SRT, layout),
@@ -53,20 +52,20 @@ FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] =
 
 
 class Writer:
-    """Makes the text of one transcript in one form.
+    """A writer of one transcript in one format.
 
     Parameters
     ----------
     name : str
         A key of `FORMATS`.
     layout : Layout, optional
-    recording : Recording, optional
-        What the html form plays.
+    recording : RecordingLink, optional
+        The recording that the html page plays.
 
     Raises
     ------
     OptionError
-        If there is no such form.
+        If there is no such format.
     """
 
     def __init__(self, name: str, layout: Layout | None = None, recording: RecordingLink | None = None) -> None:
@@ -75,37 +74,36 @@ class Writer:
         self._format = FORMATS[name](layout or Layout(), recording)
 
     def header(self) -> str:
-        """What comes before the first segment."""
+        """Return the text before the first segment."""
         return self._format.header()
 
     def segment(self, segment: Segment) -> str:
-        """What the next segment adds; a form that fills cues across segments may hold it back."""
+        """Return the text that the next segment adds; cues that span segments are returned by a later call."""
         return self._format.segment(segment)
 
     def footer(self, transcript: Transcript) -> str:
-        """What comes after the last segment; json puts everything there that concerns the whole."""
+        """Return the text after the last segment; in json, all other fields of the transcript."""
         return self._format.footer(transcript)
 
 
 def render(
     transcript: Transcript, name: str, layout: Layout | None = None, recording: RecordingLink | None = None
 ) -> Iterator[str]:
-    """Give the text of a finished transcript in one form, piece by piece.
+    """Yield the text of a finished transcript in one format.
 
     Parameters
     ----------
     transcript : Transcript
-        What to write.
     name : str
         A key of `FORMATS`.
     layout : Layout, optional
-    recording : Recording, optional
-        What the html form plays.
+    recording : RecordingLink, optional
+        The recording that the html page plays.
 
     Raises
     ------
     OptionError
-        If there is no such form.
+        If there is no such format.
     """
     writer = Writer(name, layout, recording)
     yield writer.header()

@@ -1,4 +1,4 @@
-"""What every form of a transcript can do."""
+"""The interface of all output formats, and helpers for text and times."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from harken.results import Segment, Transcript
 
 
 class TranscriptFormat(Protocol):
-    """One transcript on its way into one form; every call gives the next piece of text."""
+    """A writer of one transcript in one format; each call returns the next part of the text."""
 
     def header(self) -> str:
-        """What comes before the first segment."""
+        """Return the text before the first segment."""
         ...
 
     def segment(self, segment: Segment) -> str:
-        """What the next segment adds; it may be held back until a later call."""
+        """Return the text that the next segment adds; a later call may return part of it."""
         ...
 
     def footer(self, transcript: Transcript) -> str:
-        """What comes after the last segment."""
+        """Return the text after the last segment."""
         ...
 
 
 def without_blank_lines(text: str) -> str:
-    """Text without the blank lines that would end a cue."""
+    """Return text without blank lines, which would end a cue."""
     return "\n".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
 def single_line(text: str) -> str:
-    """Text on one line, without tabs."""
+    """Return text on one line, without tabs."""
     return without_blank_lines(text).replace("\n", " ").replace("\t", " ")
 
 
 def to_milliseconds(seconds: float) -> int:
-    """Time in whole milliseconds."""
+    """Round a time to milliseconds."""
     return round(seconds * 1000)
 
 
 def to_centiseconds(seconds: float) -> int:
-    """Time in whole hundredths of a second."""
+    """Round a time to hundredths of a second."""
     return round(seconds * 100)
 
 
 def format_timestamp(milliseconds: int, decimal_marker: str = ".") -> str:
-    """Time as ``hh:mm:ss.mmm``; the hours take more than two digits where they need them."""
+    """Format a time as ``hh:mm:ss.mmm``, with more than two digits for the hours if needed."""
     seconds, milliseconds = divmod(milliseconds, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,12 +1,11 @@
-"""The html form: one file that plays the recording, follows the words, and needs neither server nor network.
+"""The html format: a page that plays the recording, highlights the words, and needs neither server nor network.
 
-The page is a frame around the json form, which stands in it as data; its script makes the text out of that. So
-everything that is known can be read back out of the page, and no text of the transcript is ever markup.
+The page contains the json format as data, from which its script builds the text. The complete transcript can therefore
+be read back from the page, and no text of the transcript is ever markup.
 """
 
 from __future__ import annotations
 
-import base64
 import mimetypes
 import os
 from base64 import b64encode
@@ -22,17 +21,23 @@ from harken.formats.json_format import JsonFormat
 from harken.formats.layout import Layout
 from harken.results import Segment, Transcript
 
+_DATA = Path(__file__).parent / "data"
+
+_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
+<p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
+kind that this browser does not know.</p>"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingLink:
-    """Where the recording of a transcript lies, for forms that play it.
+    """The location of a recording relative to its transcript, for formats that play it.
 
     Parameters
     ----------
     path : Path
         The recording.
-    folder : Path
-        Where the transcript will lie.
+    transcript_folder : Path
+        Folder of the transcript.
     """
 
     path: Path
@@ -40,10 +45,10 @@ class RecordingLink:
 
     @property
     def url(self) -> str:
-        """URL of the recording as seen from the transcript: a relative one, if both are on one drive."""
+        """URL of the recording, relative to the transcript if both are on one drive."""
         try:
             relative = os.path.relpath(self.path, self.transcript_folder)
-        except ValueError:  # another drive of Windows
+        except ValueError:  # another drive on Windows
             return self.path.absolute().as_uri()
         return quote(relative.replace(os.sep, "/"), safe="/")
 
@@ -54,31 +59,25 @@ class RecordingLink:
         Raises
         ------
         AudioError
-            If it cannot be read.
+            If the recording cannot be read.
         """
-        mime_type = mimetypes.guess_type(self.path.name)[0] or "audio/mpeg"  # players look into it all the same
+        # The fallback type does not matter: players detect the format themselves.
+        mime_type = mimetypes.guess_type(self.path.name)[0] or "audio/mpeg"
         try:
             content = self.path.read_bytes()
         except OSError as error:
             raise AudioError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        return f"data:{mime_type};base64,{base64.b64encode(content).decode()}"
-
-
-_DATA = Path(__file__).parent / "data"
-
-_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
-<p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
-kind that this browser does not know.</p>"""
+        return f"data:{mime_type};base64,{b64encode(content).decode()}"
 
 
 class HtmlFormat:
-    """`harken.formats.base.Form` of html.
+    """`harken.formats.base.TranscriptFormat` of html.
 
     Parameters
     ----------
     layout : Layout
-    recording : Recording or None
-        What the page plays; without one it is read only.
+    recording : RecordingLink or None
+        The recording that the page plays, if any.
     """
 
     def __init__(self, layout: Layout, recording: RecordingLink | None) -> None:
@@ -88,12 +87,12 @@ class HtmlFormat:
         self._page_start, _, self._page_end = _read_asset("page.html").partition("$data")
 
     def header(self) -> str:
-        """The page up to its data; holds the whole recording, if that is to be inside.
+        """Return the page up to its data, including the recording if `Layout.embed_audio` is set.
 
         Raises
         ------
         AudioError
-            If the recording is to be inside and cannot be read.
+            If the recording is to be embedded and cannot be read.
         """
         style, script = _read_asset("page.css"), _read_asset("page.js")
         frame = Template(self._page_start).substitute(
@@ -106,11 +105,11 @@ class HtmlFormat:
         return frame + _escape_json(self._json.header())
 
     def segment(self, segment: Segment) -> str:
-        """The data of one segment."""
+        """Return the data of one segment."""
         return _escape_json(self._json.segment(segment))
 
     def footer(self, transcript: Transcript) -> str:
-        """The data of the whole, and the script that shows it."""
+        """Return all other data, and the script that shows it."""
         frame = Template(self._page_end).substitute(script=_read_asset("page.js"))
         return _escape_json(self._json.footer(transcript)) + frame
 
@@ -126,10 +125,10 @@ def _read_asset(name: str) -> str:
 
 
 def _csp_hash(source: str) -> str:
-    """How a content security policy names what may run: nothing else does, whatever gets into the page."""
+    """Return the hash with which the content security policy allows a script or style."""
     return f"sha256-{b64encode(sha256(source.encode()).digest()).decode()}"
 
 
 def _escape_json(json: str) -> str:
-    """JSON that no parser of html takes for the end of its element: all of its ``<`` stand in strings."""
+    """Escape every ``<``, all of which are in strings, so that no text ends the script element."""
     return json.replace("<", "\\u003c")

@@ -1,17 +1,21 @@
-"""The json form: everything that is known, written and read back."""
+"""The json format: all fields of a transcript, written and read back."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import MISSING, fields, is_dataclass, replace
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from harken.errors import OptionError
-from harken.results import Segment, Transcript, Word
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
-# What readers of openai-whisper's json expect; every other key is the name of the field.
+T = TypeVar("T")
+Parser = Callable[[Any, str], T]
+"""Converts a JSON value, given with its path in the document, and raises an `OptionError` if it cannot."""
+
+# Keys that readers of openai-whisper's json expect; every other key is the name of the field.
 _JSON_KEYS: dict[type, dict[str, str]] = {
     Word: {"start_s": "start", "end_s": "end", "text": "word"},
     Segment: {"index": "id", "start_s": "start", "end_s": "end"},
@@ -20,12 +24,12 @@ _JSON_KEYS: dict[type, dict[str, str]] = {
 
 
 def as_json(value: Any) -> Any:
-    """Turn results into what `json.dumps` takes, under the keys of the json form.
+    """Convert results to values for `json.dumps`, under the keys of the json format.
 
-    The keys are the fields of `Transcript`, `Segment`, `Attempt`, `Dropped` and `Word`, except that a segment has
-    ``id``, ``start`` and ``end``, a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and,
-    when written, ``text``, as in the json of openai-whisper. All times are seconds from the start. A number
-    that json cannot hold (infinite or not a number) becomes None.
+    The keys are the fields of the results (`harken.results`), except that a segment has ``id``, ``start`` and ``end``,
+    a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and, when written, ``text``, as in
+    the json of openai-whisper. All times are seconds from the start. A number that is infinite or nan, which json does
+    not support, becomes None.
     """
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})
@@ -38,12 +42,12 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(document: Any) -> Transcript:
-    """Read a transcript out of what `json.loads` makes of the json form.
+    """Convert the json format, as returned by `json.loads`, to a transcript.
 
     Parameters
     ----------
     document : dict
-        Keys that are not known are passed over; a number that was infinite comes back as nan.
+        Unknown keys are ignored; a number that was infinite becomes nan.
 
     Returns
     -------
@@ -52,29 +56,28 @@ def from_json(document: Any) -> Transcript:
     Raises
     ------
     OptionError
-        If something is missing or of another kind; the message names its place.
+        If a key is missing or its value is of the wrong type; the message names its path.
     """
-    transcript: Transcript = _parse(Transcript, document, "transcript")
-    return transcript
+    return _transcript(document, "transcript")
 
 
 class JsonFormat:
-    """`harken.formats.base.Form` of json; what concerns the whole stands behind the segments."""
+    """`harken.formats.base.TranscriptFormat` of json; the fields of the transcript itself follow the segments."""
 
     def __init__(self) -> None:
         self._n_segments = 0
 
     def header(self) -> str:
-        """The begin of the list of segments."""
+        """Return the beginning of the list of segments."""
         return '{"segments": ['
 
     def segment(self, segment: Segment) -> str:
-        """One segment on a line of its own."""
+        """Return one segment on a line of its own."""
         self._n_segments += 1
         return f"{',' if self._n_segments > 1 else ''}\n{_dumps(as_json(segment))}"
 
     def footer(self, transcript: Transcript) -> str:
-        """Everything else."""
+        """Return all fields but the segments."""
         metadata = as_json(replace(transcript, segments=()))
         del metadata["segments"]
         return f"\n],\n{_dumps(metadata | {'text': transcript.text})[1:]}\n"
@@ -84,34 +87,127 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _parse(expected: Any, value: Any, key_path: str) -> Any:
-    """Read a value of the given type, which stands at `place`."""
-    alternatives = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
-    if value is None and NoneType in alternatives:
-        return None
-    expected = alternatives[0]
-    if is_dataclass(expected) and isinstance(value, dict):
-        return _parse_dataclass(expected, value, key_path)
-    if get_origin(expected) is tuple and isinstance(value, list):
-        kinds = get_args(expected)
-        kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
-        if len(kinds) == len(value):
-            items = enumerate(zip(kinds, value, strict=True))
-            return tuple(_parse(item, part, f"{key_path}[{i}]") for i, (item, part) in items)
-    if expected is float and (value is None or type(value) in (int, float)):
-        return math.nan if value is None else float(value)
-    if type(value) is expected:
-        return value
-    raise OptionError(key_path, value, getattr(expected, "__name__", str(expected)))
+@dataclass(frozen=True, slots=True)
+class _JsonObject:
+    """A JSON object and its path in the document."""
+
+    entries: dict[str, Any]
+    path: str
+
+    def required(self, key: str, parse: Parser[T]) -> T:
+        """Parse the value of a key."""
+        if key not in self.entries:
+            raise OptionError(f"{self.path}.{key}", None, "a value, which is required")
+        return parse(self.entries[key], f"{self.path}.{key}")
+
+    def optional(self, key: str, parse: Parser[T], default: T) -> T:
+        """Parse the value of a key, or return the default if there is no such key."""
+        return self.required(key, parse) if key in self.entries else default
 
 
-def _parse_dataclass(cls: Any, value: dict[str, Any], key_path: str) -> Any:
-    keys, hints = _JSON_KEYS.get(cls, {}), get_type_hints(cls)
-    values = {}
-    for field in fields(cls):
-        key = keys.get(field.name, field.name)
-        if key in value:
-            values[field.name] = _parse(hints[field.name], value[key], f"{key_path}.{key}")
-        elif field.default is MISSING:
-            raise OptionError(f"{key_path}.{key}", None, "what the json form holds there")
-    return cls(**values)
+def _transcript(value: Any, path: str) -> Transcript:
+    entry = _object(value, path, "Transcript")
+    return Transcript(
+        segments=entry.required("segments", _tuple_of(_segment)),
+        language=entry.required("language", _text),
+        language_probability=entry.optional("language_probability", _or_none(_number), None),
+        duration_s=entry.required("duration", _number),
+        model=entry.required("model", _text),
+        task=entry.optional("task", _text, "transcribe"),
+        dropped=entry.optional("dropped", _tuple_of(_dropped_segment), ()),
+        speech=entry.optional("speech", _or_none(_tuple_of(_time_span)), None),
+    )
+
+
+def _segment(value: Any, path: str) -> Segment:
+    entry = _object(value, path, "Segment")
+    return Segment(
+        index=entry.required("id", _integer),
+        start_s=entry.required("start", _number),
+        end_s=entry.required("end", _number),
+        text=entry.required("text", _text),
+        tokens=entry.required("tokens", _tuple_of(_integer)),
+        temperature=entry.required("temperature", _number),
+        avg_logprob=entry.required("avg_logprob", _number),
+        compression_ratio=entry.required("compression_ratio", _number),
+        no_speech_prob=entry.required("no_speech_prob", _number),
+        seek_s=entry.required("seek_s", _number),
+        attempts=entry.optional("attempts", _tuple_of(_attempt), ()),
+        words=entry.optional("words", _tuple_of(_word), ()),
+        language=entry.optional("language", _or_none(_text), None),
+        hallucination_score=entry.optional("hallucination_score", _number, 0.0),
+    )
+
+
+def _attempt(value: Any, path: str) -> Attempt:
+    entry = _object(value, path, "Attempt")
+    return Attempt(
+        temperature=entry.required("temperature", _number),
+        avg_logprob=entry.required("avg_logprob", _number),
+        compression_ratio=entry.required("compression_ratio", _number),
+        no_speech_prob=entry.required("no_speech_prob", _number),
+        reason=entry.optional("reason", _or_none(_text), None),
+    )
+
+
+def _word(value: Any, path: str) -> Word:
+    entry = _object(value, path, "Word")
+    return Word(
+        start_s=entry.required("start", _number),
+        end_s=entry.required("end", _number),
+        text=entry.required("word", _text),
+        probability=entry.required("probability", _number),
+    )
+
+
+def _dropped_segment(value: Any, path: str) -> DroppedSegment:
+    entry = _object(value, path, "DroppedSegment")
+    return DroppedSegment(
+        segment=entry.required("segment", _segment),
+        reason=entry.required("reason", _text),
+    )
+
+
+def _object(value: Any, path: str, kind: str) -> _JsonObject:
+    if not isinstance(value, dict):
+        raise OptionError(path, value, kind)
+    return _JsonObject(value, path)
+
+
+def _tuple_of(parse: Parser[T]) -> Parser[tuple[T, ...]]:
+    def parse_items(value: Any, path: str) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise OptionError(path, value, "tuple")
+        return tuple(parse(item, f"{path}[{i}]") for i, item in enumerate(value))
+
+    return parse_items
+
+
+def _or_none(parse: Parser[T]) -> Parser[T | None]:
+    return lambda value, path: None if value is None else parse(value, path)
+
+
+def _time_span(value: Any, path: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise OptionError(path, value, "tuple")
+    return _number(value[0], f"{path}[0]"), _number(value[1], f"{path}[1]")
+
+
+def _number(value: Any, path: str) -> float:
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float):
+        raise OptionError(path, value, "float")
+    return float(value)
+
+
+def _integer(value: Any, path: str) -> int:
+    if type(value) is not int:
+        raise OptionError(path, value, "int")
+    return value
+
+
+def _text(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise OptionError(path, value, "str")
+    return value

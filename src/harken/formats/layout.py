@@ -1,4 +1,4 @@
-"""What can be chosen about the look of a transcript. Faces derive their flags from these fields."""
+"""Layout options of the output formats, from which the command line derives its flags."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def _option(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How lines are broken and what becomes of the times of words; the defaults leave segments as they are.
+    """Options for line breaks and word times; the defaults leave segments unchanged.
 
-    Where a segment has no words it is written as a whole, whatever is asked for.
+    A segment without words is always written as a whole.
 
     Raises
     ------
     OptionError
-        If a value is outside what is allowed.
+        If a value is not allowed.
     """
 
     max_line_width: int | None = _option(
@@ -47,10 +47,10 @@ class Layout:
 
     @property
     def breaks_lines(self) -> bool:
-        """Whether cues are made of words, not of segments."""
+        """True if cues are made of words, not of segments."""
         return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None, None, None)
 
     @property
     def needs_words(self) -> bool:
-        """Whether segments are to bring words."""
+        """True if segments need words."""
         return self.breaks_lines or self.highlight_words or self.karaoke

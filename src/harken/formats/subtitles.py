@@ -1,4 +1,4 @@
-"""The forms made of cues: srt, vtt, ass and lrc. Each is a `Grammar`: data, and a few functions of a cue."""
+"""The subtitle formats srt, vtt, ass and lrc. Each is a `SubtitleSyntax`: data and functions of a cue."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from harken.formats.layout import Layout
 from harken.results import Segment, Transcript, Word
 
 LONG_PAUSE_S = 3.0
-"""Between the starts of two words, where cues are filled without regard to segments: the second begins a cue."""
+"""Time between the starts of two words from which a cue that spans segments is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cue:
-    """Some text and when it is shown.
+    """A subtitle: text and the time during which it is shown.
 
     Parameters
     ----------
     start_s, end_s : float
     text : str
-        With line breaks, none of them at an end or beside another.
+        May contain line breaks, but not at an end and not blank lines.
     words : tuple of Word
-        What `text` is made of, line breaks included; empty where nothing is known of its words.
+        The words of `text`, including line breaks; empty if they are unknown.
     """
 
     start_s: float
@@ -34,13 +34,13 @@ class Cue:
     words: tuple[Word, ...] = ()
 
     def map_text(self, change: Callable[[str], str]) -> Cue:
-        """The same with all of its text changed, that of its words too."""
+        """Return the cue with a function applied to its text and that of its words."""
         words = tuple(replace(word, text=change(word.text)) for word in self.words)
         return replace(self, text=change(self.text), words=words)
 
 
 class CueBuilder:
-    """Cuts segments into cues as they arrive.
+    """Incremental builder of cues from segments.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class CueBuilder:
         self._last_start_s = 0.0
 
     def feed(self, segment: Segment) -> Iterator[Cue]:
-        """Cues that this segment completes; none if it has no text."""
+        """Yield the cues that the next segment completes; none if it has no text."""
         if not segment.text.strip():
             return
         if not (self._splits_at_words and any(word.text.strip() for word in segment.words)):
@@ -74,14 +74,14 @@ class CueBuilder:
             yield from self.flush()
 
     def flush(self) -> Iterator[Cue]:
-        """The cue that has been begun, if any."""
+        """Yield the unfinished cue, if any."""
         words, self._words, self._line_length, self._n_lines = tuple(self._words), [], 0, 1
         if words:
             text = without_blank_lines("".join(word.text for word in words))
             yield Cue(start_s=words[0].start_s, end_s=words[-1].end_s, text=text, words=words)
 
     def _add(self, word: Word) -> Iterator[Cue]:
-        """Put a word on the line, on a new one, or into a new cue, which completes the one before."""
+        """Append a word to the line, a new line, or a new cue; yield the cue that this completes, if any."""
         text = " ".join(word.text.splitlines())
         if self._line_length and self._line_length + len(text) > self._max_width:
             self._n_lines += 1
@@ -99,7 +99,7 @@ class CueBuilder:
 
 
 CueExpansion = Callable[[Cue], Iterator[Cue]]
-"""What one cue whose text is escaped becomes where the times of its words are to show."""
+"""Converts a cue with escaped text to the cues that show the times of its words."""
 
 
 def _unchanged(cue: Cue) -> Iterator[Cue]:
@@ -108,17 +108,17 @@ def _unchanged(cue: Cue) -> Iterator[Cue]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleSyntax:
-    """One form made of cues.
+    """The syntax of one subtitle format.
 
     Parameters
     ----------
     header : str
-    cue : callable
-        One cue, given its number from 1; its text is escaped, and may hold marks of the form.
+    format_cue : callable
+        Formats a cue, given its number from 1; its text is escaped and may contain markup of the format.
     escape : callable
-        Makes text of speech that the form would take for marks harmless, and keeps line breaks.
+        Escapes text that the format would take for markup; keeps line breaks.
     highlight, karaoke : callable
-        What becomes of a cue with words under the options of these names.
+        Expand a cue with words for the layout options of these names.
     """
 
     header: str = ""
@@ -129,11 +129,11 @@ class SubtitleSyntax:
 
 
 class SubtitleFormat:
-    """`harken.formats.base.Form` of a grammar.
+    """`harken.formats.base.TranscriptFormat` of a subtitle syntax.
 
     Parameters
     ----------
-    grammar : Grammar
+    syntax : SubtitleSyntax
     layout : Layout
     """
 
@@ -148,15 +148,15 @@ class SubtitleFormat:
         self._n_written = 0
 
     def header(self) -> str:
-        """What the grammar begins with."""
+        """Return the header of the format."""
         return self._syntax.header
 
     def segment(self, segment: Segment) -> str:
-        """The cues that the segment completes."""
+        """Return the cues that the segment completes."""
         return "".join(self._format_cues(self._cue_builder.feed(segment)))
 
     def footer(self, transcript: Transcript) -> str:
-        """The cue that has been begun."""
+        """Return the unfinished cue, if any."""
         return "".join(self._format_cues(self._cue_builder.flush()))
 
     def _format_cues(self, cues: Iterable[Cue]) -> Iterator[str]:
@@ -168,13 +168,13 @@ class SubtitleFormat:
 
 
 def _tagged(word: Word, before: str, after: str = "") -> str:
-    """A word with marks around it, inside of its white space."""
+    """Return the text of a word with markup around it, after its leading white space."""
     text = word.text.lstrip()
     return f"{word.text.removesuffix(text)}{before}{text}{after}"
 
 
 def _underline_words(cue: Cue) -> Iterator[Cue]:
-    """One cue a word, and one for each pause (openai/whisper, utils.py, SubtitlesWriter.iterate_result)."""
+    """Yield one cue per word and per pause (openai/whisper, utils.py, SubtitlesWriter.iterate_result)."""
     texts = [word.text for word in cue.words]
     last_s = cue.start_s
     for i, word in enumerate(cue.words):
@@ -186,12 +186,13 @@ def _underline_words(cue: Cue) -> Iterator[Cue]:
 
 
 def _cue_times(cue: Cue, decimal_marker: str) -> str:
-    start, end = to_milliseconds(cue.start_s), to_milliseconds(cue.end_s)
-    return f"{format_timestamp(start, decimal_marker)} --> {format_timestamp(max(end, start + 1), decimal_marker)}"  # players drop a cue of no length
+    start = to_milliseconds(cue.start_s)
+    end = max(to_milliseconds(cue.end_s), start + 1)  # players ignore cues of zero length
+    return f"{format_timestamp(start, decimal_marker)} --> {format_timestamp(end, decimal_marker)}"
 
 
 def _srt(number: int, cue: Cue) -> str:
-    # SubRip knows no escapes, so an arrow in the text is shortened (openai/whisper, utils.py)
+    # SubRip has no escapes, so an arrow in the text is shortened (openai/whisper, utils.py)
     return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('--+>', '->', cue.text)}\n\n"
 
 
@@ -204,7 +205,7 @@ def _vtt_escape(text: str) -> str:
 
 
 def _vtt_karaoke(cue: Cue) -> Iterator[Cue]:
-    """Times inside of the text; they have to lie within the cue and to rise (W3C, WebVTT, 4.2.2)."""
+    """Insert word times, which must increase and be inside the cue (W3C, WebVTT, 4.2.2)."""
     last, end = to_milliseconds(cue.start_s), to_milliseconds(cue.end_s)
     marked = []
     for word in cue.words:
@@ -218,12 +219,12 @@ def _vtt_karaoke(cue: Cue) -> Iterator[Cue]:
 
 def _lrc(number: int, cue: Cue) -> str:
     text = cue.text.replace("\n", " ").replace("\t", " ")
-    separator = " " if text.startswith("[") else ""  # or a player would take the text for another tag
+    separator = " " if text.startswith("[") else ""  # or a player would take the text for a tag
     return f"[{_lrc_clock(cue.start_s)}]{separator}{text}\n"
 
 
 def _lrc_karaoke(cue: Cue) -> Iterator[Cue]:
-    """A time before every word and behind the last ("enhanced" lrc, the A2 extension)."""
+    """Insert a time before every word and after the last ("enhanced" lrc, the A2 extension)."""
     words = [replace(word, text=re.sub(r"<(?=\d)", "< ", word.text)) for word in cue.words]
     marked = [_tagged(word, f"<{_lrc_clock(word.start_s)}>") for word in words]
     yield replace(cue, text=f"{''.join(marked)}<{_lrc_clock(cue.end_s)}>")
@@ -241,12 +242,12 @@ def _ass(number: int, cue: Cue) -> str:
 
 
 def _ass_escape(text: str) -> str:
-    """Source: FFmpeg, libavcodec/ass.c, ff_ass_bprint_text_event; a word joiner takes the sense from a backslash."""
+    """Escape braces, and backslashes with a word joiner (FFmpeg, libavcodec/ass.c, ff_ass_bprint_text_event)."""
     return re.sub(r"[{}]", r"\\\g<0>", text.replace("\\", "\\\u2060"))
 
 
 def _ass_karaoke(cue: Cue) -> Iterator[Cue]:
-    r"""The length of every word, and of every pause, in hundredths of a second: ``{\k25}``."""
+    r"""Insert the length of every word and pause in hundredths of a second: ``{\k25}``."""
     now, marked = to_centiseconds(cue.start_s), []
     for word in cue.words:
         start, end = max(now, to_centiseconds(word.start_s)), to_centiseconds(word.end_s)

@@ -1,4 +1,4 @@
-"""The forms of one row a segment or a word: txt, tsv and words.tsv."""
+"""The formats with one row per segment or word: txt, tsv and words.tsv."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from harken.results import Segment, Transcript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormat:
-    """`harken.formats.base.Form` in which each segment stands for itself.
+    """`harken.formats.base.TranscriptFormat` whose rows each depend on one segment only.
 
     Parameters
     ----------
-    head : str
-        What comes first.
-    rows : callable
-        What a segment becomes.
+    header_row : str
+        The first row, if any.
+    format_segment : callable
+        Formats a segment as rows.
     """
 
     header_row: str = ""
     format_segment: Callable[[Segment], str]
 
     def header(self) -> str:
-        """The head of the table, if it is one."""
+        """Return the header row, if any."""
         return self.header_row
 
     def segment(self, segment: Segment) -> str:
-        """Its rows; none where it has no text."""
+        """Return the rows of a segment; empty if it has no text."""
         return self.format_segment(segment) if segment.text.strip() else ""
 
     def footer(self, transcript: Transcript) -> str:
-        """Nothing."""
+        """Return an empty text: tables have no footer."""
         return ""
 
 
@@ -48,10 +48,16 @@ def _tsv(segment: Segment) -> str:
 
 
 def _words(segment: Segment) -> str:
-    return "".join(
-        f"{to_milliseconds(word.start_s)}\t{to_milliseconds(word.end_s)}\t{word.probability:.4f}\t{single_line(word.text)}\n"
+    rows = (
+        (
+            to_milliseconds(word.start_s),
+            to_milliseconds(word.end_s),
+            f"{word.probability:.4f}",
+            single_line(word.text),
+        )
         for word in segment.words
     )
+    return "".join(f"{start}\t{end}\t{probability}\t{text}\n" for start, end, probability, text in rows)
 
 
 TXT = TableFormat(format_segment=_txt)

@@ -1,7 +1,7 @@
-"""See what harken heard: a stretch of a recording as one picture with one axis of time.
+"""Plots of an excerpt of a recording: features, speech, words, attention and decoding attempts on one time axis.
 
-`gather` transcribes the stretch and collects what there is to see as a `Picture`, which is plain data. `page` makes a
-self-contained HTML page of that, and `harken.plot.figure.png` a PNG with matplotlib, which comes with ``harken[plot]``.
+`collect_plot_data` transcribes the excerpt and returns `PlotData`, which is plain data. `html_page` renders it as a
+self-contained HTML page, and `harken.plot.figure.render_png` as a PNG with matplotlib, which ``harken[plot]`` installs.
 """
 
 from harken.plot.plot_data import DecodedWindow, PlotData, collect_plot_data, read_excerpt

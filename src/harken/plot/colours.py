@@ -1,4 +1,4 @@
-"""Colours that both kinds of picture share, and images in them."""
+"""Colours of the HTML page and the PNG, and palette images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harken.contract import Floats
 
-# Nine of the colours of matplotlib's "magma", dark to light; what lies between them is interpolated.
+# Nine colours of matplotlib's "magma", dark to light; those in between are interpolated.
 _MAGMA = (
     (0, 0, 4), (29, 17, 71), (81, 18, 124), (131, 38, 129), (183, 55, 121), (231, 82, 99), (252, 137, 97),
     (254, 196, 136), (252, 253, 191),
@@ -25,25 +25,25 @@ PALETTE: NDArray[np.uint8] = np.stack(
 
 
 def palette_indices(values: Floats, low: float, high: float) -> NDArray[np.uint8]:
-    """Place of each value in `PALETTE`: from 1 for `low` to 255 for `high`, and 0, which is transparent, for nan."""
+    """Map values to indices of `PALETTE`: 1 for `low` to 255 for `high`, and 0, which is transparent, for nan."""
     scaled = 1 + np.clip((values - low) / max(high - low, 1e-9), 0, 1) * 254
     indices: NDArray[np.uint8] = np.nan_to_num(scaled, nan=0).astype(np.uint8)
     return indices
 
 
 def probability_colour(probability: float) -> str:
-    """Colour of something that is as probable as that, as ``#rrggbb``."""
+    """Return the colour of a probability as ``#rrggbb``."""
     mixed = (
-        round(u + (s - u) * min(1.0, max(0.0, probability)))
-        for s, u in zip(_PROBABLE, _IMPROBABLE, strict=True)
+        round(low + (high - low) * min(1.0, max(0.0, probability)))
+        for high, low in zip(_PROBABLE, _IMPROBABLE, strict=True)
     )
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode places in `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2 and 11.3)."""
+    """Encode indices of `PALETTE`, shape (rows, columns), as a PNG (W3C, Portable Network Graphics, 11.2 and 11.3)."""
     height, width = pixels.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels], axis=1)  # 0: a line without a filter
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels], axis=1)  # 0: no filter on this line
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         (b"PLTE", PALETTE.tobytes()),

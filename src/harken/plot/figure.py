@@ -1,4 +1,4 @@
-"""The picture as a PNG, with matplotlib; without that, this module cannot be imported."""
+"""Plots as PNG with matplotlib; importing this module without it raises `BackendUnavailable`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WORDS_INCHES = 1.0
 _CHARACTER_INCHES = 0.072
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 1.0, 1.35, 0.6, 0.3, 0.28  # inches of margins, and between panels
 _COLOURS = ListedColormap(PALETTE / 255)
-_BAR = 1.0  # inches of the token probabilities
+_BAR = 1.0  # inches, width of the token probabilities
 
 
 def render_png(data: PlotData, dots_per_inch: int = 110) -> bytes:
-    """Draw a picture and encode it; signs that the font lacks become boxes."""
+    """Draw a plot and encode it as a PNG; characters that the font lacks become boxes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
@@ -41,7 +41,7 @@ def render_png(data: PlotData, dots_per_inch: int = 110) -> bytes:
 
 
 def draw_figure(data: PlotData) -> Figure:
-    """Draw a picture: panels below one another, all with the same axis of time."""
+    """Draw a plot as panels below one another with a shared time axis."""
     panels = [
         (_draw_mel, 1.9),
         (_draw_speech, 0.9),
@@ -52,13 +52,13 @@ def draw_figure(data: PlotData) -> Figure:
     panel_width = max(6.0, INCHES_PER_S * (data.end_s - data.start_s))
     width = _LEFT + panel_width + _RIGHT
     height = _TOP + sum(size + _GAP for _, size in panels) + _BOTTOM
-    drawing = Figure(figsize=(width, height))
-    drawing.text(_LEFT / width, 1 - 0.3 / height, data.title, fontsize=11, weight="bold", parse_math=False)
+    figure = Figure(figsize=(width, height))
+    figure.text(_LEFT / width, 1 - 0.3 / height, data.title, fontsize=11, weight="bold", parse_math=False)
     top = height - _TOP
     shared_axes: Axes | None = None
     for draw, size in panels:
         top -= size
-        axes = drawing.add_axes(
+        axes = figure.add_axes(
             (_LEFT / width, top / height, panel_width / width, size / height), sharex=shared_axes
         )
         shared_axes = shared_axes or axes
@@ -67,7 +67,7 @@ def draw_figure(data: PlotData) -> Figure:
         top -= _GAP
     axes.set_xlim(data.start_s, data.end_s)
     axes.set_xlabel("seconds", fontsize=9)
-    return drawing
+    return figure
 
 
 def _set_title(axes: Axes, text: str) -> None:
@@ -144,7 +144,7 @@ def _draw_tokens(axes: Axes, data: PlotData) -> None:
     axes.set_ylim(max(1, rows[-1]), 0)
     axes.set_yticks([row + 0.5 for row in range(rows[-1])], data.token_labels, fontsize=6.5, parse_math=False)
     axes.tick_params(axis="y", length=0)
-    _set_title(axes, "what each token listened to, and the path of dynamic time warping")
+    _set_title(axes, "cross-attention of each token and its DTW path")
     bars = axes.inset_axes((1.005, 0, _BAR / axes.get_window_extent().width * axes.figure.dpi, 1), sharey=axes)
     probabilities = data.token_probabilities
     bars.barh(
@@ -160,7 +160,7 @@ def _draw_tokens(axes: Axes, data: PlotData) -> None:
 
 
 def _draw_window(axes: Axes, first: int, window: DecodedWindow) -> None:
-    """One window's attention in its place, and the path as a line from the start of each token to that of the next."""
+    """Draw the attention of one window, and its DTW path from the start of each token to that of the next."""
     tokens = len(window.tokens)
     axes.imshow(
         window.attention,

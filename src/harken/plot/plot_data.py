@@ -1,4 +1,4 @@
-"""Gather a picture out of one ordinary transcription."""
+"""Data of a plot, collected from an ordinary transcription of an excerpt."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 TICKS_HZ = (500, 1000, 2000, 4000)
 ATTENTION_RANGE = (-0.5, 4.0)
-"""Darkest and lightest of what tokens listened to, in standard deviations over the tokens."""
+"""Attention drawn darkest and lightest, in standard deviations over the tokens."""
 ENCODER_POSITION_S = 0.02
-"""Length of one position of the encoder's output, and of one step of timestamps."""
+"""Duration of one encoder position, which is also the resolution of timestamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodedWindow:
-    """One window as it was decoded.
+    """One decoded window.
 
     Parameters
     ----------
     start_s, end_s : float
-        What it holds of the recording.
+        Start and end of the window in the recording.
     tokens : tuple of str
-        Readable, the end of text included if it was reached.
+        Tokens in readable form, including the end of text if it was reached.
     probabilities : tuple of float
-        One a token, 0 to 1, under the rules of decoding.
-    listening : ndarray of shape (tokens, steps), float32
-        What each token listened to more than the others did, as dynamic time warping sees it; nan where a token has
-        no part in that.
-    begins_s : tuple of (float or None)
-        When each token was spoken along the path of dynamic time warping; None where it has no part in that.
+        Probability of each token, 0 to 1, after the logit rules.
+    attention : ndarray of shape (tokens, positions), float32
+        Normalized cross-attention of each token, which is the input of dynamic time warping (DTW); nan for tokens that
+        DTW does not align.
+    token_starts_s : tuple of (float or None)
+        Start of each token on the DTW path; None for tokens that DTW does not align.
     attempts : tuple of Attempt
-        What was tried, the one kept last.
+        All decoding attempts, the accepted one last.
     """
 
     start_s: float
@@ -59,14 +59,14 @@ class DecodedWindow:
 
     @property
     def dtw_path(self) -> tuple[tuple[float, int], ...]:
-        """Corners of the path: when each token begins, and its row; then the end of the window."""
-        corners = [(begin_s, row) for row, begin_s in enumerate(self.token_starts_s) if begin_s is not None]
+        """Corners of the DTW path: start and row of each token, then the end of the window."""
+        corners = [(start_s, row) for row, start_s in enumerate(self.token_starts_s) if start_s is not None]
         return (*corners, (self.end_s, corners[-1][1] + 1)) if corners else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """Something that was said: a word, or a segment that has no words, or one that was left out.
+    """A word, a segment without words, or a dropped segment.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class TextSpan:
     probability : float
         0 to 1.
     reason : str or None
-        Why it was left out, if it was.
+        Reason why the segment was dropped; None if it was not.
     """
 
     start_s: float
@@ -86,31 +86,31 @@ class TextSpan:
 
     @property
     def label(self) -> str:
-        """What is written on it."""
+        """Text with the reason, if any."""
         return self.text if self.reason is None else f"{self.text} ({self.reason})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlotData:
-    """A stretch of a recording; all times are seconds from the start of the recording.
+    """Data of a plotted excerpt; all times are seconds from the start of the recording.
 
     Parameters
     ----------
     title : str
     start_s : float
-        Where the stretch begins.
-    mel : ndarray of shape (n_mels, frames), float32, normalised log10 mel
-    speech : ndarray of shape (chunks,), float32
-        Probability that somebody speaks, 0 to 1.
-    chunk_s : float
-        Length of one chunk.
-    thresholds : tuple of float
-        Speech begins at the first of them and ends below the second.
-    regions : tuple of (float, float)
-        Where somebody speaks.
-    windows : tuple of Heard
+        Start of the excerpt.
+    mel : ndarray of shape (n_mels, frames), float32, normalized log10 mel
+    speech_probabilities : ndarray of shape (chunks,), float32
+        Probability of speech, 0 to 1.
+    vad_chunk_s : float
+        Duration of one chunk.
+    vad_thresholds : tuple of float
+        Speech begins at the first threshold and ends below the second.
+    speech_regions : tuple of (float, float)
+        Start and end of each speech region.
+    windows : tuple of DecodedWindow
         In order of time.
-    marks : tuple of Mark
+    text_spans : tuple of TextSpan
         In order of time.
     """
 
@@ -126,33 +126,33 @@ class PlotData:
 
     @property
     def end_s(self) -> float:
-        """Where the stretch ends."""
+        """End of the excerpt."""
         return self.start_s + len(self.mel.T) / FRAMES_PER_SECOND
 
     @property
     def first_rows(self) -> tuple[int, ...]:
-        """Row of the first token of each window, and how many there are, where they all stand below one another."""
+        """Row of the first token of each window if all windows are stacked, then the number of rows."""
         return tuple(accumulate((len(window.tokens) for window in self.windows), initial=0))
 
     @property
     def token_labels(self) -> tuple[str, ...]:
-        """One a row, with spaces and signs that cannot be seen spelled out."""
+        """Label of each row, with spaces and invisible characters made visible."""
         tokens = (token for window in self.windows for token in window.tokens)
         return tuple(repr(token)[1:-1].replace(" ", "·") for token in tokens)
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:
-        """One a row."""
+        """Token probability of each row."""
         return tuple(probability for window in self.windows for probability in window.probabilities)
 
     @property
     def max_attempts(self) -> int:
-        """Rungs of the fallback ladder that were used at most."""
+        """Highest number of decoding attempts at a window."""
         return max((len(window.attempts) for window in self.windows), default=0)
 
 
 def text_spans_of(segment: Segment, reason: str | None = None) -> tuple[TextSpan, ...]:
-    """What a segment shows: its words, or itself where it has none."""
+    """Return the words of a segment, or the segment itself if it has none or was dropped."""
     whole = Word(
         start_s=segment.start_s,
         end_s=segment.end_s,
@@ -173,13 +173,13 @@ def text_spans_of(segment: Segment, reason: str | None = None) -> tuple[TextSpan
 
 
 def mel_band(hertz: float, n_mels: int) -> int:
-    """Mel band that listens to a frequency most."""
+    """Return the mel band that responds most to a frequency."""
     bins = mel_filters(n_mels).shape[1]
     return int(np.argmax(mel_filters(n_mels)[:, round(hertz / (SAMPLE_RATE / 2) * (bins - 1))]))
 
 
 def describe_attempt(attempt: Attempt) -> str:
-    """One rung of the fallback ladder in words."""
+    """Describe a decoding attempt in words."""
     if attempt.reason:
         return f"temperature {attempt.temperature:g} rejected: {attempt.reason}"
     return (
@@ -189,19 +189,19 @@ def describe_attempt(attempt: Attempt) -> str:
 
 
 def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floats:
-    """Samples of a recording from a time on.
+    """Read the samples of an excerpt of a recording.
 
     Returns
     -------
     ndarray of shape (samples,), float32, 16 kHz mono
-        As long as `duration_s`, or shorter where the recording ends.
+        As long as `duration_s`, or less if the recording ends before.
 
     Raises
     ------
     OptionError
         If the recording ends before `start_s`.
     AudioError
-        If it cannot be read.
+        If the recording cannot be read.
     """
     start, end = round(start_s * SAMPLE_RATE), round((start_s + duration_s) * SAMPLE_RATE)
     blocks: list[Floats] = []
@@ -221,38 +221,38 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
 def collect_plot_data(
     recognizer: Recognizer, samples: Floats, options: TranscribeOptions, *, title: str, start_s: float
 ) -> PlotData:
-    """Transcribe a stretch of a recording and collect what there is to see.
+    """Transcribe an excerpt of a recording and collect the data of its plot.
 
-    The stretch is decoded as a recording of its own, silence included, so that there is one axis of time for
-    everything; what voice activity detection would have left out shows beside it.
+    The excerpt is decoded as a recording of its own, including silence, so that everything has the same time axis; the
+    results of voice activity detection are plotted beside it.
 
     Parameters
     ----------
     recognizer : Recognizer
     samples : ndarray of shape (samples,), float32, 16 kHz
-        From `stretch`.
+        From `read_excerpt`.
     options : TranscribeOptions
-        Words are asked for and voice activity detection is not obeyed, whatever they say.
+        `word_timestamps` is always turned on, `vad` and `clip_timestamps` are turned off.
     title : str
     start_s : float
-        Where the stretch begins in the recording.
+        Start of the excerpt in the recording.
     """
     windows: list[DecodedWindow] = []
     end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * ENCODER_POSITION_S
 
-    def decided(seek_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
+    def add_window(seek_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         begin_s = start_s + seek_s
         windows.append(
             _decoded_window(recognizer.tokenizer, begin_s, min(begin_s + window_s, end_s), decoded, attempts)
         )
 
-    # Exact windows keep no attention of the decode, so they are drawn only where they are asked for.
+    # Exact windows return no attention, so "auto" must not select them.
     fidelity = "fast" if options.fidelity == "auto" else options.fidelity
     options = replace(options, word_timestamps=True, vad=False, fidelity=fidelity, clip_timestamps=())
-    transcript = recognizer.transcribe(samples, options, on_window_end=decided).result()
-    text_spans = [mark for segment in transcript.segments for mark in text_spans_of(segment)]
+    transcript = recognizer.transcribe(samples, options, on_window_end=add_window).result()
+    text_spans = [span for segment in transcript.segments for span in text_spans_of(segment)]
     text_spans += [
-        mark for dropped in transcript.dropped for mark in text_spans_of(dropped.segment, dropped.reason)
+        span for dropped in transcript.dropped for span in text_spans_of(dropped.segment, dropped.reason)
     ]
     vad = options.vad_options()
     speech_probabilities = _speech_probabilities(samples)
@@ -266,7 +266,7 @@ def collect_plot_data(
         speech_regions=_speech_regions(speech_probabilities, RegionTracker(vad), len(samples), start_s),
         windows=tuple(windows),
         text_spans=tuple(
-            sorted((_shifted(mark, start_s) for mark in text_spans), key=lambda mark: mark.start_s)
+            sorted((_shifted(span, start_s) for span in text_spans), key=lambda span: span.start_s)
         ),
     )
 
@@ -283,10 +283,10 @@ def _speech_probabilities(samples: Floats) -> Floats:
 
 
 def _speech_regions(
-    probabilities: Floats, detector: RegionTracker, n_samples: int, start_s: float
+    probabilities: Floats, tracker: RegionTracker, n_samples: int, start_s: float
 ) -> tuple[tuple[float, float], ...]:
     frames = n_samples * FRAMES_PER_SECOND // SAMPLE_RATE
-    found = chain(detector.feed(probabilities.tolist()), detector.flush(frames))
+    found = chain(tracker.feed(probabilities.tolist()), tracker.flush(frames))
     return tuple((start_s + a / FRAMES_PER_SECOND, start_s + b / FRAMES_PER_SECOND) for a, b in found)
 
 
@@ -316,9 +316,9 @@ def _decoded_window(
 def _dtw_attention(
     attention: Floats | None, rows: Sequence[int], n_tokens: int, length_s: float
 ) -> tuple[Floats, list[int | None]]:
-    """What dynamic time warping sees of the rows that take part in it, and the step at which each of them begins.
+    """Return the normalized attention of the rows that DTW aligns, and the position at which each of them starts.
 
-    Those are the rows of `harken.transcribe.word_timestamps.align_decoded`: text, and the token behind it.
+    These are the rows of `harken.transcribe.word_timestamps.align_decoded`: the text tokens and the token after them.
     """
     starts: list[int | None] = [None] * n_tokens
     if attention is None or not rows:

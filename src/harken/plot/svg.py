@@ -1,4 +1,4 @@
-"""The picture as one HTML page that needs neither server nor network: drawn in SVG, so that it can be enlarged."""
+"""Plots as self-contained HTML pages, drawn in SVG so that they can be enlarged."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ _DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """A rectangle of the drawing, in pixels, all of them with the same axis of time."""
+    """A panel of the plot, in pixels; all panels share one time axis."""
 
     data: PlotData
     top: float
     height: float
 
     def x(self, seconds: float) -> float:
-        """Where a time stands."""
+        """Return the horizontal position of a time."""
         return round(_LEFT + (seconds - self.data.start_s) * PIXELS_PER_S, 2)
 
     @property
     def end_x(self) -> float:
-        """Where the stretch ends."""
+        """Horizontal position of the end of the excerpt."""
         return self.x(self.data.end_s)
 
     def box(
         self, start_s: float, end_s: float, top: float, height: float, style: str, tooltip: str = ""
     ) -> str:
-        """A rectangle, which a pointer over it explains."""
+        """Return a rectangle with a tooltip."""
         width = max(1.0, self.x(end_s) - self.x(start_s))
         geometry = f'x="{self.x(start_s)}" y="{top:g}" width="{width:g}" height="{height:g}"'
         return f"<rect {geometry} {style}><title>{escape(tooltip)}</title></rect>"
 
     def image(self, pixels: NDArray[np.uint8], start_s: float, end_s: float, top: float, height: float) -> str:
-        """An image with a row a line, stretched over its place."""
+        """Return a palette image, stretched over an area."""
         data = b64encode(encode_png(pixels)).decode()
         geometry = (
             f'x="{self.x(start_s)}" y="{top:g}" width="{self.x(end_s) - self.x(start_s):g}" height="{height:g}"'
@@ -65,19 +65,19 @@ class _Panel:
         return f'<image {geometry} preserveAspectRatio="none" href="data:image/png;base64,{data}"/>'
 
     def clipped(self, start_s: float, end_s: float, top: float, height: float, content: str) -> str:
-        """Something that is cut off at the edges of its place."""
+        """Return content that is clipped at the edges of an area."""
         geometry = (
             f'x="{self.x(start_s)}" y="{top:g}" width="{self.x(end_s) - self.x(start_s):g}" height="{height:g}"'
         )
         return f"<svg {geometry}>{content}</svg>\n"
 
     def title(self, text: str) -> str:
-        """What the panel shows, above it."""
+        """Return the title of the panel."""
         return f'<text class="name" x="{_LEFT}" y="{self.top - 6:g}">{escape(text)}</text>'
 
 
 def html_page(data: PlotData) -> Iterator[str]:
-    """Make the page, piece by piece."""
+    """Yield the page."""
     panels = [
         (_mel, 150.0),
         (_speech, 70.0),
@@ -135,7 +135,7 @@ def _speech(panel: _Panel) -> Iterator[str]:
 
 
 def _words(panel: _Panel) -> Iterator[str]:
-    yield panel.title("words, as probable as they are blue; left out, if hatched")
+    yield panel.title("words: blue if probable, orange if not, hatched if left out")
     for span in panel.data.text_spans:
         style = (
             f'fill="{probability_colour(span.probability)}"'
@@ -150,7 +150,7 @@ def _words(panel: _Panel) -> Iterator[str]:
 
 
 def _word_text(panel: _Panel, span: TextSpan) -> str:
-    """What was said: lying, and cut off where it has no room; upright where its place is rather high than wide."""
+    """Return the text of a word: horizontal and clipped, or vertical if its box is narrower than high."""
     left, width = panel.x(span.start_s), panel.x(span.end_s) - panel.x(span.start_s)
     css_class = "word" if span.reason is None else "word left-out"
     if width < min(panel.height, _CHARACTER_PIXELS * len(span.label)):
@@ -162,19 +162,17 @@ def _word_text(panel: _Panel, span: TextSpan) -> str:
 
 def _tokens(panel: _Panel) -> Iterator[str]:
     data = panel.data
-    yield panel.title(
-        "what each token listened to, the path of dynamic time warping, and the probabilities of the tokens"
-    )
+    yield panel.title("cross-attention of each token and its DTW path, and the probabilities of the tokens")
     yield panel.box(data.start_s, data.end_s, panel.top, panel.height, 'class="ground"')
     for first, window in zip(data.first_rows, data.windows, strict=False):
         top = panel.top + first * ROW_PIXELS
         pixels = palette_indices(window.attention, *ATTENTION_RANGE)
         yield panel.image(pixels, window.start_s, window.end_s, top, len(window.tokens) * ROW_PIXELS)
         if window.dtw_path:
-            (begin_s, row), *corners = window.dtw_path
+            (start_s, row), *corners = window.dtw_path
             steps = "".join(f"H{panel.x(time_s)}V{top + row * ROW_PIXELS:g}" for time_s, row in corners)
-            begin = f"M{panel.x(begin_s)} {top + row * ROW_PIXELS:g}"
-            yield f'<path fill="none" stroke="{DTW_PATH}" stroke-width="1.5" d="{begin}{steps}"/>\n'
+            start = f"M{panel.x(start_s)} {top + row * ROW_PIXELS:g}"
+            yield f'<path fill="none" stroke="{DTW_PATH}" stroke-width="1.5" d="{start}{steps}"/>\n'
     rows = zip(data.token_labels, data.token_probabilities, strict=True)
     for row, (label, probability) in enumerate(rows):
         top = panel.top + row * ROW_PIXELS
@@ -198,7 +196,7 @@ def _attempts(panel: _Panel) -> Iterator[str]:
 
 
 def _time_axis(panel: _Panel) -> Iterator[str]:
-    """A tick every second below all panels, and a number at every fifth."""
+    """Yield a tick per second below all panels, and a number at every fifth."""
     bottom = panel.top + panel.height + _GAP / 2
     for second in range(int(np.ceil(panel.data.start_s)), int(panel.data.end_s) + 1):
         x = panel.x(second)

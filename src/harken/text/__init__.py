@@ -1,4 +1,4 @@
-"""Text: tokens to words and back, the languages, the layout of the special tokens."""
+"""Tokenizer: text to tokens and back, word splitting, languages, and the layout of the special tokens."""
 
 from harken.text.detokenizer import IncrementalDetokenizer
 from harken.text.frequent_tokens import frequent_token_ids

@@ -1,7 +1,6 @@
-"""Encoding: text to tokens by byte-pair merges, as `tiktoken` does it for openai-whisper.
+"""Byte-pair encoding of text, as `tiktoken` does it for openai-whisper.
 
-Only prompts are ever encoded, a few hundred characters each, so plain Python is fast enough and costs
-nothing at start-up.
+Only prompts of a few hundred characters are encoded, so plain Python is fast enough, and it costs nothing at start-up.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from itertools import pairwise
 
 from harken.text.byte_level import bytes_to_unicode
 
-# The split of GPT-2 (openai-whisper tokenizer.py, `get_encoding`, pat_str). Its classes \p{L}, \p{N} and \s
-# are those of Unicode, which `re` lacks: it therefore runs over a shadow of the text in which every
-# character beyond ASCII is replaced by an ASCII one of the same class.
+# The pattern of GPT-2 (openai-whisper tokenizer.py, `get_encoding`, pat_str). Its Unicode classes \p{L}, \p{N} and \s
+# do not exist in `re`. It is therefore matched against a copy of the text in which every character beyond ASCII is
+# replaced by an ASCII character of the same class.
 _PRETOKEN = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", flags=re.ASCII
 )
 _ASCII_OF_CATEGORY = {"L": "a", "N": "0", "Z": "\n"}
-_NEXT_LINE = 0x85  # white space by property, though its category says control
+_NEXT_LINE = 0x85  # white space by property, although its category is control
 
 
 class _AsciiOfCharacter(dict[int, str]):
@@ -36,7 +35,7 @@ _ascii_of_character = _AsciiOfCharacter()
 
 
 def pretokenize(text: str) -> list[str]:
-    """Cut text into the pieces that merges never cross; together they are the text."""
+    """Split text into pretokens, which merges never cross; joined they are the text."""
     return [
         text[match.start() : match.end()] for match in _PRETOKEN.finditer(text.translate(_ascii_of_character))
     ]
@@ -45,23 +44,23 @@ def pretokenize(text: str) -> list[str]:
 class BytePairEncoder:
     """Byte-pair encoder over tokens in GPT-2's alphabet, whose ids are the ranks of their merges.
 
-    The tokens must hold each of the 256 bytes.
+    The tokens must include each of the 256 bytes.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._ids = {token: i for i, token in enumerate(tokens)}
 
     def encode(self, text: str) -> list[int]:
-        """Encode text; what looks like a special token (``<|en|>``) is spelled out like any text."""
-        pretokens = (bytes_to_unicode(pretoken.encode(errors="replace")) for pretoken in pretokenize(text))
-        return [token for piece in pretokens for token in self._merge(piece)]
+        """Encode text; a special token such as ``<|en|>`` in it is encoded as ordinary text."""
+        pretokens = (bytes_to_unicode(part.encode(errors="replace")) for part in pretokenize(text))
+        return [token for pretoken in pretokens for token in self._merge(pretoken)]
 
     def _merge(self, pretoken: str) -> list[int]:
-        """Join the neighbours of lowest rank, leftmost first, until no two neighbours form a token."""
+        """Merge the neighbours of lowest rank, leftmost first, until no two neighbours form a token."""
         if pretoken in self._ids:
             return [self._ids[pretoken]]
         end = len(pretoken)
-        after = [*range(1, end + 1), -1]  # where the part that starts here ends; -1: no part starts here
+        after = [*range(1, end + 1), -1]  # end of the part that starts here; -1: no part starts here
         before = list(range(-1, end))
         pairs = [
             pair for start in range(end - 1) if (pair := self._pair(pretoken, start, start + 1, start + 2))

@@ -1,4 +1,4 @@
-"""Text of tokens that arrive one by one."""
+"""Incremental decoding of tokens to text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from harken.text.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """Text of a growing run of tokens, given out as soon as its last character is complete.
+    """Incremental detokenizer that returns text as soon as its last character is complete.
 
-    The pieces together, `flush` included, are `Tokenizer.decode` of all the tokens pushed.
+    The returned texts, including that of `flush`, joined are `Tokenizer.decode` of all tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -18,11 +18,11 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """Add a token and return the text that it completes; nothing for a special token."""
+        """Return the text that the next token completes; empty for a special token."""
         return self._decoder.decode(self._tokenizer.decode_bytes((token,)))
 
     def flush(self) -> str:
-        """Return what is left of a sequence that never ended, as U+FFFD, and begin anew."""
+        """Return an incomplete character, if any, as U+FFFD, and reset the detokenizer."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest

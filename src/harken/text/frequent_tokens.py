@@ -1,9 +1,8 @@
-"""The part of a vocabulary that makes up nearly all text of a kind.
+"""Selection of the frequent tokens of a vocabulary, for draft models that score only these.
 
-A draft that scores fewer tokens is faster, by up to a third where it has few layers, and what it leaves out it cannot
-propose. Byte pairs are numbered in the order in which they were joined, so low ids are common, but of text, not of
-speech, and not in every language. Tokens with an id below N, in percent of those of the references that harken is
-measured on:
+A draft model that scores fewer tokens is faster, by up to a third if it has few layers, but cannot propose the others.
+Ids of byte pairs are in order of their merges, so low ids are frequent, but in written text, not in speech, and not in
+every language. Share, in percent, of tokens with an id below N among those of harken's evaluation references:
 
 ==========  =====  =====  ======  ======  ======  ======
 vocabulary          4096    8192   12288   16384   24576
@@ -16,9 +15,9 @@ both        fr      68.2    76.1    81.9    84.7    89.5
 both        zh      36.3    50.1    58.8    64.6    75.8
 ==========  =====  =====  ======  ======  ======  ======
 
-Each percent that is missing costs about two of the speed, so that no such part pays; nor does one from lists of word
-frequencies, whose best 16384 ids hold 95.7% of the English tokens. What pays is the part that a text of the same kind
-names, if there is enough of it.
+Each missing percent costs about two percent of the speed, so a range of low ids does not pay. Neither do lists of word
+frequencies, whose best 16384 ids cover 95.7% of the English tokens. The tokens of a large enough text of the same kind
+do.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ COVERAGE = 0.995
 def frequent_token_ids(
     tokenizer: Tokenizer, texts: Iterable[Iterable[int]], coverage: float = COVERAGE
 ) -> NDArray[np.int64]:
-    """Ids that make up the given share of further text of the same kind, as far as one can tell.
+    """Return token ids that are estimated to cover the given share of further text of the same kind.
 
-    All that occur in the texts, all specials and timestamps, and as many of the lowest ids as it takes: how often a
-    token of further text is one that the texts lack is estimated by how often one is met that occurs a single time
-    (Good 1953, "The population frequencies of species and the estimation of population parameters"). A small text
-    names nearly everything, no text all.
+    These are all tokens of the texts, all special tokens and timestamps, and as many of the lowest ids as needed. The
+    share of unseen tokens in further text is estimated by the share of tokens that occur once in the texts (Good 1953,
+    "The population frequencies of species and the estimation of population parameters"). For a small text the result is
+    nearly the whole vocabulary, for none all of it.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     texts : iterable of iterable of int
-        Tokens; those that are not text do not count.
+        Token ids of each text; ids of special tokens are ignored.
     coverage : float
-        Share of the tokens of further text that are to be in the part, 0 to 1.
+        Share of the tokens of further text to be covered, 0 to 1.
 
     Returns
     -------

@@ -1,11 +1,11 @@
-"""The languages of Whisper, in the order in which the vocabulary holds their tokens."""
+"""The languages of Whisper, in the order of their tokens in the vocabulary."""
 
 from __future__ import annotations
 
 from harken.errors import OptionError
 
 #: Code to name, in vocabulary order (openai-whisper tokenizer.py, `LANGUAGES`). Models before large-v3
-#: know the first 99; Cantonese came with large-v3.
+#: have the first 99; large-v3 added Cantonese.
 LANGUAGES = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
     "fr": "french", "ja": "japanese", "pt": "portuguese", "tr": "turkish", "pl": "polish", "ca": "catalan",
@@ -27,15 +27,15 @@ LANGUAGES = {
     "jw": "javanese", "su": "sundanese", "yue": "cantonese",
 }  # fmt: skip
 
-#: Other names of some languages (openai-whisper tokenizer.py, `TO_LANGUAGE_CODE`); `jv` is what ISO 639
-#: calls the `jw` of the vocabulary.
+#: Other names of some languages (openai-whisper tokenizer.py, `TO_LANGUAGE_CODE`); `jv` is the ISO 639
+#: code of the vocabulary's `jw`.
 ALIASES = {
     "burmese": "my", "valencian": "ca", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb",
     "pushto": "ps", "panjabi": "pa", "moldavian": "ro", "moldovan": "ro", "sinhalese": "si",
     "castilian": "es", "mandarin": "zh", "jv": "jw",
 }  # fmt: skip
 
-#: Languages written without spaces, whose words can only be cut between characters
+#: Languages written without spaces, which are split into words between characters
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 

@@ -1,4 +1,4 @@
-"""Tokens of annotations that nobody spoke: suppressed by default (`suppress_tokens="-1"`)."""
+"""Tokens of non-speech annotations, which are suppressed by default (`suppress_tokens="-1"`)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _WORD_INITIAL_MARKS = (" -", " '")
 
 
 def non_speech_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
-    """Find the tokens of ``♪``, ``[`` and their like, keeping the punctuation of ordinary sentences.
+    """Return the tokens of symbols such as ``♪`` and ``[``, but not of ordinary punctuation.
 
-    Symbols that are one token, alone or after a space; the first token of the musical signs, however many
-    they take; hyphen and apostrophe at the start of a word, though not inside.
+    These are all symbols that are a single token, alone or after a space; the first token of each musical symbol,
+    however many tokens it has; and hyphen and apostrophe at the start of a word, but not inside.
 
     Parameters
     ----------
     encode : callable
-        From text to tokens.
+        Converts text to tokens.
 
     Returns
     -------
     tuple of int
         In ascending order.
     """
-    tokens = {encode(start)[0] for start in _WORD_INITIAL_MARKS}
+    tokens = {encode(mark)[0] for mark in _WORD_INITIAL_MARKS}
     for symbol in _SYMBOLS + _MUSIC_SYMBOLS:
         for encoded in (encode(symbol), encode(" " + symbol)):
             if len(encoded) == 1 or symbol in _MUSIC_SYMBOLS:

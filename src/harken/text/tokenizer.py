@@ -1,9 +1,9 @@
-"""The tokenizer: ids to text and back, and the layout of the special tokens.
+"""The tokenizer: token ids to text and back, and the layout of the special tokens.
 
 The layout follows openai-whisper tokenizer.py, `get_encoding`. After the text tokens come, one id each:
 ``<|endoftext|>``, ``<|startoftranscript|>``, the languages, ``<|translate|>``, ``<|transcribe|>``,
 ``<|startoflm|>``, ``<|startofprev|>``, ``<|nospeech|>``, ``<|notimestamps|>`` and the 1501 timestamps
-``<|0.00|>`` to ``<|30.00|>``. English-only vocabularies hold the language tokens too, unused.
+``<|0.00|>`` to ``<|30.00|>``. English-only vocabularies contain the language tokens too, unused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TASKS = ("transcribe", "translate")
 
 
 class TokenKind(StrEnum):
-    """What a token id stands for."""
+    """The kind of a token."""
 
     TEXT = "text"
     EOT = "eot"
@@ -42,7 +42,7 @@ class TokenKind(StrEnum):
 
 
 class VocabularySource(Protocol):
-    """Where a checkpoint has its vocabulary: in tokens of its own, in a file, or (neither) nowhere."""
+    """The vocabulary of a checkpoint: a list of tokens, a file, or neither."""
 
     @property
     def tokens(self) -> Sequence[bytes]: ...
@@ -59,11 +59,10 @@ class Tokenizer:
     tokens : sequence of str
         The text tokens in GPT-2's alphabet, in order of id.
     n_vocab : int
-        Size of the whole vocabulary, specials and timestamps included (`Dims.n_vocab`); it tells how
-        many languages there are.
+        Size of the whole vocabulary, including special tokens and timestamps (`Dims.n_vocab`); the number of languages
+        follows from it.
     multilingual : bool, optional
-        Whether prompts name a language and a task. By default as the reference decides it: from 51865
-        tokens on.
+        True if prompts contain a language and a task. The default is that of the reference: True from 51865 tokens on.
 
     Attributes
     ----------
@@ -112,12 +111,12 @@ class Tokenizer:
         self.timestamp_begin = self.translate + 6
 
     def has_same_vocabulary(self, other: Tokenizer) -> bool:
-        """Whether every id stands for the same in both."""
+        """Return True if both have the same token for every id."""
         return (self.n_vocab, *self._tokens) == (other.n_vocab, *other._tokens)
 
     @classmethod
     def from_source(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
-        """Build from whatever a checkpoint has: its tokens, its file, or else the built-in vocabulary."""
+        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has neither."""
         if source.tokens:
             return cls.from_tokens(source.tokens, n_vocab)
         if source.path is not None:
@@ -131,7 +130,7 @@ class Tokenizer:
         Raises
         ------
         CheckpointError
-            If the file is missing, is of no known kind or does not hold a Whisper vocabulary of that size.
+            If the file is missing, of unknown kind, or not a Whisper vocabulary of that size.
         """
         tokens = read_tokens(Path(path))
         try:
@@ -143,9 +142,9 @@ class Tokenizer:
     def from_tokens(
         cls, tokens: Iterable[bytes], n_vocab: int, *, multilingual: bool | None = None
     ) -> Tokenizer:
-        """Build from the bytes of the text tokens in order of id, as ggml files hold them.
+        """Build from the bytes of the text tokens in order of id, as in ggml files.
 
-        What follows an ``<|endoftext|>`` is left out: some ggml files hold it, some do not.
+        ``<|endoftext|>``, which only some ggml files contain, and all tokens after it are ignored.
         """
         byte_level_tokens = [bytes_to_unicode(token) for token in tokens]
         if END_OF_TEXT in byte_level_tokens:
@@ -154,37 +153,37 @@ class Tokenizer:
 
     @classmethod
     def builtin(cls, n_vocab: int) -> Tokenizer:
-        """Build from the vocabularies in the package, for checkpoints that bring none (``.pt``)."""
+        """Build from a vocabulary in the package, for checkpoints without one (``.pt``)."""
         return cls(builtin_tokens(n_vocab >= _MIN_MULTILINGUAL_VOCAB), n_vocab)
 
     @classmethod
     def bytes_only(cls, n_languages: int = 99, *, multilingual: bool = True) -> Tokenizer:
-        """Build the smallest vocabulary that spells any text, the 256 bytes, for models without training."""
+        """Build the smallest vocabulary that can encode any text, the 256 bytes, for untrained models."""
         n_vocab = 256 + _N_SPECIALS_BESIDE_LANGUAGES + n_languages
         return cls.from_tokens((bytes([byte]) for byte in range(256)), n_vocab, multilingual=multilingual)
 
     def encode(self, text: str) -> list[int]:
-        """Encode text into text tokens; ``<|en|>`` in it is spelled out, never taken for a special."""
+        """Encode text into text tokens; a special token such as ``<|en|>`` in it is encoded as ordinary text."""
         return self._encoder.encode(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Decode the text tokens among `tokens`; bytes that are no valid UTF-8 become U+FFFD."""
+        """Decode the text tokens among `tokens`; invalid UTF-8 becomes U+FFFD."""
         return self.decode_bytes(tokens).decode(errors="replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        """Bytes of the text tokens among `tokens`."""
+        """Return the bytes of the text tokens among `tokens`."""
         return unicode_to_bytes("".join(self._tokens[token] for token in tokens if token < self.eot))
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
-        """Decode every token, the special ones as ``<|1.08|>`` or ``<|en|>``."""
+        """Decode all tokens, special ones as ``<|1.08|>`` or ``<|en|>``."""
         return b"".join(map(self._token_bytes, tokens)).decode(errors="replace")
 
     def describe_token(self, token: int) -> str:
-        """Human form of one token: ``<|0.40|>``, ``<|en|>`` or its text."""
+        """Return one token in readable form: ``<|0.40|>``, ``<|en|>`` or its text."""
         return self._token_bytes(token).decode(errors="replace")
 
     def kind(self, token: int) -> TokenKind:
-        """What a token id stands for."""
+        """Return the kind of a token."""
         self._check_id(token)
         if token < self.eot:
             return TokenKind.TEXT
@@ -193,23 +192,23 @@ class Tokenizer:
         return self._specials[token][0]
 
     def timestamp_s(self, token: int) -> float:
-        """Time of a timestamp token in seconds after the start of its window, 0.0 to 30.0."""
+        """Return the time of a timestamp token in seconds from the start of its window, 0.0 to 30.0."""
         assert token >= self.timestamp_begin, f"token {token} is no timestamp"
         return (token - self.timestamp_begin) / TIMESTAMPS_PER_S
 
     def sot_sequence(
         self, language: str | None = None, task: str = "transcribe", *, timestamps: bool = True
     ) -> tuple[int, ...]:
-        """Tokens that open a transcript (openai-whisper tokenizer.py, `Tokenizer.sot_sequence`).
+        """Return the start-of-transcript sequence (openai-whisper tokenizer.py, `Tokenizer.sot_sequence`).
 
         Parameters
         ----------
         language : str, optional
-            Code, name or alias. A multilingual model needs one; an English-only one takes none but English.
+            Code, name or alias. Required by a multilingual model; an English-only model allows only English.
         task : {"transcribe", "translate"}
-            An English-only model only transcribes.
+            An English-only model can only transcribe.
         timestamps : bool
-            Whether timestamps may follow; otherwise ``<|notimestamps|>`` closes the sequence.
+            If False, ``<|notimestamps|>`` ends the sequence.
 
         Returns
         -------
@@ -218,7 +217,7 @@ class Tokenizer:
         Raises
         ------
         OptionError
-            If the model does not know that language or task.
+            If the model does not support that language or task.
         """
         code = None if language is None else to_language_code(language)
         if self.multilingual:
@@ -238,34 +237,33 @@ class Tokenizer:
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Tokens of annotations that nobody spoke, in ascending order (see `nonspeech`)."""
+        """Tokens of non-speech annotations, in ascending order (see `harken.text.nonspeech`)."""
         return non_speech_tokens(self.encode)
 
     @cached_property
     def blank_tokens(self) -> tuple[int, ...]:
-        """What must not open a transcript: the space and the end (openai-whisper, `SuppressBlank`)."""
+        """Tokens that must not begin a transcript: space and end of text (openai-whisper, `SuppressBlank`)."""
         return (*self.encode(" "), self.eot)
 
     def split_words(self, tokens: Sequence[int], language: str) -> tuple[list[str], list[list[int]]]:
-        """Cut tokens into words, never inside a UTF-8 sequence.
+        """Split tokens into words, never inside a UTF-8 sequence.
 
-        Between characters for the languages written without spaces, at spaces and punctuation for all
-        others; a special token is a word of its own or the start of one
-        (openai-whisper tokenizer.py, `split_to_word_tokens`).
+        Languages written without spaces are split between characters, all others at spaces and punctuation. A special
+        token starts a word (openai-whisper tokenizer.py, `split_to_word_tokens`).
 
         Parameters
         ----------
         tokens : sequence of int
             Text and special tokens.
         language : str
-            Code of the language spoken.
+            Code of the language.
 
         Returns
         -------
         words : list of str
-            Together they are `decode_with_timestamps` of the tokens.
+            Joined they are `decode_with_timestamps` of the tokens.
         word_tokens : list of list of int
-            The tokens of each word; together they are the tokens.
+            The tokens of each word.
         """
         token_bytes = [self._token_bytes(token) for token in tokens]
         if language in LANGUAGES_WITHOUT_SPACES:
@@ -282,7 +280,7 @@ class Tokenizer:
 
     @cached_property
     def _specials(self) -> dict[int, tuple[TokenKind, str]]:
-        """Kind and name of each special token but the timestamps."""
+        """Kind and name of each special token except the timestamps."""
         languages = {token: (TokenKind.LANGUAGE, code) for code, token in self.language_tokens.items()}
         return languages | {
             self.eot: (TokenKind.EOT, "endoftext"),

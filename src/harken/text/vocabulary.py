@@ -1,7 +1,7 @@
-"""Reading the text tokens of a vocabulary, in the order of their ids, from each kind of file.
+"""Reading of vocabulary files: the text tokens in order of their ids.
 
-Byte-level BPE numbers its tokens in the order in which their merges were learnt, so the list alone is
-enough to encode as well as to decode; ``merges.txt`` adds nothing and is never read.
+Ids of byte-level BPE tokens are in the order of their merges, so the list of tokens suffices to encode and to decode;
+``merges.txt`` is not needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_tokens(path: Path) -> list[str]:
     Raises
     ------
     CheckpointError
-        If the file is of no known kind or does not hold such a vocabulary.
+        If the file is of unknown kind or does not contain a Whisper vocabulary.
     CheckpointNotFound
         If there is no such file.
     """
@@ -54,7 +54,7 @@ def read_tokens(path: Path) -> list[str]:
 
 
 def builtin_tokens(multilingual: bool) -> list[str]:
-    """Read one of the two vocabularies that harken brings along (see data/NOTICE)."""
+    """Read one of the two vocabularies in the package (see data/NOTICE)."""
     import lzma
 
     name = "multilingual" if multilingual else "english"

@@ -1,4 +1,4 @@
-"""Cutting a run of tokens into words, never inside a UTF-8 sequence."""
+"""Splitting of tokens into words, never inside a UTF-8 sequence."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Sequence
 def split_on_unicode(token_bytes: Sequence[bytes]) -> list[list[int]]:
     """Group tokens into the shortest runs that begin and end between characters.
 
-    The groups of openai-whisper tokenizer.py, `split_tokens_on_unicode`, except that bytes which are no
-    valid UTF-8 neither lose tokens nor pull a neighbouring character apart.
+    Source: openai-whisper tokenizer.py, `split_tokens_on_unicode`, except that invalid UTF-8 neither loses tokens nor
+    splits a neighbouring character.
 
     Parameters
     ----------
-    pieces : sequence of bytes
-        What each token spells.
+    token_bytes : sequence of bytes
+        The bytes of each token.
 
     Returns
     -------
     list of list of int
-        Positions in `pieces`, in order, each exactly once.
+        Indices into `token_bytes`, in order, each exactly once.
     """
     data = b"".join(token_bytes)
     groups: list[list[int]] = []
     group: list[int] = []
     offset = 0
-    for position, piece in enumerate(token_bytes):
-        group.append(position)
-        offset += len(piece)
+    for index, data_of_token in enumerate(token_bytes):
+        group.append(index)
+        offset += len(data_of_token)
         if _between_characters(data, offset):
             groups.append(group)
             group = []
@@ -42,15 +42,15 @@ def split_on_spaces(token_bytes: Sequence[bytes], special: Sequence[bool]) -> li
 
     Parameters
     ----------
-    pieces : sequence of bytes
-        What each token spells.
+    token_bytes : sequence of bytes
+        The bytes of each token.
     special : sequence of bool
-        Whether each token is a special one.
+        True for each special token.
 
     Returns
     -------
     list of list of int
-        Positions in `pieces`, in order, each exactly once.
+        Indices into `token_bytes`, in order, each exactly once.
     """
     words: list[list[int]] = []
     for group in split_on_unicode(token_bytes):
@@ -64,12 +64,12 @@ def split_on_spaces(token_bytes: Sequence[bytes], special: Sequence[bool]) -> li
 
 
 def join_bytes(token_bytes: Sequence[bytes], group: Sequence[int]) -> str:
-    """Text of one group of tokens."""
+    """Decode one group of tokens."""
     return b"".join(token_bytes[i] for i in group).decode(errors="replace")
 
 
 def _between_characters(data: bytes, offset: int) -> bool:
-    """Whether cutting here leaves the text as it is; the next byte tells, and at most three before it."""
+    """Return True if a split at `offset` does not change the decoded text; only adjacent bytes matter."""
     before, after = data[max(offset - 3, 0) : offset], data[offset : offset + 1]
-    whole, cut = (before + after).decode(errors="replace"), before.decode(errors="replace")
-    return whole == cut + after.decode(errors="replace")
+    joined = (before + after).decode(errors="replace")
+    return joined == before.decode(errors="replace") + after.decode(errors="replace")

@@ -1,9 +1,9 @@
 "use strict";
-// What is shown stands in the JSON above; every text goes into the page as text, never as markup.
+// Shows the JSON above; every text is inserted as text, never as markup.
 const transcript = JSON.parse(document.getElementById("transcript").textContent);
 const $ = (id) => document.getElementById(id);
 const audio = $("audio"), main = $("text"), map = $("map");
-const units = [];     // what can be followed: words, or segments without words, in order of time
+const units = [];     // what playback highlights: words, or segments without words, in order of time
 let current = null, now = 0;
 
 function make(name, className, text) {
@@ -90,7 +90,7 @@ $("about").textContent = [
 $("left-out").parentElement.hidden = !transcript.dropped.length;
 $("left-out-count").textContent = transcript.dropped.length;
 
-// ---- following and seeking
+// ---- highlighting and seeking
 
 function unitAt(time) {
   let low = 0, high = units.length;
@@ -132,7 +132,7 @@ function seek(time, play) {
     audio.currentTime = time;
     if (play) audio.play().catch(() => {});
   }
-  show(time + 0.001);  // a player may come to stand just before what was asked for
+  show(time + 0.001);  // a player may stop just before the requested time
 }
 
 function frame() {

@@ -1,4 +1,4 @@
-"""Lines, cues and marks that come from the times of words."""
+"""Tests of layouts with word times: line breaks, cues, highlighting and karaoke."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(name: str, *segments: Segment, **layout: Any) -> str:
 
 
 def cues(content: str) -> list[tuple[int, int, str]]:
-    """Start and end in milliseconds, and text, of every cue of an srt."""
+    """Return start and end in milliseconds, and text, of every cue of an srt file."""
     found = []
     for block in content.split("\n\n")[:-1]:
         _, times, text = block.split("\n", 2)
@@ -50,7 +50,7 @@ def milliseconds(clock: str) -> int:
     return (int(hours) * 60 + int(minutes)) * 60_000 + int(seconds)
 
 
-# What WriteSRT of openai-whisper 20250625 makes of the two segments above.
+# The output of openai-whisper 20250625, WriteSRT, for the two segments above.
 REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
     (
         {"highlight_words": True},
@@ -135,30 +135,32 @@ REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
 
 
 @pytest.mark.parametrize(("layout", "expected"), REFERENCE, ids=[str(layout) for layout, _ in REFERENCE])
-def test_cues_of_the_reference(layout: dict[str, Any], expected: list[tuple[int, int, str]]) -> None:
+def test_cues_equal_those_of_openai_whisper(
+    layout: dict[str, Any], expected: list[tuple[int, int, str]]
+) -> None:
     assert cues(written("srt", segment(AND_SO), segment(ASK_NOT), **layout)) == expected
 
 
-def test_words_change_nothing_unless_it_is_asked_for() -> None:
-    spoken = segment(AND_SO, end_s=3.0)
-    assert cues(written("srt", spoken)) == [(0, 3000, "And so, my fellow Americans,")]
+def test_default_layout_ignores_words() -> None:
+    with_words = segment(AND_SO, end_s=3.0)
+    assert cues(written("srt", with_words)) == [(0, 3000, "And so, my fellow Americans,")]
 
 
-def test_a_segment_without_words_is_written_as_a_whole_and_ends_the_cue_before() -> None:
-    silent = segment(ASK_NOT, words=(), text=" ask\nnot")
-    found = cues(written("srt", segment(AND_SO), silent, max_line_width=40, max_line_count=2))
+def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
+    without_words = segment(ASK_NOT, words=(), text=" ask\nnot")
+    found = cues(written("srt", segment(AND_SO), without_words, max_line_width=40, max_line_count=2))
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
-    assert cues(written("srt", silent, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
+    assert cues(written("srt", without_words, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
 
 
-def test_a_cue_across_segments_is_held_back_and_written_in_the_end() -> None:
+def test_unfinished_cue_is_written_by_the_footer() -> None:
     writer = Writer("srt", Layout(max_line_width=40, max_line_count=2))
     assert writer.segment(segment(AND_SO)) == ""
     assert cues(writer.footer(transcript(segment(AND_SO)))) == [(0, 2600, "And so, my fellow Americans,")]
 
 
 @pytest.mark.parametrize("white", ["\n", " \r\n ", "\u2028", "\n\n"])
-def test_white_space_in_words_breaks_no_cue(white: str) -> None:
+def test_white_space_in_words_does_not_break_a_cue(white: str) -> None:
     odd: Spans = [(0.0, 1.0, f"{white}one"), (1.0, 1.5, white), (1.5, 2.0, f" a{white}b")]
     for layout in ({"max_line_width": 3}, {"highlight_words": True}, {"karaoke": True}):
         for name in ("srt", "vtt"):
@@ -174,19 +176,19 @@ def test_highlighted_words_of_vtt_are_escaped() -> None:
     )
 
 
-def test_karaoke_of_vtt() -> None:
+def test_vtt_karaoke_has_a_time_before_each_word() -> None:
     assert written("vtt", segment(AND_SO), karaoke=True) == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
         "<00:00:01.500><c>fellow</c> <00:00:02.000><c>Americans,</c>\n\n"
     )
 
 
-def test_times_inside_a_cue_of_vtt_rise_and_lie_within_it() -> None:
+def test_vtt_karaoke_times_increase_within_the_cue() -> None:
     still: Spans = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
     assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", segment(still), karaoke=True)
 
 
-def test_karaoke_of_lrc() -> None:
+def test_lrc_karaoke_has_a_time_before_each_word() -> None:
     assert written("lrc", segment(AND_SO), karaoke=True, max_words_per_line=3) == (
         "[00:00.00]<00:00.00>And <00:00.42>so, <00:01.30>my<00:01.50>\n"
         "[00:01.50]<00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
@@ -195,7 +197,7 @@ def test_karaoke_of_lrc() -> None:
     assert written("lrc", segment(odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
 
 
-def test_a_broken_line_of_lrc_is_one_line() -> None:
+def test_lrc_joins_broken_lines() -> None:
     assert written("lrc", segment(ASK_NOT), max_line_width=12) == "[00:02.90]ask not what your country\n"
 
 
@@ -203,7 +205,7 @@ def events(content: str) -> list[str]:
     return [line for line in content.splitlines() if line.startswith("Dialogue: ")]
 
 
-def test_ass() -> None:
+def test_ass_header_and_events_are_written() -> None:
     content = written("ass", segment(AND_SO), segment(ASK_NOT), max_line_width=12)
     assert content.startswith("[Script Info]\nScriptType: v4.00+\n")
     assert events(content) == [
@@ -218,31 +220,31 @@ def test_ass() -> None:
     assert len(style) == len(names)
 
 
-def test_karaoke_of_ass_counts_every_hundredth_of_the_cue() -> None:
+def test_ass_karaoke_covers_the_whole_cue() -> None:
     (event,) = events(written("ass", segment(AND_SO), karaoke=True))
     assert event.endswith(r",,{\k42}And {\k48}so, {\k40}{\k20}my {\k50}fellow {\k60}Americans,")
 
 
-def test_signs_of_ass_are_harmless() -> None:
+def test_ass_markup_in_text_is_escaped() -> None:
     tricky = segment([(3600.0, 3661.5, r" {\b1}C:\new")])
     assert events(written("ass", tricky)) == [
         "Dialogue: 0,1:00:00.00,1:01:01.50,Default,,0,0,0,,\\{\\\u2060b1\\}C:\\\u2060new"
     ]
 
 
-def test_words_as_rows() -> None:
+def test_words_tsv_has_one_row_per_word() -> None:
     assert written("words.tsv", segment(AND_SO[:2]), segment(ASK_NOT, words=())) == (
         "start\tend\tprobability\tword\n0\t420\t0.5000\tAnd\n420\t900\t0.5000\tso,\n"
     )
 
 
 @pytest.mark.parametrize("name", ["max_line_width", "max_line_count", "max_words_per_line"])
-def test_a_layout_of_nothing_is_refused(name: str) -> None:
+def test_layout_limit_of_zero_is_rejected(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}=0: allowed is an integer from 1 on, or none"):
         Layout(**{name: 0})
 
 
-def test_two_ways_to_show_words_at_once_are_refused() -> None:
+def test_karaoke_with_highlighted_words_is_rejected() -> None:
     with pytest.raises(OptionError, match="karaoke=True: allowed is False together with highlight_words=True"):
         Layout(karaoke=True, highlight_words=True)
 
@@ -251,5 +253,5 @@ def test_two_ways_to_show_words_at_once_are_refused() -> None:
     ("layout", "needs"),
     [({}, False), ({"embed_audio": True}, False), ({"karaoke": True}, True), ({"max_line_width": 9}, True)],
 )
-def test_which_layouts_need_words(layout: dict[str, Any], needs: bool) -> None:
+def test_needs_words_follows_the_layout(layout: dict[str, Any], needs: bool) -> None:
     assert Layout(**layout).needs_words is needs

@@ -1,4 +1,4 @@
-"""Reading a vocabulary from each kind of file, and refusing what is none."""
+"""Tests of vocabulary files: all kinds are read, and damaged ones rejected."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) 
     assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
 
 
-def test_windows_line_ends_are_no_part_of_the_tokens(tmp_path: Path) -> None:
+def test_windows_line_ends_are_not_part_of_tokens(tmp_path: Path) -> None:
     (tmp_path / "vocabulary.txt").write_bytes(lines().replace("\n", "\r\n").encode())
     tokenizer = Tokenizer.from_file(tmp_path / "vocabulary.txt", N_VOCAB)
     assert tokenizer.decode_bytes(range(259)) == b"".join(TOKENS)
 
 
-def test_tokens_of_a_ggml_file_may_hold_the_end_of_text() -> None:
+def test_ggml_tokens_may_include_end_of_text() -> None:
     for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
         tokenizer = Tokenizer.from_source(Source(tokens=tuple(tokens)), N_VOCAB)
         assert tokenizer.eot == 259
         assert tokenizer.encode("hello") == [257]
 
 
-def test_a_checkpoint_without_vocabulary_means_the_builtin_one() -> None:
+def test_checkpoint_without_vocabulary_uses_the_builtin_one() -> None:
     assert Tokenizer.from_source(Source(), 51864).decode([15496]) == "Hello"
     assert Tokenizer.from_source(Source(), 51866).multilingual
 
@@ -89,7 +89,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize(("name", "content"), DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_damaged_file_is_rejected_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
@@ -98,19 +98,19 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: b
     assert "\n" not in str(caught.value)
 
 
-def test_a_vocabulary_that_does_not_fit_the_model_is_refused_by_name(tmp_path: Path) -> None:
+def test_vocabulary_of_another_size_is_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.txt"
     path.write_text(lines(), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
         Tokenizer.from_file(path, 51864)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=r"tokenizer\.json: no such file"):
         Tokenizer.from_file(tmp_path / "tokenizer.json", N_VOCAB)
 
 
-def test_an_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").mkdir()
     with pytest.raises(CheckpointError, match="cannot be read"):
         Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)

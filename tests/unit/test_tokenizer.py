@@ -1,4 +1,4 @@
-"""Layout of the special tokens, kinds, prompts, words and the stream, on small and real vocabularies."""
+"""Tests of the tokenizer on small and real vocabularies: special tokens, prompts, words, incremental decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def multilingual() -> Tokenizer:
     return Tokenizer.builtin(51865)
 
 
-def test_the_small_vocabulary_is_laid_out_like_the_real_ones() -> None:
+def test_bytes_only_vocabulary_has_the_real_layout() -> None:
     tokenizer = Tokenizer.bytes_only(n_languages=3)
     names = [tokenizer.describe_token(token) for token in range(256, tokenizer.n_vocab)]
     assert names[:13] == [
@@ -35,14 +35,14 @@ def test_the_small_vocabulary_is_laid_out_like_the_real_ones() -> None:
     assert tokenizer.timestamp_begin == 267
 
 
-def test_the_small_vocabulary_spells_any_text() -> None:
+def test_bytes_only_vocabulary_encodes_any_text() -> None:
     tokenizer = Tokenizer.bytes_only()
     assert tokenizer.encode("é1") == [0xC3, 0xA9, 0x31]
     assert tokenizer.decode([0xC3, 0xA9, 0x31]) == "é1"
     assert Tokenizer.bytes_only(multilingual=False).sot_sequence() == (257,)
 
 
-def test_only_large_v3_knows_cantonese() -> None:
+def test_only_large_v3_has_cantonese() -> None:
     large = Tokenizer.builtin(51866)
     assert large.language_tokens["yue"] == 50358
     assert large.translate == 50359
@@ -71,18 +71,20 @@ def test_only_large_v3_knows_cantonese() -> None:
         (51864, TokenKind.TIMESTAMP, "<|30.00|>"),
     ],
 )
-def test_kind_and_name(multilingual: Tokenizer, token: int, kind: TokenKind, text: str) -> None:
+def test_kind_and_description_of_tokens(
+    multilingual: Tokenizer, token: int, kind: TokenKind, text: str
+) -> None:
     assert multilingual.kind(token) is kind
     assert multilingual.describe_token(token) == text
 
 
-def test_timestamps_are_the_nearest_numbers_to_their_hundredths(multilingual: Tokenizer) -> None:
+def test_timestamps_are_exact_hundredths(multilingual: Tokenizer) -> None:
     begin = multilingual.timestamp_begin
     times = [multilingual.timestamp_s(token) for token in range(begin, multilingual.n_vocab)]
     assert times == [float(f"{i * 0.02:.2f}") for i in range(1501)]
 
 
-def test_decode_leaves_out_what_is_not_text(multilingual: Tokenizer) -> None:
+def test_decode_ignores_special_tokens(multilingual: Tokenizer) -> None:
     hello = multilingual.encode(" hello")
     tokens = [*multilingual.sot_sequence("en"), 50364, *hello, 50384, multilingual.eot]
     assert multilingual.decode(tokens) == " hello"
@@ -92,24 +94,24 @@ def test_decode_leaves_out_what_is_not_text(multilingual: Tokenizer) -> None:
     )
 
 
-def test_special_tokens_in_text_are_spelled_out(multilingual: Tokenizer) -> None:
+def test_special_tokens_in_text_are_encoded_as_text(multilingual: Tokenizer) -> None:
     tokens = multilingual.encode("<|endoftext|><|0.00|>")
     assert {multilingual.kind(token) for token in tokens} == {TokenKind.TEXT}
     assert multilingual.decode(tokens) == "<|endoftext|><|0.00|>"
 
 
-def test_text_that_is_not_unicode_is_encoded_with_a_question_mark(multilingual: Tokenizer) -> None:
+def test_lone_surrogate_is_encoded_as_question_mark(multilingual: Tokenizer) -> None:
     assert multilingual.encode("a\udc80b") == multilingual.encode("a?b")
 
 
-def test_opening_of_a_transcript(english: Tokenizer, multilingual: Tokenizer) -> None:
+def test_sot_sequence_of_language_and_task(english: Tokenizer, multilingual: Tokenizer) -> None:
     assert english.sot_sequence() == (50257,)
     assert english.sot_sequence("english", timestamps=False) == (50257, 50362)
     assert multilingual.sot_sequence("German") == (50258, 50261, 50359)
     assert multilingual.sot_sequence("de", "translate", timestamps=False) == (50258, 50261, 50358, 50363)
 
 
-def test_what_a_model_cannot_do_is_refused(english: Tokenizer, multilingual: Tokenizer) -> None:
+def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingual: Tokenizer) -> None:
     with pytest.raises(OptionError, match="language='de': allowed is en, as this model is English-only"):
         english.sot_sequence("de")
     with pytest.raises(OptionError, match="task='translate'"):
@@ -120,24 +122,24 @@ def test_what_a_model_cannot_do_is_refused(english: Tokenizer, multilingual: Tok
         multilingual.sot_sequence()
 
 
-def test_blank_is_the_space_and_the_end(english: Tokenizer) -> None:
+def test_blank_tokens_are_space_and_end_of_text(english: Tokenizer) -> None:
     assert english.blank_tokens == (220, 50256)
 
 
-def test_non_speech_spares_ordinary_punctuation(english: Tokenizer) -> None:
-    banned = set(english.non_speech_tokens)
-    assert not banned & {english.encode(mark)[0] for mark in ".,?!'-%$&"}
-    assert {english.encode(mark)[0] for mark in ["♪", "(", " -", " '", "[["]} <= banned
+def test_non_speech_tokens_exclude_ordinary_punctuation(english: Tokenizer) -> None:
+    suppressed = set(english.non_speech_tokens)
+    assert not suppressed & {english.encode(mark)[0] for mark in ".,?!'-%$&"}
+    assert {english.encode(mark)[0] for mark in ["♪", "(", " -", " '", "[["]} <= suppressed
 
 
-def test_words_begin_at_spaces_and_punctuation(english: Tokenizer) -> None:
+def test_words_are_split_at_spaces_and_punctuation(english: Tokenizer) -> None:
     tokens = english.encode(" Transcendentalism, he said.")
     words, groups = english.split_words([*tokens, english.eot], "en")
     assert words == [" Transcendentalism", ",", " he", " said", ".", "<|endoftext|>"]
     assert [token for group in groups for token in group] == [*tokens, english.eot]
 
 
-def test_words_without_spaces_are_cut_between_characters(multilingual: Tokenizer) -> None:
+def test_words_without_spaces_are_split_between_characters(multilingual: Tokenizer) -> None:
     tokens = multilingual.encode("鬱病🙂")
     words, groups = multilingual.split_words(tokens, "ja")
     assert words == ["鬱", "病", "🙂"]
@@ -145,31 +147,31 @@ def test_words_without_spaces_are_cut_between_characters(multilingual: Tokenizer
     assert [token for group in groups for token in group] == tokens
 
 
-def test_damaged_bytes_neither_lose_tokens_nor_cut_a_neighbour() -> None:
+def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
     tokenizer = Tokenizer.bytes_only()
-    lost = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
-    words, groups = tokenizer.split_words(lost, "ja")
+    invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
+    words, groups = tokenizer.split_words(invalid, "ja")
     assert words == ["�", " ", "�", "é", "�"]
     assert groups == [[0xE2], [0x20], [0xFF], [0xC3, 0xA9], [0xF0, 0x9F]]
 
 
-def test_stream_holds_text_back_until_a_character_is_complete() -> None:
+def test_detokenizer_waits_until_a_character_is_complete() -> None:
     tokenizer = Tokenizer.bytes_only()
-    stream = IncrementalDetokenizer(tokenizer)
-    assert [stream.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
-    assert stream.feed(0xE2) == ""
-    assert stream.flush() == "�"
-    assert stream.feed(0x62) == "b"
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    assert [detokenizer.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
+    assert detokenizer.feed(0xE2) == ""
+    assert detokenizer.flush() == "�"
+    assert detokenizer.feed(0x62) == "b"
 
 
 @pytest.mark.parametrize("n_vocab", [1765, 1866, 51864])
-def test_a_vocabulary_of_another_size_is_refused(n_vocab: int) -> None:
+def test_vocabulary_of_another_size_is_rejected(n_vocab: int) -> None:
     with pytest.raises(CheckpointError, match=f"n_vocab={n_vocab}; allowed is 1766 to 1865"):
         Tokenizer.from_tokens([bytes([byte]) for byte in range(256)], n_vocab)
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "pretokens",
     [
         ["It", "'s", " John", "'", "S", " we", "'ll"],
         [" ", " two", "  ", " three", "\n\n"],
@@ -180,16 +182,16 @@ def test_a_vocabulary_of_another_size_is_refused(n_vocab: int) -> None:
         [" Größe", "...", "日本", "、"],
     ],
 )
-def test_pieces_that_merges_never_cross(pieces: list[str]) -> None:
-    assert pretokenize("".join(pieces)) == pieces
+def test_pretokens_are_those_of_gpt2(pretokens: list[str]) -> None:
+    assert pretokenize("".join(pretokens)) == pretokens
 
 
-def test_a_long_run_without_spaces_is_encoded_whole(multilingual: Tokenizer) -> None:
+def test_long_text_without_spaces_is_encoded(multilingual: Tokenizer) -> None:
     text = "日本語テキスト" * 2000
     assert multilingual.decode(multilingual.encode(text)) == text
 
 
-def test_importing_text_loads_no_tokenizer_library() -> None:
+def test_import_of_text_loads_no_tokenizer_library() -> None:
     code = "import sys, harken.text; print(*{'tokenizers', 'tiktoken', 'regex'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

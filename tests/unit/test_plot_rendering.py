@@ -1,4 +1,4 @@
-"""A picture made by hand, as an HTML page and as a PNG; and what is derived of it."""
+"""Tests of plots as HTML page and PNG, from plot data made by hand."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ REJECTED = Attempt(
     no_speech_prob=0.1,
     reason="compression ratio 3.10",
 )
-KEPT = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
+ACCEPTED = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
 
 
-def heard(start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (KEPT,)) -> DecodedWindow:
-    steps = round((end_s - start_s) / 0.02)
-    listening = np.zeros((len(tokens), steps), np.float32)
-    listening[0] = np.nan
-    begins = (None, *(start_s + 0.1 * i for i in range(len(tokens) - 1)))
+def decoded_window(
+    start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (ACCEPTED,)
+) -> DecodedWindow:
+    positions = round((end_s - start_s) / 0.02)
+    attention = np.zeros((len(tokens), positions), np.float32)
+    attention[0] = np.nan
+    starts_s = (None, *(start_s + 0.1 * i for i in range(len(tokens) - 1)))
     return DecodedWindow(
         start_s=start_s,
         end_s=end_s,
         tokens=tokens,
         probabilities=tuple(0.5 for _ in tokens),
-        attention=listening,
-        token_starts_s=begins,
+        attention=attention,
+        token_starts_s=starts_s,
         attempts=attempts,
     )
 
 
-def picture(**changes: Any) -> PlotData:
+def plot_data(**changes: Any) -> PlotData:
     values: dict[str, Any] = {
         "title": "talk.mp3",
         "start_s": 7.5,
@@ -56,10 +58,10 @@ def picture(**changes: Any) -> PlotData:
         "vad_thresholds": (0.5, 0.35),
         "speech_regions": ((7.6, 9.0),),
         "windows": (
-            heard(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, KEPT)),
-            heard(8.75, 9.5, "<|0.00|>", " sir"),
+            decoded_window(7.5, 9.5, "<|0.00|>", " Good", " day", attempts=(REJECTED, ACCEPTED)),
+            decoded_window(8.75, 9.5, "<|0.00|>", " sir"),
         ),
-        "marks": (
+        "text_spans": (
             TextSpan(start_s=7.6, end_s=8.0, text="Good", probability=0.9),
             TextSpan(start_s=8.0, end_s=8.1, text="day", probability=0.2),
             TextSpan(start_s=9.0, end_s=9.4, text="Thank you", probability=0.5, reason="a known phrase"),
@@ -68,8 +70,8 @@ def picture(**changes: Any) -> PlotData:
     return PlotData(**{**values, **changes})
 
 
-class Parsed(HTMLParser):
-    """Elements of a page, and all of its text outside of style and script."""
+class ParsedPage(HTMLParser):
+    """Elements of a page, and its text outside of style and script."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -98,14 +100,14 @@ class Parsed(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def parsed(picture: PlotData) -> Parsed:
-    page_of = Parsed("".join(html_page(picture)))
-    assert page_of.open == []
-    return page_of
+def parsed(data: PlotData) -> ParsedPage:
+    page = ParsedPage("".join(html_page(data)))
+    assert page.open == []
+    return page
 
 
-def decoded(href: str | None) -> tuple[int, int]:
-    """Width and height of an image in a page, which has to be a whole PNG."""
+def image_size(href: str | None) -> tuple[int, int]:
+    """Return width and height of an embedded image, which must be a PNG."""
     assert href is not None
     data = b64decode(href.removeprefix("data:image/png;base64,"))
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -113,71 +115,82 @@ def decoded(href: str | None) -> tuple[int, int]:
     return width, height
 
 
-class TestPage:
-    def test_everything_is_on_it(self) -> None:
-        text = parsed(picture()).text
-        for told in ("talk.mp3", "·Good", "·day", "·sir", "Thank you", "left out: a known phrase", "4000 Hz"):
-            assert told in text
+class TestHtmlPage:
+    def test_page_contains_all_texts(self) -> None:
+        text = parsed(plot_data()).text
+        for expected in (
+            "talk.mp3",
+            "·Good",
+            "·day",
+            "·sir",
+            "Thank you",
+            "left out: a known phrase",
+            "4000 Hz",
+        ):
+            assert expected in text
         assert "temperature 0 rejected: compression ratio 3.10" in text
         assert "temperature 0.2 kept: average log-probability -0.25" in text
 
-    def test_images_have_a_point_for_each_value(self) -> None:
-        sizes = [decoded(image["href"]) for image in parsed(picture()).named("image")]
+    def test_images_have_a_pixel_per_value(self) -> None:
+        sizes = [image_size(image["href"]) for image in parsed(plot_data()).named("image")]
         assert sizes == [(200, 80), (100, 3), (38, 2)]
 
-    def test_one_axis_of_time(self) -> None:
-        page_of = parsed(picture())
-        mel, first, second = page_of.named("image")
+    def test_panels_share_one_time_axis(self) -> None:
+        page = parsed(plot_data())
+        mel, first, second = page.named("image")
         assert mel["x"] == first["x"]
         assert float(second["x"] or 0) - float(mel["x"] or 0) == pytest.approx(1.25 * PIXELS_PER_S)
         assert float(mel["width"] or 0) == pytest.approx(2 * PIXELS_PER_S)
-        words = [box for box in page_of.named("rect") if box.get("fill") == probability_colour(0.9)]
+        words = [box for box in page.named("rect") if box.get("fill") == probability_colour(0.9)]
         assert float(words[0]["x"] or 0) - float(mel["x"] or 0) == pytest.approx(0.1 * PIXELS_PER_S)
         assert float(words[0]["width"] or 0) == pytest.approx(0.4 * PIXELS_PER_S)
 
-    def test_a_path_goes_from_token_to_token_and_to_the_end_of_the_window(self) -> None:
-        first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(picture())))
-        kinds, places = re.findall("[MHV]", first), [float(number) for number in re.findall(r"[\d.]+", first)]
-        assert kinds == ["M", "H", "V", "H", "V"]
-        x, y, *corners = places
+    def test_dtw_path_runs_from_token_to_token_to_the_window_end(self) -> None:
+        first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(plot_data())))
+        commands, numbers = (
+            re.findall("[MHV]", first),
+            [float(number) for number in re.findall(r"[\d.]+", first)],
+        )
+        assert commands == ["M", "H", "V", "H", "V"]
+        x, y, *corners = numbers
         assert [corner - (y if i % 2 else x) for i, corner in enumerate(corners)] == [6, 13, 120, 26]
         assert second.count("H") == 1
 
-    @pytest.mark.parametrize("where", ["title", "marks", "windows"])
-    def test_no_text_becomes_markup(self, where: str) -> None:
-        changed: dict[str, Any] = {
+    @pytest.mark.parametrize("field", ["title", "text_spans", "windows"])
+    def test_text_never_becomes_markup(self, field: str) -> None:
+        changes: dict[str, Any] = {
             "title": HOSTILE,
-            "marks": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
-            "windows": (heard(7.5, 9.5, "<|0.00|>", HOSTILE),),
+            "text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
+            "windows": (decoded_window(7.5, 9.5, "<|0.00|>", HOSTILE),),
         }
-        page_of = parsed(picture(**{where: changed[where]}))
-        assert len(page_of.named("script")) == 1
-        assert {tag for tag, _ in page_of.elements} == {tag for tag, _ in parsed(picture()).elements}
-        assert HOSTILE in page_of.text
+        page = parsed(plot_data(**{field: changes[field]}))
+        assert len(page.named("script")) == 1
+        assert {tag for tag, _ in page.elements} == {tag for tag, _ in parsed(plot_data()).elements}
+        assert HOSTILE in page.text
 
-    def test_it_refers_to_nothing_outside(self) -> None:
-        content = "".join(html_page(picture()))
+    def test_page_has_no_external_references(self) -> None:
+        content = "".join(html_page(plot_data()))
         assert not re.search(r'(?:src|href)="(?!data:image/png;base64,)', content)
         assert re.findall(r"https?://[^\"']*", content) == ["http://www.w3.org/2000/svg"] * content.count(
             "http://"
         )
 
-    def test_of_silence(self) -> None:
-        silence = picture(
-            windows=(), marks=(), speech_regions=(), speech_probabilities=np.zeros(63, np.float32)
+    def test_page_of_silence_has_no_attention_image(self) -> None:
+        silence = plot_data(
+            windows=(), text_spans=(), speech_regions=(), speech_probabilities=np.zeros(63, np.float32)
         )
         assert len(parsed(silence).named("image")) == 1
 
 
 class TestFigure:
     @pytest.fixture(autouse=True)
-    def _drawn_with_matplotlib(self) -> None:
+    def _require_matplotlib(self) -> None:
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
 
-    def test_panels_share_one_axis_of_time(self) -> None:
+    def test_figure_panels_share_one_time_axis(self) -> None:
         from harken.plot.figure import draw_figure
 
-        panels = draw_figure(picture()).axes
+        panels = draw_figure(plot_data()).axes
         assert {axes.get_xlim() for axes in panels[:5]} == {(7.5, 9.5)}
         edges = {tuple(round(x, 6) for x in axes.get_position().intervalx) for axes in panels[:5]}
         assert len(edges) == 1
@@ -188,10 +201,10 @@ class TestFigure:
         ]
         assert [image.get_extent() for image in tokens.images] == [[7.5, 9.5, 3, 0], [8.75, 9.5, 5, 3]]
 
-    def test_words_and_attempts_are_written(self) -> None:
+    def test_words_and_attempts_are_labelled(self) -> None:
         from harken.plot.figure import draw_figure
 
-        words, attempts = (draw_figure(picture()).axes[i] for i in (2, 4))
+        words, attempts = (draw_figure(plot_data()).axes[i] for i in (2, 4))
         assert [text.get_text() for text in words.texts] == ["Good", "day", "Thank you (a known phrase)"]
         assert [text.get_text().split(":")[0] for text in attempts.texts] == [
             *("temperature 0 rejected", "temperature 0.2 kept"),
@@ -202,25 +215,25 @@ class TestFigure:
         "changes",
         [
             {},
-            {"windows": (), "marks": (), "speech_regions": ()},
+            {"windows": (), "text_spans": (), "speech_regions": ()},
             {
                 "title": "$x$ \\frac",
-                "marks": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
+                "text_spans": (TextSpan(start_s=7.6, end_s=9, text="5 $ a 語", probability=1.0),),
             },
         ],
-        ids=["speech_probabilities", "silence", "odd signs"],
+        ids=["speech", "silence", "odd characters"],
     )
-    def test_it_is_a_png(self, changes: dict[str, Any]) -> None:
+    def test_figure_is_encoded_as_png(self, changes: dict[str, Any]) -> None:
         from harken.plot.figure import render_png
 
-        data = render_png(picture(**changes), dots_per_inch=40)
+        data = render_png(plot_data(**changes), dots_per_inch=40)
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
         width, height = struct.unpack(">II", data[16:24])
         assert width > height / 3 > 0
 
 
-class TestParts:
-    def test_a_png_holds_its_pixels(self) -> None:
+class TestHelpers:
+    def test_png_contains_its_pixels(self) -> None:
         pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
         data = encode_png(pixels)
         chunks = {}
@@ -237,34 +250,34 @@ class TestParts:
         assert chunks[b"PLTE"] == PALETTE.tobytes()
         assert zlib.decompress(chunks[b"IDAT"]) == b"\0\0\1\2\0\3\4\5"
 
-    def test_the_palette_goes_from_dark_to_light(self) -> None:
+    def test_palette_goes_from_dark_to_light(self) -> None:
         assert PALETTE.shape == (256, 3)
         assert np.all(np.diff(PALETTE.astype(int).sum(axis=1)) >= 0)
 
-    def test_levels(self) -> None:
+    def test_palette_indices_are_scaled_and_clipped(self) -> None:
         values = np.array([[-2, -1, 0, 1, 2, np.nan]], np.float32)
         assert palette_indices(values, -1, 1).tolist() == [[1, 1, 128, 255, 255, 0]]
         assert palette_indices(np.ones((1, 1), np.float32), 1, 1).tolist() == [[1]]
 
-    def test_confidence_goes_from_orange_to_blue(self) -> None:
+    def test_probability_colour_goes_from_orange_to_blue(self) -> None:
         assert [probability_colour(p) for p in (-1.0, 0.0, 0.5, 1.0, 2.0)] == [
             *("#f06e3c", "#f06e3c", "#dba496", "#c6dbef", "#c6dbef")
         ]
 
     @pytest.mark.parametrize("n_mels", [80, 128])
-    def test_bands_of_frequencies(self, n_mels: int) -> None:
+    def test_mel_band_of_a_frequency_is_the_filter_with_its_peak(self, n_mels: int) -> None:
         bands = [mel_band(hertz, n_mels) for hertz in (500, 1000, 2000, 4000)]
         assert bands == sorted(bands)
         peaks_hz = mel_filters(n_mels).argmax(axis=1) * 40
         assert peaks_hz[bands] == pytest.approx([500, 1000, 2000, 4000], abs=60)
 
-    def test_attempts_in_words(self) -> None:
+    def test_attempts_are_described_in_words(self) -> None:
         assert describe_attempt(REJECTED) == "temperature 0 rejected: compression ratio 3.10"
-        assert describe_attempt(KEPT) == (
+        assert describe_attempt(ACCEPTED) == (
             "temperature 0.2 kept: average log-probability -0.25, compression ratio 1.50, no-speech probability 0.12"
         )
 
-    def test_a_segment_shows_its_words_or_itself(self) -> None:
+    def test_segment_is_shown_as_its_words_or_as_a_whole(self) -> None:
         word = Word(start_s=1.0, end_s=1.5, text=" Good", probability=0.5)
         segment = Segment(
             index=0, start_s=1.0, end_s=2.0, text=" Good day", tokens=(), temperature=0.0, avg_logprob=-1.0,

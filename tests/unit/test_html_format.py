@@ -1,4 +1,4 @@
-"""The html form: one file, which holds what the json form holds and lets nothing of it become markup."""
+"""Tests of the html format: the page contains the json format, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def transcript(*texts: str) -> Transcript:
 
 
 class Parsed(HTMLParser):
-    """What a page consists of."""
+    """Elements, texts and comments of a page."""
 
     VOID = ("meta", "input")
 
@@ -104,7 +104,7 @@ def beside(name: str) -> RecordingLink:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_whatever_is_said_the_page_keeps_its_elements(text: str) -> None:
+def test_hostile_text_adds_no_elements(text: str) -> None:
     harmless, hostile = page(transcript("hello")), page(transcript(text, "and on"), beside("talk.mp3"))
     assert len(hostile.named("script")) == len(harmless.named("script")) == 2
     assert hostile.texts["script"][1] == harmless.texts["script"][1]
@@ -116,14 +116,14 @@ def test_whatever_is_said_the_page_keeps_its_elements(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_page_holds_what_the_json_form_holds(text: str) -> None:
-    said = transcript(text, "and on")
-    data, _ = page(said).texts["script"]
-    assert json.loads(data) == json.loads("".join(render(said, "json")))
-    assert from_json(json.loads(data)) == said
+def test_page_contains_the_json_format(text: str) -> None:
+    expected = transcript(text, "and on")
+    data, _ = page(expected).texts["script"]
+    assert json.loads(data) == json.loads("".join(render(expected, "json")))
+    assert from_json(json.loads(data)) == expected
 
 
-def test_a_hostile_file_name_stays_a_name() -> None:
+def test_hostile_file_name_is_escaped() -> None:
     name = '"><script>alert(1)&.mp3'
     parsed = page(transcript("hello"), beside(name))
     assert len(parsed.named("script")) == 2
@@ -131,7 +131,7 @@ def test_a_hostile_file_name_stays_a_name() -> None:
     assert parsed.named("audio")[0]["src"] == "%22%3E%3Cscript%3Ealert%281%29%26.mp3"
 
 
-def test_nothing_runs_but_the_script_of_the_page() -> None:
+def test_security_policy_allows_only_the_script_of_the_page() -> None:
     parsed = page(transcript("hello"))
     policy = next(meta["content"] for meta in parsed.named("meta") if "http-equiv" in meta)
     assert policy is not None
@@ -142,7 +142,7 @@ def test_nothing_runs_but_the_script_of_the_page() -> None:
         assert rules[rule] == f"'sha256-{digest}'"
 
 
-def test_the_page_refers_to_nothing_but_the_recording() -> None:
+def test_page_links_only_to_the_recording() -> None:
     content = "".join(render(transcript("hello"), "html", recording=beside("talk.mp3")))
     assert re.findall(r'(?:src|href)="([^"]*)"', content) == ["talk.mp3"]
     assert "http:" not in content
@@ -150,19 +150,19 @@ def test_the_page_refers_to_nothing_but_the_recording() -> None:
     assert "innerHTML" not in content
 
 
-def test_the_recording_is_linked_as_seen_from_the_page(tmp_path: Path) -> None:
+def test_link_to_the_recording_is_relative_to_the_page(tmp_path: Path) -> None:
     recording = RecordingLink(
         path=tmp_path / "talks" / "50 % off#1.mp3", transcript_folder=tmp_path / "out" / "html"
     )
     assert page(transcript("hello"), recording).named("audio")[0]["src"] == "../../talks/50%20%25%20off%231.mp3"
 
 
-def test_a_name_with_a_colon_is_no_scheme() -> None:
+def test_colon_in_a_file_name_is_quoted() -> None:
     assert beside("12:30 news.mp3").url == "12%3A30%20news.mp3"
 
 
 @pytest.mark.parametrize("name", ["talk.mp3", "talk.of-no-kind"])
-def test_the_recording_can_be_inside(tmp_path: Path, name: str) -> None:
+def test_recording_can_be_embedded(tmp_path: Path, name: str) -> None:
     content = bytes(range(256))
     (tmp_path / name).write_bytes(content)
     recording = RecordingLink(path=tmp_path / name, transcript_folder=tmp_path)
@@ -173,7 +173,7 @@ def test_the_recording_can_be_inside(tmp_path: Path, name: str) -> None:
     assert b64decode(data) == content
 
 
-def test_a_recording_that_is_gone_cannot_be_inside(tmp_path: Path) -> None:
+def test_embedding_a_missing_recording_fails(tmp_path: Path) -> None:
     writer = Writer(
         "html", Layout(embed_audio=True), RecordingLink(path=tmp_path / "none.mp3", transcript_folder=tmp_path)
     )
@@ -181,11 +181,11 @@ def test_a_recording_that_is_gone_cannot_be_inside(tmp_path: Path) -> None:
         writer.header()
 
 
-def test_without_a_recording_there_is_no_player() -> None:
+def test_page_without_recording_has_no_player() -> None:
     assert page(transcript("hello")).named("audio") == []
 
 
-def test_what_a_person_operates_has_a_name() -> None:
+def test_controls_have_accessible_names() -> None:
     parsed = page(transcript("hello"))
     (search,) = (field for field in parsed.named("input") if field["type"] == "search")
     assert search["aria-label"]
@@ -193,9 +193,9 @@ def test_what_a_person_operates_has_a_name() -> None:
     assert parsed.named("html") == [{"lang": "en"}]
 
 
-def test_every_element_that_the_script_asks_for_is_there() -> None:
+def test_every_element_that_the_script_uses_exists() -> None:
     parsed = page(transcript("hello"), beside("talk.mp3"))
-    there = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
-    asked = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))
-    assert asked - {"search"} <= there
-    assert len(asked) > 8
+    existing = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
+    used = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))
+    assert used - {"search"} <= existing
+    assert len(used) > 8

@@ -1,0 +1,55 @@
+"""Tests of the selection of frequent tokens and of its coverage of further text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.text import Tokenizer, frequent_token_ids
+
+TOKENIZER = Tokenizer.bytes_only()
+EOT = TOKENIZER.eot
+SPECIALS = range(EOT, TOKENIZER.n_vocab)
+
+
+@given(st.lists(st.lists(st.integers(0, TOKENIZER.n_vocab - 1))), st.floats(0, 1))
+def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(
+    texts: list[list[int]], coverage: float
+) -> None:
+    ids = frequent_token_ids(TOKENIZER, texts, coverage)
+    assert ids.dtype == np.int64
+    assert (np.diff(ids) > 0).all()
+    assert {*SPECIALS, *(token for text in texts for token in text)} <= {*ids.tolist()}
+
+
+@pytest.mark.parametrize("texts", [[], [[]], [[EOT, EOT + 7]]])
+def test_no_text_selects_the_whole_vocabulary(texts: list[list[int]]) -> None:
+    assert frequent_token_ids(TOKENIZER, texts).tolist() == list(range(TOKENIZER.n_vocab))
+
+
+def test_repeated_tokens_alone_are_selected() -> None:
+    assert frequent_token_ids(TOKENIZER, [[7, 200, 7], [200, EOT]]).tolist() == [7, 200, *SPECIALS]
+
+
+def test_token_that_occurs_once_adds_all_lower_ids() -> None:
+    assert frequent_token_ids(TOKENIZER, [[7, 7, 200, 200, 30]]).tolist() == [*range(31), 200, *SPECIALS]
+
+
+def test_lower_coverage_adds_fewer_low_ids() -> None:
+    text = [7] * 96 + [40, 100, 150, 200]
+    for coverage, first in ((1.0, 201), (0.989, 151), (0.979, 101), (0.969, 41), (0.95, 0)):
+        ids = frequent_token_ids(TOKENIZER, [text], coverage).tolist()
+        assert ids == sorted({*range(first), *text, *SPECIALS}), coverage
+
+
+@pytest.mark.parametrize("coverage", [0.9, 0.97, 0.995])
+def test_further_text_is_covered_as_requested(coverage: float) -> None:
+    tokenizer, rng = Tokenizer.builtin(51864), np.random.default_rng(0)
+    # Token frequencies follow Zipf's law, independent of the order of the ids.
+    shuffled = rng.permutation(tokenizer.eot)
+    drawn = shuffled[np.minimum(rng.zipf(1.2, (2, 20_000)), tokenizer.eot) - 1]
+    ids = frequent_token_ids(tokenizer, drawn[:1], coverage)
+    assert np.isin(drawn[1], ids).mean() == pytest.approx(coverage, abs=0.01)
+    assert len(ids) < tokenizer.n_vocab
