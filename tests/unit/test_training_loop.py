@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import OptionError, OutputError  # noqa: E402
-from harken.training import graft  # noqa: E402
+from harken.training import stitching  # noqa: E402
 from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.loop import LoopCallbacks, count_steps, learning_rate_at, train  # noqa: E402
@@ -183,7 +183,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_a_batch_picks_what_is_to_be_foretold() -> None:
-    example = make_example(np.random.default_rng(0), sequences=2)
+    example = make_example(np.random.default_rng(0), rows=2)
     batch = SequenceBatch.from_sequences(example.sequences)
     assert batch.tokens.shape == (2, 7)
     assert batch.labels.tolist() == [7, 9, 7, 9, 3] * 2
@@ -267,11 +267,11 @@ def test_a_graft_on_a_turned_encoder_reads_as_it_did() -> None:
     heard = [rng.standard_normal((24, 64)).astype(np.float32) for _ in range(9)]
     theirs = [its @ turn + offset for its in heard]
     pairs = ((a.astype(np.float16), b.astype(np.float16)) for a, b in zip(heard, theirs, strict=True))
-    map = graft.fit_stitching_map(pairs, 65, 32)
+    map = stitching.fit_stitching_map(pairs, 65, 32)
     np.testing.assert_allclose(map, np.vstack([turn, offset]), atol=0.05)
-    dims = graft.stitched_dims(NARROW, DIMS)
+    dims = stitching.stitched_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
-    exact = graft.stitch_decoder(weights, np.vstack([turn, offset]).astype(np.float64))
+    exact = stitching.stitch_decoder(weights, np.vstack([turn, offset]).astype(np.float64))
     tokens = torch.tensor([[1, 5, 9, 200, 4]])
     with torch.inference_mode():
         wanted = run_decoder(
@@ -290,7 +290,7 @@ def test_a_decoder_that_cannot_be_grafted(change: dict[str, int], reason: str) -
         return SimpleNamespace(dims=dims, path="other")
 
     with pytest.raises(OptionError, match=f"start='other': allowed is .*{reason}"):
-        graft.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
+        stitching.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
 
 
 def test_what_is_grafted_learns_fastest(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_samples_and_spans_agree(tmp_path: Path) -> None:
         SpeechSpan(path=str(tmp_path / "a.wav"), start_s=0.25, end_s=0.75, text="one"),
         SpeechSpan(path=str(tmp_path / "b.wav"), start_s=0.0, end_s=1.0, pause_s=0.5, text="two"),
     )
-    piece = TrainingWindow(spans=parts, group="g", language="en", held_out_fraction=False)
+    piece = TrainingWindow(spans=parts, group="g", language="en", held_out=False)
     samples = piece.samples()
     assert len(samples) == 32_000
     assert [*piece.span_times_s()] == [(0.0, 0.5, "one"), (1.0, 2.0, "two")]

@@ -139,7 +139,7 @@ def _shuffle_and_pack(
     spans = [
         SpeechSpan(path=str(recording.path), **asdict(segment))
         for recording in order
-        for segment in recording.speech
+        for segment in recording.segments
     ]
     template = TrainingWindow(
         spans=(), group=order[0].group, language=order[0].language, held_out=order[0].held_out
@@ -157,7 +157,7 @@ def _shuffle_and_pack(
             with_previous_text=bool(rng.random() < options.with_previous_text_fraction),
         )
     for recording in order:
-        if not recording.speech and rng.random() < options.no_speech_fraction:
+        if not recording.segments and rng.random() < options.no_speech_fraction:
             span = SpeechSpan(
                 path=str(recording.path), start_s=0.0, end_s=min(recording.duration_s, MAX_SPEECH_S)
             )
