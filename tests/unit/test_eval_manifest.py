@@ -54,9 +54,9 @@ class TestManifest:
             ("{", "manifest.jsonl:2: is not JSON: Expecting property name"),
             ("[]", "manifest.jsonl:2: is not a JSON object in braces"),
             ({"text": "a"}, "manifest.jsonl:2: audio is missing: allowed is the path of a recording"),
-            ({"audio": "a.wav"}, "manifest.jsonl:2: text is missing: allowed is what is said"),
+            ({"audio": "a.wav"}, "manifest.jsonl:2: text is missing: allowed is the reference text"),
             (GOOD | {"audio": "d.wav"}, "manifest.jsonl:2: audio='d.wav': there is no file"),
-            (GOOD | {"text": 7}, "manifest.jsonl:2: text=7: allowed is what is said"),
+            (GOOD | {"text": 7}, "manifest.jsonl:2: text=7: allowed is the reference text"),
             (GOOD | {"seconds": True}, "manifest.jsonl:2: seconds=True: allowed is a length"),
             (GOOD | {"seconds": -1}, "manifest.jsonl:2: seconds=-1: allowed is a length in seconds, from 0 on"),
             ('{"audio": "a.wav", "text": "", "seconds": NaN}', "manifest.jsonl:2: seconds=nan: allowed is"),
@@ -100,7 +100,7 @@ class TestRecordingNamedTwice:
         notes: list[str] = []
         assert len(read_manifests([folder], note=notes.append)) == 1
         manifest = folder / "manifest.jsonl"
-        assert notes == [f"{manifest}:2: left out: {manifest}:1 says the same"]
+        assert notes == [f"{manifest}:2: left out: {manifest}:1 is the same"]
 
     def test_with_other_words_is_what_its_length_says(self, folder: Path) -> None:
         KINDS["wav s16"].write(folder / "a", 1.5)
@@ -109,12 +109,12 @@ class TestRecordingNamedTwice:
         (entry,) = read_manifests([folder], note=notes.append)
         assert entry.text == "Hallo."
         manifest = folder / "manifest.jsonl"
-        assert notes == [f"{manifest}:1: left out: a.wav is 1.500 s long, as {manifest}:2 says"]
+        assert notes == [f"{manifest}:1: left out: a.wav is 1.500 s long, as in {manifest}:2"]
 
     def test_with_other_words_and_no_length_is_refused(self, folder: Path) -> None:
         KINDS["wav s16"].write(folder / "a", 1.5)
         write(folder, GOOD | {"seconds": 1.5}, GOOD | {"text": "Hallo."})
-        with pytest.raises(ManifestError, match=r":2: a.wav is named in .*:1 too, which says otherwise"):
+        with pytest.raises(ManifestError, match=r":2: a.wav is named in .*:1 too, with other values"):
             read_manifests([folder])
 
 

@@ -18,7 +18,7 @@ from harken.errors import OptionError, OutputError  # noqa: E402
 from harken.training import stitching  # noqa: E402
 from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
-from harken.training.loop import LoopCallbacks, count_steps, learning_rate_at, train  # noqa: E402
+from harken.training.loop import TrainingCallbacks, count_steps, learning_rate_at, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402
 from harken.training.options import DistillOptions  # noqa: E402
@@ -79,7 +79,7 @@ class Training:
         def step(number: int, of: int, loss: float) -> None:
             done[0] = number
 
-        watch = LoopCallbacks(
+        watch = TrainingCallbacks(
             on_step=step,
             on_best=lambda point: self.best.append(point.step),
             should_stop=lambda: done[0] == stop_after,
@@ -136,7 +136,7 @@ def test_an_end_without_warning_loses_only_what_was_not_saved(tmp_path: Path) ->
             parts.journal,
             OPTIONS,
             5,
-            LoopCallbacks(on_step=killed),
+            TrainingCallbacks(on_step=killed),
         )
     assert parts.journal.load_state()["step"] == 8
     _, got = parts.run()
@@ -307,7 +307,7 @@ def test_what_is_grafted_learns_fastest(tmp_path: Path) -> None:
             training.journal,
             replace(OPTIONS, epochs=1),
             5,
-            LoopCallbacks(),
+            TrainingCallbacks(),
         )
         rates.append(any(not torch.equal(before[name], objective.trainable[name]) for name in before))
     assert rates == [False, True]

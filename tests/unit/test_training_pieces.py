@@ -150,7 +150,7 @@ def test_a_folder_needs_no_manifest(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_sound_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"holds neither manifest\.jsonl nor sound"):
+    with pytest.raises(ManifestError, match=r"holds neither manifest\.jsonl nor audio"):
         read_entries([tmp_path], print)
 
 
