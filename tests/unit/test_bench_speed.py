@@ -1,4 +1,4 @@
-"""Engines that take turns: what each pass is, what counts of several, and where two engines part."""
+"""Tests of harken.evaluation.speed: rounds of several engines, their medians, and divergences between two engines."""
 
 from __future__ import annotations
 
@@ -30,125 +30,130 @@ from recital import WINDOW_S, WINDOW_STEPS, Recital, line
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
-def sound(folder: Path, name: str, text: str | None = None, language: str | None = "en") -> EvalRecording:
-    """A recording of one window."""
+def write_recording(
+    folder: Path, name: str, text: str | None = None, language: str | None = "en"
+) -> EvalRecording:
+    """Write a recording of one window."""
     path = KINDS["wav s16"].write(folder / name, WINDOW_S)
     entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
     return EvalRecording(entry=entry, has_reference=text is not None)
 
 
-def reciting(*texts: str) -> Recognizer:
-    """A model that says one text a window."""
+def make_recognizer(*texts: str) -> Recognizer:
+    """Return a recognizer whose model outputs one text per window."""
     return Recognizer(Recital(*(line(0, text, WINDOW_STEPS) for text in texts)), TOKENIZER, "recital")
 
 
-class TestTurns:
-    def test_every_recording_is_one_and_engines_begin_in_rotation(self, tmp_path: Path) -> None:
+class TestRunRounds:
+    def test_each_recording_is_a_round_and_the_first_engine_rotates(self, tmp_path: Path) -> None:
         order: list[str] = []
 
-        class Told(Recognizer):
+        class RecordingOrder(Recognizer):
             def transcribe_many(self, audios, *options, **hooks):
                 order.append(self.model)
                 return super().transcribe_many(audios, *options, **hooks)
 
-        engines = {name: Told(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
-        sounds = [sound(tmp_path, name) for name in ("a", "b")]
-        turns = [*run_rounds(engines, sounds, OPTIONS, repeats=2)]
+        engines = {name: RecordingOrder(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
+        recordings = [write_recording(tmp_path, name) for name in ("a", "b")]
+        rounds = [*run_rounds(engines, recordings, OPTIONS, repeats=2)]
         assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
-        assert [turn.recordings for turn in turns] == [(its,) for its in sounds]
-        assert all([*turn.runs] == ["x", "y"] for turn in turns)
-        assert all(len(its) == 2 for turn in turns for its in turn.runs.values())
+        assert [each.recordings for each in rounds] == [(recording,) for recording in recordings]
+        assert all([*each.runs] == ["x", "y"] for each in rounds)
+        assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
 
-    def test_a_batch_takes_all_of_a_language_together(self, tmp_path: Path) -> None:
+    def test_batched_round_holds_all_recordings_of_a_language(self, tmp_path: Path) -> None:
         backend = Recital(line(0, "a", WINDOW_STEPS))
         languages = {"a": "en", "b": "de", "c": "en"}
-        sounds = [sound(tmp_path, name, language=code) for name, code in languages.items()]
-        its = Recognizer(backend, TOKENIZER, "recital")
-        turns = [*run_rounds({"x": its}, sounds, replace(OPTIONS, batch_size=2), repeats=1)]
-        assert [[one.entry.name for one in turn.recordings] for turn in turns] == [["a", "c"], ["b"]]
-        (together,) = turns[0].runs["x"]
-        assert (
-            together.stats.windows == 2
-        )  # and not those of each recording, which count passes that they share
+        recordings = [write_recording(tmp_path, name, language=code) for name, code in languages.items()]
+        recognizer = Recognizer(backend, TOKENIZER, "recital")
+        rounds = [*run_rounds({"x": recognizer}, recordings, replace(OPTIONS, batch_size=2), repeats=1)]
+        assert [[one.entry.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
+        (run,) = rounds[0].runs["x"]
+        # The sum over recordings would count shared forward passes several times.
+        assert run.stats.windows == 2
 
-    def test_the_language_is_given(self, tmp_path: Path) -> None:
+    def test_engine_gets_the_language_of_the_entry(self, tmp_path: Path) -> None:
         backend = Recital(line(0, "a", WINDOW_STEPS))
-        its = Recognizer(backend, TOKENIZER, "recital")
-        [*run_rounds({"x": its}, [sound(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
+        engines = {"x": Recognizer(backend, TOKENIZER, "recital")}
+        [*run_rounds(engines, [write_recording(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
-    def test_what_a_model_does_not_know_is_refused_before_the_work(self, tmp_path: Path) -> None:
-        its = reciting("a")
-        sounds = [sound(tmp_path, "a"), sound(tmp_path, "b", language="xx")]
+    def test_unknown_language_is_refused_before_transcribing(self, tmp_path: Path) -> None:
+        recognizer = make_recognizer("a")
+        recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", language="xx")]
         with pytest.raises(OptionError, match="language='xx'"):
-            next(run_rounds({"x": its}, sounds, OPTIONS, repeats=1))
-        assert its.backend.mels == []
+            next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
+        assert recognizer.backend.mels == []
 
-    def test_a_pass_knows_what_was_said_and_what_failed(self, tmp_path: Path) -> None:
-        good, bad = sound(tmp_path, "a"), sound(tmp_path, "b")
+    def test_run_holds_hypothesis_window_tokens_and_failures(self, tmp_path: Path) -> None:
+        good, bad = write_recording(tmp_path, "a"), write_recording(tmp_path, "b")
         bad.entry.path.write_text("Dear diary")
-        turns = [*run_rounds({"x": reciting("ab")}, [good, bad], OPTIONS, repeats=2)]
-        (take,) = turns[0].runs["x"][0].results
-        assert isinstance(take, RecordingResult)
-        assert take.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
-        assert take.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
-        (failure,) = failures(turns)
+        rounds = [*run_rounds({"x": make_recognizer("ab")}, [good, bad], OPTIONS, repeats=2)]
+        (result,) = rounds[0].runs["x"][0].results
+        assert isinstance(result, RecordingResult)
+        assert result.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
+        assert result.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
+        (failure,) = failures(rounds)
         assert failure.entry == bad.entry
         assert "is not a recording" in failure.reason
 
 
-def took(decode_s: float, wall_s: float, entry: Entry, text: str = "") -> Run:
-    take = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text=text, seconds=2.0), windows=())
-    return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(take,))
+def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
+    result = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text="", seconds=2.0), windows=())
+    return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(result,))
 
 
-class TestTiming:
-    def test_medians_turn_by_turn(self) -> None:
+class TestSummariseSpeed:
+    def test_times_are_sums_of_the_medians_of_the_rounds(self) -> None:
         entry = Entry(name="a", path=Path("a"), text="one two")
-        first = tuple(took(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
-        second = tuple(took(s, s, entry) for s in (5.0, 5.0, 500.0))
-        its = [EvalRecording(entry=entry, has_reference=False)]
-        turns = [Round(recordings=tuple(its), runs={"x": passes}) for passes in (first, second)]
-        told = summarise_speed(turns, "x", OPTIONS, scored=True)
-        assert (told.stats.decode_s, told.stats.forwards, told.wall_s, told.audio_s) == (7.0, 7, 25.0, 4.0)
-        assert told.times_real_time == pytest.approx(4 / 25)
-        assert told.evaluation is None
+        first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
+        second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
+        recordings = (EvalRecording(entry=entry, has_reference=False),)
+        rounds = [Round(recordings=recordings, runs={"x": runs}) for runs in (first, second)]
+        summary = summarise_speed(rounds, "x", OPTIONS, scored=True)
+        assert (summary.stats.decode_s, summary.stats.forwards) == (7.0, 7)
+        assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
+        assert summary.times_real_time == pytest.approx(4 / 25)
+        assert summary.evaluation is None
 
-    def test_errors_only_where_the_text_is_known(self) -> None:
+    def test_errors_count_only_in_recordings_with_reference(self) -> None:
         pytest.importorskip("jiwer")
         known, unknown = (Entry(name=name, path=Path(name), text="one two") for name in "ab")
-        sounds = (
+        recordings = (
             EvalRecording(entry=known, has_reference=True),
             EvalRecording(entry=unknown, has_reference=False),
         )
         outcomes = tuple(
-            RecordingResult(entry=its.entry, hypothesis=EvalHypothesis(text="one too", seconds=1.0), windows=())
-            for its in sounds
+            RecordingResult(
+                entry=recording.entry, hypothesis=EvalHypothesis(text="one too", seconds=1.0), windows=()
+            )
+            for recording in recordings
         )
-        turn = Round(recordings=sounds, runs={"x": (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)})
-        evaluation = summarise_speed([turn], "x", OPTIONS, scored=True).evaluation
+        runs = (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)
+        bench_round = Round(recordings=recordings, runs={"x": runs})
+        evaluation = summarise_speed([bench_round], "x", OPTIONS, scored=True).evaluation
         assert evaluation
         assert evaluation.wer
         assert (evaluation.wer.error_counts.errors, evaluation.wer.error_counts.reference_length) == (1, 2)
-        assert summarise_speed([turn], "x", OPTIONS, scored=False).evaluation is None
+        assert summarise_speed([bench_round], "x", OPTIONS, scored=False).evaluation is None
 
-    def test_nothing_at_all(self) -> None:
-        told = summarise_speed([], "x", OPTIONS, scored=True)
-        assert (told.wall_s, told.times_real_time, told.results) == (0.0, None, ())
+    def test_no_rounds_give_no_speed(self) -> None:
+        summary = summarise_speed([], "x", OPTIONS, scored=True)
+        assert (summary.wall_s, summary.times_real_time, summary.results) == (0.0, None, ())
 
 
 ENTRY = Entry(name="a", path=Path("a"), text="")
 
 
-def take(*windows: WindowTokens, text: str = "same") -> RecordingResult:
+def make_result(*windows: WindowTokens, text: str = "same") -> RecordingResult:
     return RecordingResult(entry=ENTRY, hypothesis=EvalHypothesis(text=text), windows=windows)
 
 
-# windows of one take, of another, and where they part: start, index, tokens
-PARTINGS: list[
+# Windows of one result, of another, and their first divergence: start, index, tokens.
+DIVERGENCES: list[
     tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], tuple[float, int, tuple[int | None, ...]] | None]
 ]
-PARTINGS = [
+DIVERGENCES = [
     (((0.0, (1, 2)),), ((0.0, (1, 2)),), None),
     (((0.0, ()),), (), None),
     (((0.0, (1, 2)),), ((0.0, (1, 3)),), (0.0, 1, (2, 3))),
@@ -158,23 +163,23 @@ PARTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "expected"), PARTINGS)
-def test_where_two_takes_part(one, other, expected) -> None:
-    its = first_divergence(take(*one), take(*other, text="other"))
-    assert (its and (its.start_s, its.index, its.tokens)) == expected
-    assert not (its and its.same_text)
+@pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
+def test_first_divergence_is_found(one, other, expected) -> None:
+    divergence = first_divergence(make_result(*one), make_result(*other, text="other"))
+    assert (divergence and (divergence.start_s, divergence.index, divergence.tokens)) == expected
+    assert not (divergence and divergence.same_text)
 
 
-def test_partings_are_told_once_a_recording_in_whatever_pass() -> None:
-    same, other = take((0.0, (1,))), take((0.0, (2,)))
-    passes = {
+def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
+    same, other = make_result((0.0, (1,))), make_result((0.0, (2,)))
+    runs = {
         "x": tuple(Run(wall_s=1, stats=DecodeStats(), results=(same,)) for _ in range(3)),
-        "y": tuple(Run(wall_s=1, stats=DecodeStats(), results=(it,)) for it in (same, other, other)),
+        "y": tuple(Run(wall_s=1, stats=DecodeStats(), results=(result,)) for result in (same, other, other)),
     }
-    turn = Round(recordings=(), runs=passes)
-    (its,) = divergences([turn, turn], "x", "y")
-    assert (its.entry, its.tokens, its.same_text) == (ENTRY, (1, 2), True)
+    bench_round = Round(recordings=(), runs=runs)
+    (divergence,) = divergences([bench_round, bench_round], "x", "y")
+    assert (divergence.entry, divergence.tokens, divergence.same_text) == (ENTRY, (1, 2), True)
 
 
-def test_what_could_not_be_read_parts_nowhere() -> None:
-    assert first_divergence(take((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None
+def test_failure_has_no_divergence() -> None:
+    assert first_divergence(make_result((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None

@@ -1,4 +1,4 @@
-"""When words of a live stream are shown and committed, and how long that is after they were spoken."""
+"""Tests of harken.evaluation.latency and simulation: display and commit times of words, and simulated real time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ pytest.importorskip("whisper_normalizer")
 from harken.evaluation.latency import (
     Display,
     Latencies,
+    Latency,
     Percentiles,
     matching_positions,
     measure_latencies,
@@ -23,36 +24,36 @@ from harken.results import Word
 from harken.streaming import Event
 from live_script import ScriptedLive, ended, interim, segment, started
 
-UNITS = unit_splitter("en")
+split_units = unit_splitter("en")
 SLOW_S = 0.25
-"""What computing takes beyond the sound, in `moment`."""
+"""Computing time that `emitted_at` adds to the audio."""
 
 
-def moment(at_s: float) -> EmissionTime:
+def emitted_at(at_s: float) -> EmissionTime:
     return EmissionTime(computation_unaware_s=at_s, computation_aware_s=at_s + SLOW_S)
 
 
 def display(*events: Event) -> Display:
-    """Show some events; each is known some time after its sound."""
-    its = Display(UNITS)
+    """Apply some events, each emitted `SLOW_S` after its audio."""
+    screen = Display(split_units)
     for event in events:
-        its.update(event, moment(event.emitted_samples / 16000))
-    return its
+        screen.update(event, emitted_at(event.emitted_samples / 16000))
+    return screen
 
 
 def times(*events: Event) -> list[tuple[str, float, float]]:
-    """Words, since when they are shown, and since when they are committed."""
+    """Return the words with the times of their display and commit, without computing time."""
     return [
         (
-            its.text,
-            its.displayed_at.computation_unaware_s,
-            its.committed_at.computation_unaware_s if its.committed_at else -1,
+            word.text,
+            word.displayed_at.computation_unaware_s,
+            word.committed_at.computation_unaware_s if word.committed_at else -1,
         )
-        for its in display(*events).words()
+        for word in display(*events).words()
     ]
 
 
-class TestUnits:
+class TestUnitSplitter:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
@@ -64,15 +65,15 @@ class TestUnits:
             ("", []),
         ],
     )
-    def test_english(self, text: str, expected: list[str]) -> None:
-        assert UNITS(text) == expected
+    def test_english_text_is_split_into_normalized_words(self, text: str, expected: list[str]) -> None:
+        assert split_units(text) == expected
 
-    def test_letters_where_there_are_no_spaces(self) -> None:
+    def test_text_without_spaces_is_split_into_letters(self) -> None:
         assert unit_splitter("zh")("你好。") == ["你", "好"]
 
-    def test_a_text_that_grows_keeps_its_words(self) -> None:
+    def test_units_of_a_growing_text_do_not_change(self) -> None:
         text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
-        cut = [UNITS(text[:end]) for end, letter in enumerate(text) if letter == " "]
+        cut = [split_units(text[:end]) for end, letter in enumerate(text) if letter == " "]
         assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(cut))
 
 
@@ -90,12 +91,14 @@ class TestUnits:
         ("x", "y", []),
     ],
 )
-def test_matches(before: str, after: str, expected: list[tuple[int, int]]) -> None:
+def test_matching_positions_have_the_fewest_edits(
+    before: str, after: str, expected: list[tuple[int, int]]
+) -> None:
     assert [*matching_positions(before.split(), after.split())] == expected
 
 
 class TestDisplay:
-    def test_words_count_from_when_they_were_shown_and_committed(self) -> None:
+    def test_words_have_their_first_display_and_commit(self) -> None:
         assert times(
             started(0),
             interim(1, "", " One"),
@@ -105,55 +108,55 @@ class TestDisplay:
             ended(4),
         ) == [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)]
 
-    def test_a_word_that_was_never_shown_before(self) -> None:
+    def test_word_first_seen_in_a_segment_counts_from_the_segment(self) -> None:
         assert times(interim(1, " One"), segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
 
-    def test_one_that_went_away_counts_from_its_return(self) -> None:
+    def test_word_that_disappeared_counts_from_its_return(self) -> None:
         events = (interim(1, "", " dog"), interim(2, "", " fog"), interim(3, "", " dog"), interim(4, " dog"))
         assert times(*events, segment(5, " dog")) == [("dog", 3, 4)]
         assert display(*events).flickered == 2
 
-    def test_one_that_only_moves_stays(self) -> None:
+    def test_word_that_moves_does_not_flicker(self) -> None:
         events = (interim(1, "", " dog barks"), interim(2, "", " A dog barks"), segment(3, " A dog barks"))
         assert times(*events) == [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)]
         assert display(*events).flickered == 0
 
-    def test_what_segments_have_otherwise_is_revised(self) -> None:
-        its = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
+    def test_committed_word_that_segments_replace_is_revised(self) -> None:
+        screen = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
         assert [
-            (word.text, word.committed_at.computation_unaware_s) for word in its.words() if word.committed_at
+            (word.text, word.committed_at.computation_unaware_s) for word in screen.words() if word.committed_at
         ] == [*(("one", 1), ("dog", 2), ("barks", 1))]
-        assert its.revised() == 1
-        assert its.retractions == 0
-        assert (its.interim_texts, its.final_texts) == ([" One fog barks loud"], [" One dog barks"])
+        assert screen.revised() == 1
+        assert screen.retractions == 0
+        assert (screen.interim_texts, screen.final_texts) == ([" One fog barks loud"], [" One dog barks"])
 
-    def test_case_and_punctuation_revise_nothing(self) -> None:
+    def test_case_and_punctuation_do_not_count_as_revisions(self) -> None:
         assert display(interim(1, " one dog"), segment(2, " One, dog!")).revised() == 0
 
-    def test_committed_text_that_is_taken_back_is_a_retraction(self) -> None:
-        its = display(interim(1, " One"), interim(2, " One dog"), interim(3, " One fog"))
-        assert its.retractions == 1
+    def test_changed_committed_text_is_a_retraction(self) -> None:
+        assert display(interim(1, " One"), interim(2, " One dog"), interim(3, " One fog")).retractions == 1
 
-    def test_a_new_utterance_takes_nothing_back(self) -> None:
+    def test_new_utterance_is_no_retraction(self) -> None:
         events = (interim(1, " One"), segment(2, " One."), ended(2), started(3), interim(4, " Two"), ended(5))
-        its = display(*events)
-        assert its.retractions == its.flickered == its.revised() - 1 == 0  # nothing confirms the second
-        assert its.interim_texts == [" One", " Two"]
+        screen = display(*events)
+        # The second utterance has no segment, so its committed word counts as revised.
+        assert screen.retractions == screen.flickered == screen.revised() - 1 == 0
+        assert screen.interim_texts == [" One", " Two"]
 
-    def test_an_utterance_that_is_cut_goes_on_in_the_next(self) -> None:
-        """What is behind the cut is shown again there, and counts from when it was shown first."""
+    def test_utterance_split_at_its_limit_continues_in_the_next(self) -> None:
+        """Words behind the split are displayed again in the next utterance, and count from their first display."""
         events = (
             *(started(0), interim(1, "A dog", " barks"), interim(2, "A dog barks", " loud")),
             *(segment(3, " A dog"), ended(3, "limit"), started(3)),
             *(interim(4, "barks loudly", " and"), segment(5, " barks loudly and"), ended(5)),
         )
-        its = display(*events)
-        assert (its.interim_texts, its.retractions, its.revised()) == (["a dog", "barks loudly and"], 0, 0)
-        assert its.flickered == 1
+        screen = display(*events)
+        assert screen.interim_texts == ["a dog", "barks loudly and"]
+        assert (screen.retractions, screen.revised(), screen.flickered) == (0, 0, 1)
         expected = [("a", 1, 1), ("dog", 1, 1), ("barks", 1, 2), ("loudly", 4, 4), ("and", 4, 5)]
         assert times(*events) == expected
 
-    def test_segments_may_come_behind_the_end_of_the_utterance(self) -> None:
+    def test_segments_after_the_end_of_the_utterance_match_its_words(self) -> None:
         events = (interim(1, " A"), ended(2), started(2), interim(3, " dog"), segment(4, " A"), ended(5))
         assert times(*events, segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
 
@@ -163,69 +166,63 @@ def word(text: str, end_s: float) -> Word:
 
 
 class TestLatencies:
-    def test_from_the_end_of_a_word(self) -> None:
-        shown = display(interim(1, "", " One"), interim(2, " One")).words()
-        assert shown == []  # no segment has confirmed it
-        shown = display(interim(1, "", " One"), interim(2, " One"), segment(3, " One")).words()
-        (its,) = measure_latencies(shown, [word("one", 0.5)], UNITS).words
-        assert (its.text, its.end_s) == ("one", 0.5)
-        assert (its.interim_latency.computation_unaware_s, its.commit_latency.computation_unaware_s) == (
-            0.5,
-            1.5,
-        )
-        assert (its.interim_latency.computation_aware_s, its.commit_latency.computation_aware_s) == (
-            0.5 + SLOW_S,
-            1.5 + SLOW_S,
-        )
+    def test_latencies_count_from_the_end_of_the_word(self) -> None:
+        events = (interim(1, "", " One"), interim(2, " One"))
+        assert display(*events).words() == []  # only segments give words
+        displayed = display(*events, segment(3, " One")).words()
+        (timed,) = measure_latencies(displayed, [word("one", 0.5)], split_units).words
+        assert (timed.text, timed.end_s) == ("one", 0.5)
+        assert timed.interim_latency == Latency(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
+        assert timed.commit_latency == Latency(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
 
-    def test_what_has_no_partner_is_counted(self) -> None:
-        shown = display(segment(3, " One fog barks")).words()
-        found = measure_latencies(shown, [word("one", 1), word("dog", 2)], UNITS)
-        assert (
-            [its.text for its in found.words],
-            found.unmatched_hypothesis_words,
-            found.unmatched_reference_words,
-        ) == (["one"], 2, 1)
+    def test_unmatched_words_are_counted(self) -> None:
+        displayed = display(segment(3, " One fog barks")).words()
+        latencies = measure_latencies(displayed, [word("one", 1), word("dog", 2)], split_units)
+        assert [timed.text for timed in latencies.words] == ["one"]
+        assert (latencies.unmatched_hypothesis_words, latencies.unmatched_reference_words) == (2, 1)
 
-    def test_they_add_up(self) -> None:
-        shown = display(segment(3, " One")).words()
-        one, none = measure_latencies(shown, [word("one", 1)], UNITS), measure_latencies(shown, [], UNITS)
+    def test_latencies_add_up(self) -> None:
+        displayed = display(segment(3, " One")).words()
+        one = measure_latencies(displayed, [word("one", 1)], split_units)
+        none = measure_latencies(displayed, [], split_units)
         both = one + none + Latencies(unmatched_reference_words=3)
         assert (len(both.words), both.unmatched_hypothesis_words, both.unmatched_reference_words) == (1, 1, 3)
 
 
-def test_a_spread() -> None:
+def test_percentiles_of_values() -> None:
     assert Percentiles.of([]) is None
     assert Percentiles.of(range(101)) == Percentiles(p50=50, p95=95, max=100)
 
 
 class TestSimulation:
-    def test_blocks_and_the_end(self) -> None:
+    def test_stream_is_fed_in_blocks_and_closed(self) -> None:
         session = ScriptedLive([started(0.05), ended(0.25)])
-        steps = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
+        calls = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
         assert session.blocks == [1000, 1000, 500]
-        assert [its.position_samples for its in steps] == [1000, 2000, 2500, 2500]
-        assert [len(its.events) for its in steps] == [1, 0, 0, 1]
-        assert steps[0].emission_time(steps[0].events[0]).computation_unaware_s == 0.05
-        assert steps[-1].emission_time(steps[-1].events[0]).computation_unaware_s == 2500 / 16000
+        assert [call.position_samples for call in calls] == [1000, 2000, 2500, 2500]
+        assert [len(call.events) for call in calls] == [1, 0, 0, 1]
+        assert calls[0].emission_time(calls[0].events[0]).computation_unaware_s == 0.05
+        assert calls[-1].emission_time(calls[-1].events[0]).computation_unaware_s == 2500 / 16000
 
-    def test_an_empty_stream_is_closed(self) -> None:
-        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320)
-        assert step.position_samples == 0
+    def test_empty_stream_is_closed(self) -> None:
+        (call,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320)
+        assert call.position_samples == 0
 
-    def test_calls_wait_for_their_sound_and_for_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_calls_wait_for_their_audio_and_for_the_previous_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
-        # Each call reads the clock before and after; between two calls it stands still.
+        # Each call reads the clock before and after; no time passes between two calls.
         readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
-        steps = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
-        assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
-        assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
-        assert [its.lag_s for its in steps] == [0.5, 1.75, 1.25, 1.5]
+        calls = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
+        assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
+        assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
+        assert [call.lag_s for call in calls] == [0.5, 1.75, 1.25, 1.5]
 
-    def test_as_if_one_core_did_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Closing takes two processors 0.25 s."""
+    def test_one_core_counts_cpu_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Closing takes 0.25 s on two processors."""
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
         monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
-        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
-        assert (step.wall_s, step.cpu_s, step.done_s) == (0.25, 0.5, 0.5)
+        (call,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
+        assert (call.wall_s, call.cpu_s, call.done_s) == (0.25, 0.5, 0.5)
