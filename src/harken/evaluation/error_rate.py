@@ -177,7 +177,7 @@ def _jiwer() -> Any:
 SEED = 0
 RESAMPLES = 1000
 RESAMPLES_PER_BATCH = 100
-"""Test sets that are drawn at once; all of them would take much memory."""
+"""Number of test sets drawn at once; all of them together would need much memory."""
 CONFIDENCE_LEVEL = 0.95
 
 

@@ -100,7 +100,7 @@ def read_manifests(
         ):
             if entry.name in entries:
                 raise ManifestError(
-                    f"{path}: there is another {entry.name}; allowed are names that folder and file tell apart"
+                    f"{path}: there is another {entry.name}; allowed are names that differ in folder or file"
                 )
             entries[entry.name] = entry
     return tuple(entries.values())
@@ -154,7 +154,7 @@ def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], N
 
 
 def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tuple[Entry, str]:
-    """Read a line and return its entry with the place of the line, as ``file:number``."""
+    """Read a line and return its entry with the location of the line, as ``file:number``."""
     where = f"{manifest}:{number}"
     fields = parse_object(line, where)
     audio = get_field(fields, "audio", where, str, "the path of a recording, relative to the manifest")
