@@ -163,9 +163,9 @@ def row(way: str, its: LiveSummary, slowest: float) -> list[str]:
         f"{its.cost.cpu_real_time_factor:.3f}",
         "-" if way.endswith(SINGLE) else f"{slowest / its.cost.cpu_real_time_factor:.1f}",
         f"{max(take.lag_s for take in its.runs):.2f}",
-        f"{its.total('retractions')}",
+        f"{its.retractions}",
         "-" if its.flicker is None else f"{its.flicker:.2f}",
-        f"{its.total('revised')}",
+        f"{its.revised}",
     ]
 
 

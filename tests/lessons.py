@@ -1,4 +1,4 @@
-"""A tiny model's own examples, and folders of speech, for tests of training."""
+"""Training examples of a tiny model, and folders of recordings, for tests of training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_model(folder: Path) -> Checkpoint:
 
 
 def write_speech(folder: Path, recordings: int = 8, seconds: int = 3) -> Path:
-    """Write recordings cut out of the example, all different."""
+    """Write different excerpts of the example recording."""
     from harken.audio import load_audio
 
     folder.mkdir()
@@ -42,7 +42,7 @@ def write_speech(folder: Path, recordings: int = 8, seconds: int = 3) -> Path:
 
 
 def write_wave(path: Path, samples: np.ndarray) -> None:
-    """Write 16 kHz mono."""
+    """Write a 16 kHz mono WAV file."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -51,25 +51,28 @@ def write_wave(path: Path, samples: np.ndarray) -> None:
 
 
 def make_examples(
-    library: ExampleStore, count: int, *, held_out: bool = False, seed: int = 0
+    store: ExampleStore, count: int, *, held_out: bool = False, seed: int = 0
 ) -> list[TrainingWindow]:
-    """Fill a library with random examples that a tiny decoder can learn by heart; the pieces they are of."""
+    """Fill a store with random examples that a tiny decoder can memorise, and return their windows."""
     rng = np.random.default_rng([seed, held_out])
-    pieces = []
+    windows = []
     for i in range(count):
-        part = SpeechSpan(path=f"{i}.wav", start_s=0.0, end_s=1.0)
-        piece = TrainingWindow(spans=(part,), group="tiny", language="en", held_out=held_out)
-        library.put(piece, make_example(rng, rows=1 + i % 2))
-        pieces.append(piece)
-    return pieces
+        span = SpeechSpan(path=f"{i}.wav", start_s=0.0, end_s=1.0)
+        window = TrainingWindow(spans=(span,), group="tiny", language="en", held_out=held_out)
+        store.put(window, make_example(rng, n_sequences=1 + i % 2))
+        windows.append(window)
+    return windows
 
 
-def make_example(rng: np.random.Generator, rows: int = 1, text: Sequence[int] = (7, 9, 7, 9, 3)) -> Example:
-    """Draw what was heard, and about it some rows of the same text behind prompts of different lengths."""
-    heard = rng.standard_normal((DIMS.n_audio_ctx, DIMS.n_audio_state)).astype(np.float16)
-    return Example(audio_features=heard, sequences=tuple(_row(rng, (1,) * (2 + i), text) for i in range(rows)))
+def make_example(
+    rng: np.random.Generator, n_sequences: int = 1, text: Sequence[int] = (7, 9, 7, 9, 3)
+) -> Example:
+    """Return an example with random encoder output, and sequences of one text with prompts of different lengths."""
+    encoder_output = rng.standard_normal((DIMS.n_audio_ctx, DIMS.n_audio_state)).astype(np.float16)
+    sequences = tuple(_make_sequence(rng, (1,) * (2 + i), text) for i in range(n_sequences))
+    return Example(audio_features=encoder_output, sequences=sequences)
 
 
-def _row(rng: np.random.Generator, prompt: Sequence[int], text: Sequence[int]) -> TrainingSequence:
+def _make_sequence(rng: np.random.Generator, prompt: Sequence[int], text: Sequence[int]) -> TrainingSequence:
     states = rng.standard_normal((len(text), DIMS.n_text_state)).astype(np.float16)
     return TrainingSequence(tokens=np.array([*prompt, *text]), text_start=len(prompt), teacher_states=states)

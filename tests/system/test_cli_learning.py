@@ -181,7 +181,7 @@ def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> N
     cases = [
         (("distill", "nosuch", *data, *new), 4, "nosuch"),
         (("distill", "model", *new), 2, "--data"),
-        (("distill", "model", "--data", empty, *new), 3, "holds neither manifest.jsonl nor sound"),
+        (("distill", "model", "--data", empty, *new), 3, "holds neither manifest.jsonl nor audio"),
         (("distill", "model", "--data", tmp_path / "none.jsonl", *new), 3, "holds no recordings"),
         (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
         (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),

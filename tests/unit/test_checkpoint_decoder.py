@@ -122,11 +122,6 @@ def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-def test_former_name_of_the_draft_vocabulary_is_read(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(write(tmp_path, harken={"frequent": [0, 3, 95]}), assistant=True)
-    assert checkpoint.draft_vocabulary is not None
-    assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
-
 
 # --- comparison of encoders --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Manifests and lists of hypotheses: what they hold, and what is said of those that are malformed."""
+"""Tests of manifests and files of hypotheses: their content, and the errors for malformed lines."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, *lines: object, name: str = "manifest.jsonl") -> Path:
     path = folder / name
-    told = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
-    path.write_text("".join(f"{line}\n" for line in told), encoding="utf-8")
+    texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return path
 
 
 class TestManifest:
-    def test_a_line_is_a_recording_and_a_folder_means_its_manifest(self, folder: Path) -> None:
-        told = {"language": "German", "seconds": 2, "speaker": 7, "license": "CC0"}
-        path = write(folder, GOOD | told, {"audio": "b.wav", "text": "", "language": "none"})
+    def test_manifest_is_read_by_path_and_by_folder(self, folder: Path) -> None:
+        known = {"language": "German", "seconds": 2, "speaker": 7, "license": "CC0"}
+        path = write(folder, GOOD | known, {"audio": "b.wav", "text": "", "language": "none"})
         for given in (folder, path):
             first, second = read_manifests([given])
             assert (first.name, first.path, first.text) == ("german/a.wav", folder / "a.wav", "Hello.")
             assert (first.language, first.seconds, first.speaker) == ("de", 2, "7")
             assert (second.text, second.language, second.seconds, second.speaker) == ("", None, None, None)
 
-    def test_what_editors_leave_behind_is_read(self, folder: Path) -> None:
+    def test_byte_order_mark_blank_lines_and_line_separators_are_read(self, folder: Path) -> None:
         line = json.dumps(GOOD | {"text": "one\u2028two"}, ensure_ascii=False)
         (folder / "manifest.jsonl").write_bytes(f"\ufeff{line}\r\n\r\n".encode())
         (entry,) = read_manifests([folder])
@@ -54,9 +54,9 @@ class TestManifest:
             ("{", "manifest.jsonl:2: is not JSON: Expecting property name"),
             ("[]", "manifest.jsonl:2: is not a JSON object in braces"),
             ({"text": "a"}, "manifest.jsonl:2: audio is missing: allowed is the path of a recording"),
-            ({"audio": "a.wav"}, "manifest.jsonl:2: text is missing: allowed is what is said"),
+            ({"audio": "a.wav"}, "manifest.jsonl:2: text is missing: allowed is the reference text"),
             (GOOD | {"audio": "d.wav"}, "manifest.jsonl:2: audio='d.wav': there is no file"),
-            (GOOD | {"text": 7}, "manifest.jsonl:2: text=7: allowed is what is said"),
+            (GOOD | {"text": 7}, "manifest.jsonl:2: text=7: allowed is the reference text"),
             (GOOD | {"seconds": True}, "manifest.jsonl:2: seconds=True: allowed is a length"),
             (GOOD | {"seconds": -1}, "manifest.jsonl:2: seconds=-1: allowed is a length in seconds, from 0 on"),
             ('{"audio": "a.wav", "text": "", "seconds": NaN}', "manifest.jsonl:2: seconds=nan: allowed is"),
@@ -64,13 +64,13 @@ class TestManifest:
             (GOOD | {"speaker": []}, r"manifest.jsonl:2: speaker=\[\]: allowed is a name or number"),
         ],
     )
-    def test_a_bad_line_is_named(self, folder: Path, line: object, complaint: str) -> None:
+    def test_malformed_manifest_line_is_named(self, folder: Path, line: object, complaint: str) -> None:
         write(folder, {"audio": "b.wav", "text": "b"}, line)
         with pytest.raises(ManifestError, match=complaint) as caught:
             read_manifests([folder])
         assert "\n" not in str(caught.value)
 
-    def test_a_manifest_that_is_none(self, folder: Path) -> None:
+    def test_missing_empty_and_binary_manifests_are_refused(self, folder: Path) -> None:
         with pytest.raises(
             ManifestError, match=r"manifest.jsonl: no such file; allowed is a manifest, or a folder"
         ):
@@ -82,106 +82,106 @@ class TestManifest:
         with pytest.raises(ManifestError, match="is not UTF-8 text, at byte 1"):
             read_manifests([folder])
 
-    def test_a_limit_is_spread_over_each_manifest(self, folder: Path) -> None:
+    def test_limit_holds_for_each_manifest(self, folder: Path) -> None:
         write(folder, *({"audio": f"{name}.wav", "text": ""} for name in "abc"))
         write(folder, GOOD, name="other.jsonl")
         assert [entry.path.name for entry in read_manifests([folder], limit=2)] == ["a.wav", "b.wav"]
         with pytest.raises(ManifestError, match=r"other.jsonl: there is another german/a.wav"):
             read_manifests([folder, folder / "other.jsonl"])
 
-    def test_spread(self) -> None:
+    def test_subsample_is_evenly_spaced(self) -> None:
         assert subsample_evenly(range(10), 4) == [0, 2, 5, 7]
         assert subsample_evenly(range(3), 7) == subsample_evenly(range(3), None) == range(3)
 
 
-class TestRecordingNamedTwice:
-    def test_with_the_same_words_counts_once(self, folder: Path) -> None:
+class TestDuplicateLines:
+    def test_equal_lines_count_once(self, folder: Path) -> None:
         write(folder, GOOD, GOOD | {"source": "elsewhere"})
         notes: list[str] = []
         assert len(read_manifests([folder], note=notes.append)) == 1
         manifest = folder / "manifest.jsonl"
-        assert notes == [f"{manifest}:2: left out: {manifest}:1 says the same"]
+        assert notes == [f"{manifest}:2: left out: {manifest}:1 is the same"]
 
-    def test_with_other_words_is_what_its_length_says(self, folder: Path) -> None:
+    def test_line_with_the_closest_length_is_kept(self, folder: Path) -> None:
         KINDS["wav s16"].write(folder / "a", 1.5)
         write(folder, GOOD | {"seconds": 1.52}, GOOD | {"text": "Hallo.", "seconds": 1.501})
         notes: list[str] = []
         (entry,) = read_manifests([folder], note=notes.append)
         assert entry.text == "Hallo."
         manifest = folder / "manifest.jsonl"
-        assert notes == [f"{manifest}:1: left out: a.wav is 1.500 s long, as {manifest}:2 says"]
+        assert notes == [f"{manifest}:1: left out: a.wav is 1.500 s long, as in {manifest}:2"]
 
-    def test_with_other_words_and_no_length_is_refused(self, folder: Path) -> None:
+    def test_different_lines_without_length_are_refused(self, folder: Path) -> None:
         KINDS["wav s16"].write(folder / "a", 1.5)
         write(folder, GOOD | {"seconds": 1.5}, GOOD | {"text": "Hallo."})
-        with pytest.raises(ManifestError, match=r":2: a.wav is named in .*:1 too, which says otherwise"):
+        with pytest.raises(ManifestError, match=r":2: a.wav is named in .*:1 too, with other values"):
             read_manifests([folder])
 
 
 class TestHypotheses:
-    HEARD = EvalHypothesis(text="Grüße", language="de", seconds=2.5, wall_s=0.25)
+    HYPOTHESIS = EvalHypothesis(text="Grüße", language="de", seconds=2.5, wall_s=0.25)
 
-    def test_what_is_kept_is_read_back(self, tmp_path: Path) -> None:
-        path = tmp_path / "heard.jsonl"
-        with open_hypotheses(path, BY) as kept:
-            kept.add("german/a.wav", self.HEARD)
+    def test_stored_hypotheses_are_read_back(self, tmp_path: Path) -> None:
+        path = tmp_path / "hypotheses.jsonl"
+        with open_hypotheses(path, BY) as store:
+            store.add("german/a.wav", self.HYPOTHESIS)
             assert path.read_text("utf-8").endswith("}\n"), "each is written as soon as it is known"
-            kept.add("german/b.wav", EvalHypothesis(text=""))
-        with open_hypotheses(path, BY) as kept:
-            assert kept.by_name == {"german/a.wav": self.HEARD, "german/b.wav": EvalHypothesis(text="")}
+            store.add("german/b.wav", EvalHypothesis(text=""))
+        with open_hypotheses(path, BY) as store:
+            assert store.by_name == {"german/a.wav": self.HYPOTHESIS, "german/b.wav": EvalHypothesis(text="")}
 
-    def test_without_a_file_nothing_is_kept(self) -> None:
-        with open_hypotheses(None, BY) as kept:
-            kept.add("a", self.HEARD)
-        assert kept.by_name == {"a": self.HEARD}
+    def test_store_works_without_a_file(self) -> None:
+        with open_hypotheses(None, BY) as store:
+            store.add("a", self.HYPOTHESIS)
+        assert store.by_name == {"a": self.HYPOTHESIS}
 
-    def test_a_line_that_was_cut_short_is_taken_away(self, tmp_path: Path) -> None:
-        path = tmp_path / "heard.jsonl"
-        with open_hypotheses(path, BY) as kept:
-            kept.add("a", self.HEARD)
+    def test_incomplete_last_line_is_removed(self, tmp_path: Path) -> None:
+        path = tmp_path / "hypotheses.jsonl"
+        with open_hypotheses(path, BY) as store:
+            store.add("a", self.HYPOTHESIS)
         whole = path.read_bytes()
         path.write_bytes(whole + whole[: len(whole) // 2])
-        with open_hypotheses(path, BY) as kept:
-            kept.add("b", self.HEARD)
-        with open_hypotheses(path, BY) as kept:
-            assert [*kept.by_name] == ["a", "b"]
+        with open_hypotheses(path, BY) as store:
+            store.add("b", self.HYPOTHESIS)
+        with open_hypotheses(path, BY) as store:
+            assert [*store.by_name] == ["a", "b"]
 
-    def test_those_of_another_engine_are_taken_even_without_a_last_end_of_line(self, tmp_path: Path) -> None:
-        path = tmp_path / "heard.jsonl"
+    def test_lines_without_provenance_or_final_newline_are_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "hypotheses.jsonl"
         path.write_text('{"audio": "a", "text": "x"}\n{"audio": "b", "text": "y"}')
-        with open_hypotheses(path, BY) as kept:
-            assert kept.by_name == {"a": EvalHypothesis(text="x"), "b": EvalHypothesis(text="y")}
-            kept.add("c", EvalHypothesis(text="z"))
-        with open_hypotheses(path, BY) as kept:
-            assert [*kept.by_name] == ["a", "b", "c"]
+        with open_hypotheses(path, BY) as store:
+            assert store.by_name == {"a": EvalHypothesis(text="x"), "b": EvalHypothesis(text="y")}
+            store.add("c", EvalHypothesis(text="z"))
+        with open_hypotheses(path, BY) as store:
+            assert [*store.by_name] == ["a", "b", "c"]
 
-    def test_those_made_otherwise_are_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "heard.jsonl"
-        with open_hypotheses(path, BY) as kept:
-            kept.add("a", self.HEARD)
-        made = r"heard.jsonl:1: was made with beam_size null, not 5; name another file"
-        with pytest.raises(ManifestError, match=made), open_hypotheses(path, BY | {"beam_size": 5}):
+    def test_hypotheses_of_other_settings_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "hypotheses.jsonl"
+        with open_hypotheses(path, BY) as store:
+            store.add("a", self.HYPOTHESIS)
+        message = r"hypotheses.jsonl:1: was made with beam_size null, not 5; name another file"
+        with pytest.raises(ManifestError, match=message), open_hypotheses(path, BY | {"beam_size": 5}):
             pass
 
     @pytest.mark.parametrize(
         ("line", "complaint"),
         [
-            ("{}", "heard.jsonl:1: text is missing"),
-            ('{"text": ""}', "heard.jsonl:1: audio is missing: allowed is the name of a recording"),
-            ('{"audio": "a", "text": "", "wall_s": "1"}', "heard.jsonl:1: wall_s='1': allowed is a time"),
-            ("hello", "heard.jsonl:1: is not JSON"),
+            ("{}", "hypotheses.jsonl:1: text is missing"),
+            ('{"text": ""}', "hypotheses.jsonl:1: audio is missing: allowed is the name of a recording"),
+            ('{"audio": "a", "text": "", "wall_s": "1"}', "hypotheses.jsonl:1: wall_s='1': allowed is a time"),
+            ("hello", "hypotheses.jsonl:1: is not JSON"),
         ],
     )
-    def test_a_bad_line_is_named(self, tmp_path: Path, line: str, complaint: str) -> None:
-        (tmp_path / "heard.jsonl").write_text(f"{line}\n")
-        with pytest.raises(ManifestError, match=complaint), open_hypotheses(tmp_path / "heard.jsonl", BY):
+    def test_malformed_hypothesis_line_is_named(self, tmp_path: Path, line: str, complaint: str) -> None:
+        (tmp_path / "hypotheses.jsonl").write_text(f"{line}\n")
+        with pytest.raises(ManifestError, match=complaint), open_hypotheses(tmp_path / "hypotheses.jsonl", BY):
             pass
 
-    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_file_is_an_output_error(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="cannot be written"), open_hypotheses(tmp_path, BY):
             pass
 
-    def test_provenance_names_the_engine_and_what_is_not_at_its_default(self) -> None:
+    def test_provenance_holds_engine_and_changed_options_only(self) -> None:
         options = TranscribeOptions(beam_size=5, temperatures=(0.0, 0.5))
         assert provenance(options, model="base") == {
             "model": "base",

@@ -1,4 +1,4 @@
-"""What is exported is what was trained: for harken's engines, and for transformers."""
+"""Tests of harken.training.export: exported weights load in harken and in transformers and compute the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Ten
     return {name: torch.tensor(values).float() for name, values in arrays.items()}
 
 
-def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) -> None:
+def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     weights = write_assistant(tmp_path / "assistant", encoder_digest(model))
     checkpoint = open_checkpoint(tmp_path / "assistant", assistant=True)
@@ -39,10 +39,9 @@ def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) 
     assert checkpoint.draft_vocabulary is not None
     assert checkpoint.draft_vocabulary.tolist() == [1, 3, 300]
 
-    def engine(its) -> OnnxBackend:
-        return OnnxBackend(
-            its.dims, its.weights, its.weights.digest, precision="fp32", threads=1, cache=tmp_path / "cache"
-        )
+    def engine(source) -> OnnxBackend:
+        weights, cache = source.weights, tmp_path / "cache"
+        return OnnxBackend(source.dims, weights, weights.digest, precision="fp32", threads=1, cache=cache)
 
     mel = make_mel(1)
     main, assistant = engine(model), engine(checkpoint)
@@ -50,14 +49,14 @@ def test_an_assistant_reads_in_the_cpu_engine_as_it_was_trained(tmp_path: Path) 
     ids, logprobs = session.extend([TOKENS], len(TOKENS)).top(5)
     encoder = {name: torch.tensor(model.weights[name]).float() for name in model.weights}
     with torch.inference_mode():
-        heard = run_encoder(encoder, DIMS, torch.tensor(mel[0]))
-        states = run_decoder(weights, checkpoint.dims, torch.tensor([TOKENS]), heard)[0]
-        wanted = torch.log_softmax(states @ weights[TOKEN_EMBEDDING].T, -1).numpy()
-    np.testing.assert_allclose(logprobs, np.take_along_axis(wanted, ids, 1), atol=2e-4)
-    assert (ids[:, 0] == wanted.argmax(1)).all()
+        encoder_output = run_encoder(encoder, DIMS, torch.tensor(mel[0]))
+        states = run_decoder(weights, checkpoint.dims, torch.tensor([TOKENS]), encoder_output)[0]
+        expected = torch.log_softmax(states @ weights[TOKEN_EMBEDDING].T, -1).numpy()
+    np.testing.assert_allclose(logprobs, np.take_along_axis(expected, ids, 1), atol=2e-4)
+    assert (ids[:, 0] == expected.argmax(1)).all()
 
 
-def test_transformers_loads_an_assistant(tmp_path: Path) -> None:
+def test_transformers_loads_exported_assistant(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     transformers.logging.disable_progress_bar()
     weights = write_assistant(tmp_path / "assistant")
@@ -66,17 +65,16 @@ def test_transformers_loads_an_assistant(tmp_path: Path) -> None:
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    heard = torch.randn(1, DIMS.n_audio_ctx, DIMS.n_audio_state)
+    encoder_output = torch.randn(1, DIMS.n_audio_ctx, DIMS.n_audio_state)
+    tokens = torch.tensor([TOKENS])
     with torch.inference_mode():
-        got = model.float().eval()(input_ids=torch.tensor([TOKENS]), encoder_outputs=(heard,)).logits[0]
-        wanted = (
-            run_decoder(weights, student_dims(DIMS, 1), torch.tensor([TOKENS]), heard[0])[0]
-            @ weights[TOKEN_EMBEDDING].T
-        )
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        logits = model.float().eval()(input_ids=tokens, encoder_outputs=(encoder_output,)).logits[0]
+        states = run_decoder(weights, student_dims(DIMS, 1), tokens, encoder_output[0])[0]
+        expected = states @ weights[TOKEN_EMBEDDING].T
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_whole_model_keeps_every_weight(tmp_path: Path) -> None:
+def test_exported_model_has_every_weight(tmp_path: Path) -> None:
     checkpoint = write_model(tmp_path / "model")
     assert checkpoint.dims == DIMS
     assert checkpoint.encoder_sha256 is None
@@ -84,7 +82,7 @@ def test_a_whole_model_keeps_every_weight(tmp_path: Path) -> None:
         np.testing.assert_array_equal(checkpoint.weights[name], values.astype(np.float16))
 
 
-def test_files_of_the_tokenizer_go_with_it(tmp_path: Path) -> None:
+def test_export_copies_tokenizer_files(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
     (tmp_path / "copy").mkdir()
     export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, source_folder=tmp_path / "model")

@@ -111,8 +111,7 @@ def _harken_config(path: Path, config: dict[str, object], n_vocab: int) -> dict[
     if not isinstance(entry, dict):
         raise CheckpointError(f"{path}: harken is a {type(entry).__name__}, allowed is an object")
     digest = entry.get("encoder_sha256")
-    former_name = entry.get("frequent")  # assistants trained before the key was renamed
-    draft_vocabulary = entry.get("draft_vocabulary", former_name)
+    draft_vocabulary = entry.get("draft_vocabulary")
     if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
         raise CheckpointError(f"{path}: encoder_sha256 is not 64 digits in lower-case hex")
     if draft_vocabulary is None:

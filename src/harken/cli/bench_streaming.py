@@ -70,13 +70,13 @@ LIVE_ROWS = (
     LiveRow("computing, s a second of sound", lambda its: its.cost.real_time_factor, 3),
     LiveRow("  of all processors", lambda its: its.cost.cpu_real_time_factor, 3),
     LiveRow("  offline, of all processors", lambda its: its.offline_cost.cpu_real_time_factor, 3),
-    LiveRow("committed text taken back", lambda its: its.total("retractions"), 0),
+    LiveRow("committed text taken back", lambda its: its.retractions, 0),
     LiveRow("words taken off the screen for one that stays", lambda its: its.flicker),
-    LiveRow("committed words revised by the segments", lambda its: its.total("revised"), 0),
+    LiveRow("committed words revised by the segments", lambda its: its.revised, 0),
     LiveRow("words timed", lambda its: len(its.latencies.words), 0),
     LiveRow("  not in the reference", lambda its: its.latencies.unmatched_hypothesis_words, 0),
     LiveRow("  of the reference, not heard", lambda its: its.latencies.unmatched_reference_words, 0),
-    LiveRow("changes of load", lambda its: its.total("load_changes"), 0),
+    LiveRow("changes of load", lambda its: its.load_changes, 0),
 )
 
 
@@ -303,10 +303,11 @@ def _timing_json(timing: LiveSummary) -> dict[str, Any]:
         },
         "cost": _cost_json(timing.cost),
         "offline_cost": _cost_json(timing.offline_cost),
-        **{
-            name: timing.total(name)
-            for name in ("updates", "retractions", "flickered", "revised", "load_changes")
-        },
+        "updates": timing.updates,
+        "retractions": timing.retractions,
+        "flickered": timing.flickered,
+        "revised": timing.revised,
+        "load_changes": timing.load_changes,
         "lag_s": max(run.lag_s for run in timing.runs),
     }
 

@@ -9,12 +9,14 @@ import click
 from harken.cli.exits import EPILOGUE
 from harken.cli.options import Command
 from harken.cli.training import files_option, find_model, make_task, model_loader, run_task, training_options
-from harken.training.options import DistillOptions
+from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("model")
-@files_option("--layers", type=click.IntRange(1, 4), default=2, help="Layers of the assistant's decoder.")
+@files_option(
+    "--layers", type=click.IntRange(1, MAX_DECODER_LAYERS), default=2, help="Layers of the assistant's decoder."
+)
 @files_option(
     "--start", metavar="MODEL", help="Start from the decoder of this smaller model, whatever layers it has."
 )

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from harken.checkpoints import Checkpoint
-    from harken.training.run import TrainingCallbacks, TrainingTask
+    from harken.training.loop import TrainingCallbacks
+    from harken.training.run import TrainingTask
     from harken.training.run_directory import EvalPoint
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
@@ -123,8 +124,7 @@ def run_task(
     Stop
         If it was interrupted.
     """
-    from harken.training.loop import LoopCallbacks
-    from harken.training.run import TrainingCallbacks
+    from harken.training.loop import TrainingCallbacks
 
     with _TrainingProgress(params["progress"]) as progress_bar, _collect_signals() as signals:
 
@@ -133,14 +133,14 @@ def run_task(
                 raise _interrupted_stop(signals)
             progress_bar.update(stage, done, total)
 
-        step_callbacks = LoopCallbacks(
+        callbacks = TrainingCallbacks(
+            on_progress=progress,
+            on_warning=progress_bar.write_stderr,
             on_step=progress_bar.on_step,
             on_evaluation=progress_bar.on_evaluation,
             should_stop=lambda: bool(signals),
         )
-        if not train(
-            TrainingCallbacks(on_progress=progress, on_warning=progress_bar.write_stderr, loop=step_callbacks)
-        ):
+        if not train(callbacks):
             raise _interrupted_stop(signals)
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 

@@ -1,12 +1,22 @@
-"""Evaluation: how much of what is said in recordings with references is heard rightly, and how fast.
+"""Evaluation of engines: error rates against reference texts, speed, and latency of live sessions.
 
-It needs the extra ``harken[eval]``, and imports it when it is used.
+Error rates need the extra ``harken[eval]``, which is imported on first use.
 """
 
-from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, align_words
+from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, align_words, normalizer
 from harken.evaluation.evaluate import evaluate, evaluate_entries
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
-from harken.evaluation.manifest import Entry, read_manifests, subsample_evenly
+from harken.evaluation.latency import Latencies, Percentiles, unit_splitter
+from harken.evaluation.live_runs import (
+    ComputeCost,
+    LiveRound,
+    LiveRun,
+    LiveSummary,
+    run_live,
+    run_live_rounds,
+    summarise_live,
+)
+from harken.evaluation.manifest import Entry, EvalRecording, read_manifests, subsample_evenly
 from harken.evaluation.scoring import (
     ErrorRate,
     ErrorRateDifference,
@@ -19,9 +29,14 @@ from harken.evaluation.scoring import (
     score,
     summarise,
 )
+from harken.evaluation.simulation import (
+    JoinedStream,
+    LiveSessionProtocol,
+    join_by_speaker,
+    reference_word_times,
+)
 from harken.evaluation.speed import (
     Divergence,
-    EvalRecording,
     Round,
     SpeedSummary,
     divergences,
@@ -32,6 +47,7 @@ from harken.evaluation.speed import (
 
 __all__ = [
     "AlignmentChunk",
+    "ComputeCost",
     "Divergence",
     "Entry",
     "ErrorCounts",
@@ -43,6 +59,13 @@ __all__ = [
     "Failure",
     "Hallucinations",
     "HypothesisStore",
+    "JoinedStream",
+    "Latencies",
+    "LiveRound",
+    "LiveRun",
+    "LiveSessionProtocol",
+    "LiveSummary",
+    "Percentiles",
     "Round",
     "Score",
     "SpeedSummary",
@@ -52,13 +75,20 @@ __all__ = [
     "evaluate",
     "evaluate_entries",
     "failures",
+    "join_by_speaker",
+    "normalizer",
     "open_hypotheses",
     "provenance",
     "read_manifests",
+    "reference_word_times",
     "report",
+    "run_live",
+    "run_live_rounds",
     "run_rounds",
     "score",
     "subsample_evenly",
     "summarise",
+    "summarise_live",
     "summarise_speed",
+    "unit_splitter",
 ]

@@ -1,11 +1,11 @@
-"""Two texts side by side: how many words or characters were heard rightly, and which were not."""
+"""Error rates: normalization of two texts, word and character errors, bootstrap confidence intervals."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,7 @@ def require_eval_extra() -> Iterator[None]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in their docstrings, where they are first compiled
+            warnings.simplefilter("ignore")  # invalid escapes in their docstrings warn at the first compilation
             yield
     except ImportError as error:
         raise BackendUnavailable(
@@ -37,32 +37,32 @@ def require_eval_extra() -> Iterator[None]:
 
 Normalizer = Callable[[str], str]
 
-# The reference's tokenizer cuts Khmer at spaces, but those stand between phrases, not words.
+# The reference's tokenizer splits Khmer at spaces, but those separate phrases, not words.
 _SCORED_BY_CHARACTER = LANGUAGES_WITHOUT_SPACES | {"km"}
 
 
 def is_spaced(language: str | None) -> bool:
-    """Whether a language has spaces between its words; otherwise only its letters can be counted."""
+    """Return whether a language separates words by spaces; others are scored by character."""
     return language not in _SCORED_BY_CHARACTER
 
 
 @cache
 def normalizer(language: str | None) -> Normalizer:
-    """What makes texts of a language comparable.
+    """Return the function that normalizes texts of a language before they are compared.
 
     Source: the Whisper paper, appendix C, and openai/whisper, normalizers/. English has rules of its own for
     spelling, numbers and contractions; all other languages lose only case, punctuation and marks. In a language
-    without spaces every letter (grapheme cluster) is made a word.
+    without spaces every letter (grapheme cluster) becomes a word.
 
     Parameters
     ----------
     language : str or None
-        Code; None for a language that is not known.
+        Code; None for an unknown language.
 
     Returns
     -------
     callable
-        From a text to its words with single spaces between them.
+        Maps a text to its words, separated by single spaces.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def normalizer(language: str | None) -> Normalizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCounts:
-    """What became of the units of a reference, and how many came in addition."""
+    """Numbers of correct, substituted, deleted and inserted units (words or characters)."""
 
     hits: int = 0
     substitutions: int = 0
@@ -91,12 +91,15 @@ class ErrorCounts:
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
         return ErrorCounts(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(ErrorCounts)}
+            hits=self.hits + other.hits,
+            substitutions=self.substitutions + other.substitutions,
+            deletions=self.deletions + other.deletions,
+            insertions=self.insertions + other.insertions,
         )
 
     @property
     def errors(self) -> int:
-        """Substitutions, deletions and insertions: the edit distance."""
+        """Sum of substitutions, deletions and insertions: the edit distance."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
@@ -106,25 +109,25 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float | None:
-        """Errors over the length of the reference; None where that is 0."""
+        """Errors divided by the length of the reference; None where that is 0."""
         return self.errors / self.reference_length if self.reference_length else None
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentChunk:
-    """A run of units that are equal, were replaced by others, left out (no `heard`) or added (no `said`)."""
+    """A run of aligned words: equal, substituted, deleted (empty `hypothesis`) or inserted (empty `reference`)."""
 
     reference: tuple[str, ...]
     hypothesis: tuple[str, ...]
 
     @property
     def equal(self) -> bool:
-        """Whether it was heard rightly."""
+        """True if reference and hypothesis are the same."""
         return self.reference == self.hypothesis
 
 
 def count_word_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Count the words of two normalized texts against each other."""
+    """Count the word errors between two normalized texts."""
     return (
         _error_counts(_jiwer().process_words(reference, hypothesis))
         if reference
@@ -133,7 +136,7 @@ def count_word_errors(reference: str, hypothesis: str) -> ErrorCounts:
 
 
 def count_character_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Count the characters of two normalized texts against each other, spaces among them."""
+    """Count the character errors between two normalized texts; spaces count as characters."""
     return (
         _error_counts(_jiwer().process_characters(reference, hypothesis))
         if reference
@@ -142,7 +145,7 @@ def count_character_errors(reference: str, hypothesis: str) -> ErrorCounts:
 
 
 def align_words(reference: str, hypothesis: str) -> tuple[AlignmentChunk, ...]:
-    """Align the words of two normalized texts, run by run."""
+    """Align the words of two normalized texts and return the chunks in order."""
     if not reference:
         return (AlignmentChunk((), tuple(hypothesis.split())),) if hypothesis else ()
     alignment = _jiwer().process_words(reference, hypothesis)
@@ -157,7 +160,12 @@ def align_words(reference: str, hypothesis: str) -> tuple[AlignmentChunk, ...]:
 
 
 def _error_counts(output: Any) -> ErrorCounts:
-    return ErrorCounts(**{f.name: getattr(output, f.name) for f in fields(ErrorCounts)})
+    return ErrorCounts(
+        hits=output.hits,
+        substitutions=output.substitutions,
+        deletions=output.deletions,
+        insertions=output.insertions,
+    )
 
 
 def _jiwer() -> Any:
@@ -169,38 +177,38 @@ def _jiwer() -> Any:
 SEED = 0
 RESAMPLES = 1000
 RESAMPLES_PER_BATCH = 100
-"""Test sets that are drawn at once: all of them would take much memory."""
+"""Number of test sets drawn at once; all of them together would need much memory."""
 CONFIDENCE_LEVEL = 0.95
 
 
 def bootstrap_error_rates(error_counts: Sequence[ErrorCounts]) -> NDArray[np.float64]:
-    """Error rates of test sets drawn anew, with replacement and as large as the one there is.
+    """Return the error rates of bootstrap test sets, each drawn with replacement and as large as the original.
 
     Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation" (ICASSP 2004).
 
     Parameters
     ----------
-    tallies : sequence of Tally
-        One for each unit that is independent of the others, with a reference that is not empty.
+    error_counts : sequence of ErrorCounts
+        One for each independent unit, with a reference that is not empty.
 
     Returns
     -------
     ndarray of shape (1000,), float64
-        The same for the same tallies. What is drawn depends on their number only, so the rates of two engines on one
-        test set can be subtracted.
+        Equal for equal counts. The units drawn depend only on the number of units, so the rates of two engines on
+        one test set can be subtracted.
     """
-    counts = np.array([(tally.errors, tally.reference_length) for tally in error_counts], np.float64)
+    totals = np.array([(counts.errors, counts.reference_length) for counts in error_counts], np.float64)
     rng = np.random.default_rng(SEED)
-    shape = (RESAMPLES_PER_BATCH, len(counts))
-    resampled_counts = [
-        counts[rng.integers(len(counts), size=shape)].sum(axis=1)
+    shape = (RESAMPLES_PER_BATCH, len(totals))
+    resampled_totals = [
+        totals[rng.integers(len(totals), size=shape)].sum(axis=1)
         for _ in range(RESAMPLES // RESAMPLES_PER_BATCH)
     ]
-    errors, reference = np.concatenate(resampled_counts).T
+    errors, reference = np.concatenate(resampled_totals).T
     return np.asarray(errors / reference)
 
 
 def confidence_interval(rates: NDArray[np.float64]) -> tuple[float, float]:
-    """Lowest and highest of the middle 95 % of some rates."""
+    """Return the 2.5th and the 97.5th percentile of some rates."""
     low, high = np.quantile(rates, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
     return float(low), float(high)

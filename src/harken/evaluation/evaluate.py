@@ -1,4 +1,4 @@
-"""Transcribing what manifests name, and scoring it."""
+"""Evaluation of a recognizer: transcribe the recordings of manifests and score the texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate(
     limit: int | None = None,
     hypotheses: str | os.PathLike[str] | None = None,
 ) -> Evaluation:
-    """Transcribe the recordings of manifests and compare with what is said in them.
+    """Transcribe the recordings of manifests and compare the texts with the references.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ def evaluate(
     manifests : path, or iterable of paths
         See `harken.evaluation.manifest.read_manifests`.
     options : TranscribeOptions, optional
-        If they name a language, it holds for all recordings.
-    detect : bool
-        Whether the language is to be detected although the manifest tells it.
+        A language given here holds for all recordings.
+    detect_language : bool
+        Whether to detect the language even where the manifest names it.
     limit : int, optional
-        How many recordings of each manifest, spread evenly over it.
+        Number of recordings of each manifest, spread evenly over it.
     hypotheses : path, optional
-        File that keeps what was heard; what is in it is not transcribed again (see
+        File that stores the hypotheses; recordings that it already holds are not transcribed again (see
         `harken.evaluation.hypotheses.open_hypotheses`).
 
     Returns
@@ -83,8 +83,8 @@ def evaluate(
             )
         ]
     return summarise(
-        (its for its in outcomes if isinstance(its, Score)),
-        (its for its in outcomes if isinstance(its, Failure)),
+        (outcome for outcome in outcomes if isinstance(outcome, Score)),
+        (outcome for outcome in outcomes if isinstance(outcome, Failure)),
     )
 
 
@@ -96,17 +96,17 @@ def evaluate_entries(
     detect_language: bool = False,
     hypotheses: HypothesisStore,
 ) -> Iterator[Score | Failure]:
-    """Score recordings one after another; transcribe those of which no hypothesis is known.
+    """Score recordings one after another; transcribe those without a stored hypothesis.
 
     Parameters
     ----------
     entries : sequence of Entry
     load : callable
-        Loads the model; called once at most, and not at all if all hypotheses are known.
-    options, detect
+        Loads the model; called at most once, and not at all if all hypotheses are stored.
+    options, detect_language
         See `evaluate`.
-    hypotheses : Hypotheses
-        What is known; what is heard is added to it.
+    hypotheses : HypothesisStore
+        Known hypotheses; new ones are added to it.
 
     Yields
     ------
@@ -117,13 +117,13 @@ def evaluate_entries(
     language_by_name = {
         entry.name: chosen or (None if detect_language else entry.language) for entry in entries
     }
-    normalizer(chosen)  # fails before the work if the extra is missing
+    normalizer(chosen)  # fails before transcribing if the extra is missing
 
     @cache
     def recognizer() -> Recognizer:
         loaded = load()
         for language in sorted({language for language in language_by_name.values() if language}):
-            loaded.resolve_options(options, language=language)  # or fail before the work
+            loaded.resolve_options(options, language=language)  # fails before transcribing
         return loaded
 
     for entry in entries:

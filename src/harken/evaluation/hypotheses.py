@@ -1,4 +1,4 @@
-"""Hypotheses kept in a file, so that work that was interrupted goes on and other engines can be scored."""
+"""Files of hypotheses: an interrupted evaluation resumes from them, and other engines can be scored by them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from harken.transcribe import TranscribeOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalHypothesis:
-    """What an engine heard in a recording.
+    """The transcript of a recording by some engine.
 
     Attributes
     ----------
     text : str
     language : str or None
-        Code of the language that it was given or detected, if known.
+        Code of the given or detected language, if known.
     seconds : float or None
         Length of the recording, if known.
     wall_s : float or None
-        Time that it took, in seconds, if known.
+        Time that transcribing took, in seconds, if known.
     """
 
     text: str
@@ -37,23 +37,23 @@ class EvalHypothesis:
 
 
 def provenance(options: TranscribeOptions, **engine: Any) -> dict[str, Any]:
-    """What a hypothesis depends on: the engine, and the options that are not at their defaults."""
+    """Return the settings that a hypothesis depends on: the engine and the options that differ from their defaults."""
     non_defaults = {
         f.name: getattr(options, f.name) for f in fields(options) if getattr(options, f.name) != f.default
     }
-    made_by: dict[str, Any] = json.loads(json.dumps(engine | non_defaults))  # as they are read back
+    made_by: dict[str, Any] = json.loads(json.dumps(engine | non_defaults))  # equal to what a file gives back
     return made_by
 
 
 @dataclass
 class HypothesisStore:
-    """Hypotheses by the name of their recording, and the file that keeps each as soon as it is known.
+    """Hypotheses by the name of their recording; each is written to the file as soon as it is added.
 
     Parameters
     ----------
-    by : mapping
-        What makes those that are added (see `provenance`).
-    known : dict of str to Heard
+    provenance : mapping
+        Settings that produce the added hypotheses (see `provenance`).
+    by_name : dict of str to EvalHypothesis
     """
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class HypothesisStore:
     _file: TextIO | None = None
 
     def add(self, name: str, hypothesis: EvalHypothesis) -> None:
-        """Add one, and write it.
+        """Add a hypothesis and write it to the file.
 
         Raises
         ------
@@ -81,23 +81,24 @@ class HypothesisStore:
 def open_hypotheses(
     path: str | os.PathLike[str] | None, provenance: Mapping[str, Any]
 ) -> Iterator[HypothesisStore]:
-    """Open a file of hypotheses, made where there is none.
+    """Open a file of hypotheses; create it if it does not exist.
 
-    Its lines are JSON objects with ``audio`` (name of the recording, see `Entry`) and ``text``, and where known
-    ``language``, ``seconds``, ``wall_s`` and ``by``, which says what made it. A last line that an interruption has
-    cut short is taken away.
+    Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, and where known
+    ``language``, ``seconds``, ``wall_s`` and ``by``, the settings that produced it. An incomplete last line, left by
+    an interruption, is removed.
 
     Parameters
     ----------
     path : path or None
-        None keeps nothing.
-    by : mapping
-        What makes those that will be added. Lines that say otherwise are refused; lines that say nothing are taken.
+        None stores nothing.
+    provenance : mapping
+        Settings of the hypotheses that will be added. A line with other settings is refused; a line without
+        settings is accepted.
 
     Raises
     ------
     ManifestError
-        If a line is not such an object, or was made by something else.
+        If a line is not such an object, or was produced with other settings.
     OutputError
         If the file cannot be written.
     """
@@ -131,10 +132,10 @@ def _parse_line(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[s
     made_by = get_field(record, "by", where, dict, "what made it", provenance)
     for key in sorted(made_by.keys() | provenance.keys()):
         if made_by.get(key) != provenance.get(key):
-            was, now = (json.dumps(them.get(key)) for them in (made_by, provenance))
+            was, now = (json.dumps(settings.get(key)) for settings in (made_by, provenance))
             raise ManifestError(f"{where}: was made with {key} {was}, not {now}; name another file")
     hypothesis = EvalHypothesis(
-        text=get_field(record, "text", where, str, "what was heard"),
+        text=get_field(record, "text", where, str, "the text of the hypothesis"),
         language=get_field(record, "language", where, str, "a code", None),
         seconds=get_field(record, "seconds", where, (int, float), "a length in seconds", None),
         wall_s=get_field(record, "wall_s", where, (int, float), "a time in seconds", None),
@@ -144,7 +145,7 @@ def _parse_line(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[s
 
 @contextmanager
 def _as_output_error(path: str | Path) -> Iterator[None]:
-    """Turn what the system says into an `OutputError` that names the file."""
+    """Turn an `OSError` into an `OutputError` that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,7 @@
-"""How long after it was spoken a word is shown, and committed."""
+"""Latency of a live session: delay between the end of a spoken word and its display or commit.
+
+`Display` follows the events of a session; `measure_latencies` aligns the displayed words with the reference.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class DisplayedWord:
     Attributes
     ----------
     text : str
-        Normalized (see `units_of`).
-    shown : Moment
-        Since when it has been there, tentative or not. A word that goes away and comes again counts from then.
-    committed : Moment or None
-        When it was first committed; None for a tentative one.
+        Normalized (see `unit_splitter`).
+    displayed_at : EmissionTime
+        Start of its display, tentative or not. A word that disappears and returns counts from its return.
+    committed_at : EmissionTime or None
+        Time of the first commit; None for a tentative word.
     """
 
     text: str
@@ -38,17 +41,17 @@ class DisplayedWord:
 
 @cache
 def unit_splitter(language: str | None) -> UnitSplitter:
-    """What cuts texts of a language into the units that are compared: its words, each normalized by itself.
+    """Return the function that splits texts of a language into the units to compare: words, each normalized alone.
 
-    So the words of a text that grows stay the same, where the rules for a whole text would join "twenty three". A word
-    may become several units, or none.
+    Normalizing each word alone leaves the words of a growing text unchanged, where the rules for a whole text would
+    join "twenty three". A word may become several units, or none.
     """
     normalize = cache(normalizer(language))
     return lambda text: [unit for word in text.split() for unit in normalize(word).split()]
 
 
 def matching_positions(reference: Sequence[str], hypothesis: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Positions of the words that two texts share, by the fewest edits, in order."""
+    """Yield the positions of equal words in two texts, aligned with the fewest edits, in order."""
     prefix_length = next(
         (i for i, (one, other) in enumerate(zip(reference, hypothesis, strict=False)) if one != other), None
     )
@@ -62,21 +65,21 @@ def matching_positions(reference: Sequence[str], hypothesis: Sequence[str]) -> I
 
 
 class Display:
-    """Follows the events of a stream.
+    """The words on the screen and the texts of a session, updated event by event.
 
     Parameters
     ----------
-    units : callable
-        See `units_of`.
+    split_units : callable
+        See `unit_splitter`.
 
     Attributes
     ----------
-    interim, final : list of str
-        Text of every utterance as it was shown last before its segments, and of every committed segment.
+    interim_texts, final_texts : list of str
+        Last text of every utterance before its segments, and text of every committed segment.
     retractions : int
-        How often the committed text of an utterance did not begin with what it was before.
+        Number of updates whose committed text does not start with the text committed before.
     flickered : int
-        Words that were shown, and were not any more at the next update.
+        Number of words that were displayed and missing at the next update.
     """
 
     def __init__(self, split_units: UnitSplitter) -> None:
@@ -93,7 +96,7 @@ class Display:
         self._final_words_before = 0
 
     def update(self, event: Event, emission_time: EmissionTime) -> None:
-        """Show what an event tells."""
+        """Apply an event."""
         match event:
             case Interim():
                 self._show_interim(event, emission_time)
@@ -110,23 +113,21 @@ class Display:
                 self._end_utterance()
 
     def words(self) -> list[DisplayedWord]:
-        """Words of the final text: those that had been shown, or committed, in the utterance count from then."""
+        """Return the words of the final text, with the earliest display and commit of each."""
         self._end_utterance()
         words = [*self._final_words]
         for old, new in self._retained_positions():
             streamed, final = self._streamed_words[old], words[new]
             committed_at = min(
                 filter(None, (streamed.committed_at, final.committed_at)),
-                key=lambda moment: moment.computation_aware_s,
+                key=lambda time: time.computation_aware_s,
             )
-            displayed_at = min(
-                streamed.displayed_at, committed_at, key=lambda moment: moment.computation_aware_s
-            )
+            displayed_at = min(streamed.displayed_at, committed_at, key=lambda time: time.computation_aware_s)
             words[new] = replace(final, displayed_at=displayed_at, committed_at=committed_at)
         return words
 
     def revised(self) -> int:
-        """Words that were committed in an utterance, and that its segments have otherwise or not at all."""
+        """Return the number of committed words of utterances that their segments replace or drop."""
         self._end_utterance()
         retained = {old for old, _ in self._retained_positions()}
         return sum(
@@ -135,7 +136,7 @@ class Display:
 
     def _retained_positions(self) -> Iterator[tuple[int, int]]:
         return matching_positions(
-            [its.text for its in self._streamed_words], [its.text for its in self._final_words]
+            [word.text for word in self._streamed_words], [word.text for word in self._final_words]
         )
 
     def _show_interim(self, event: Interim, emission_time: EmissionTime) -> None:
@@ -162,7 +163,7 @@ class Display:
         self._displayed_words = words
 
     def _end_utterance(self) -> None:
-        """The utterance is over."""
+        """Close the current utterance."""
         if self._utterance_text:
             self.interim_texts.append(self._utterance_text)
         self._streamed_words += self._displayed_words
@@ -170,48 +171,67 @@ class Display:
         self._committed_text, self._utterance_text, self._displayed_words = "", "", []
 
     def _split_utterance(self) -> None:
-        """The utterance goes on as another; what its segments do not have is shown in that one again."""
-        finals = [its.text for its in self._final_words[self._final_words_before :]]
-        retained = [old for old, _ in matching_positions([its.text for its in self._displayed_words], finals)]
+        """Continue the utterance as a new one; words that its segments lack are displayed there again."""
+        displayed = [word.text for word in self._displayed_words]
+        finals = [word.text for word in self._final_words[self._final_words_before :]]
+        retained = [old for old, _ in matching_positions(displayed, finals)]
         before = retained[-1] + 1 if retained else 0
         self._displayed_words, rest = self._displayed_words[:before], self._displayed_words[before:]
-        self._utterance_text = " ".join(its.text for its in self._displayed_words)
+        self._utterance_text = " ".join(word.text for word in self._displayed_words)
         self._end_utterance()
         self._displayed_words = rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The delay between the end of a spoken word and the display or commit of it.
+
+    Source: Ma et al. 2020, "SimulEval: an evaluation toolkit for simultaneous translation".
+
+    Attributes
+    ----------
+    computation_unaware_s : float
+        Seconds of audio that the session had read beyond the end of the word.
+    computation_aware_s : float
+        The same with the time that computing took.
+    """
+
+    computation_unaware_s: float
+    computation_aware_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WordLatency:
-    """A word of the final text whose time is known.
+    """The latencies of one word of the final text.
 
     Attributes
     ----------
     text : str
         Normalized.
     end_s : float
-        When it had been spoken.
-    interim, commit : Moment
-        Seconds from then until it was shown to stay, and until it was committed. Below 0 where it was guessed, or
-        where the time is not exact.
+        End of the word in the audio.
+    interim_latency, commit_latency : Latency
+        Delay until the word was displayed for good, and until it was committed. Negative where the word was
+        guessed early, or where the time of the reference is not exact.
     """
 
     text: str
     end_s: float
-    interim_latency: EmissionTime
-    commit_latency: EmissionTime
+    interim_latency: Latency
+    commit_latency: Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Words of a stream, and those of which no latency can be told.
+    """The latencies of the words of a stream, and counts of the words without one.
 
     Attributes
     ----------
-    words : tuple of Timed
-    unspoken : int
-        Words of the final text that the reference does not have: misheard, mostly.
-    unheard : int
-        Words of the reference that the final text does not have.
+    words : tuple of WordLatency
+    unmatched_hypothesis_words : int
+        Words of the final text that are not in the reference, mostly recognition errors.
+    unmatched_reference_words : int
+        Words of the reference that are not in the final text.
     """
 
     words: tuple[WordLatency, ...] = ()
@@ -236,7 +256,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self | None:
-        """That of some values; None if there are none."""
+        """Return the percentiles of some values; None if there are none."""
         if not (values := [*values]):
             return None
         p50, p95 = np.quantile(values, [0.5, 0.95])
@@ -246,30 +266,29 @@ class Percentiles:
 def measure_latencies(
     displayed_words: Sequence[DisplayedWord], reference_words: Sequence[Word], split_units: UnitSplitter
 ) -> Latencies:
-    """Match the words of a final text with those that were spoken, by the fewest edits.
+    """Align the words of the final text with the reference, with the fewest edits, and measure their latencies.
 
     Parameters
     ----------
-    shown : sequence of Shown
+    displayed_words : sequence of DisplayedWord
         From `Display.words`.
-    spoken : sequence of Word
-        With the times of the stream.
-    units : callable
-        What cut the text (see `harken.evaluation.latency.units_of`).
+    reference_words : sequence of Word
+        Timed from the start of the stream.
+    split_units : callable
+        The splitter that the display used (see `unit_splitter`).
     """
     reference = [(unit, word.end_s) for word in reference_words for unit in split_units(word.text)]
     words = []
-    for said, heard in matching_positions(
-        [unit for unit, _ in reference], [its.text for its in displayed_words]
+    for reference_index, displayed_index in matching_positions(
+        [unit for unit, _ in reference], [word.text for word in displayed_words]
     ):
-        (text, end_s), its = reference[said], displayed_words[heard]
-        commit = its.committed_at or its.displayed_at
+        (text, end_s), displayed = reference[reference_index], displayed_words[displayed_index]
         words.append(
             WordLatency(
                 text=text,
                 end_s=end_s,
-                interim_latency=_latency(its.displayed_at, end_s),
-                commit_latency=_latency(commit, end_s),
+                interim_latency=_latency(displayed.displayed_at, end_s),
+                commit_latency=_latency(displayed.committed_at or displayed.displayed_at, end_s),
             )
         )
     return Latencies(
@@ -279,8 +298,8 @@ def measure_latencies(
     )
 
 
-def _latency(emission_time: EmissionTime, end_s: float) -> EmissionTime:
-    return EmissionTime(
+def _latency(emission_time: EmissionTime, end_s: float) -> Latency:
+    return Latency(
         computation_unaware_s=emission_time.computation_unaware_s - end_s,
         computation_aware_s=emission_time.computation_aware_s - end_s,
     )

@@ -1,11 +1,11 @@
-"""Live sessions that hear recordings, several settings in turns."""
+"""Live runs: sessions of several settings transcribe the same streams in simulated real time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import add, attrgetter
+from operator import add
 from time import perf_counter, process_time
 
 import numpy as np
@@ -14,7 +14,14 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.latency import Display, Latencies, Percentiles, measure_latencies, unit_splitter
+from harken.evaluation.latency import (
+    Display,
+    Latencies,
+    Percentiles,
+    WordLatency,
+    measure_latencies,
+    unit_splitter,
+)
 from harken.evaluation.scoring import ErrorRate, Failure, score, summarise
 from harken.evaluation.simulation import (
     JoinedStream,
@@ -22,6 +29,7 @@ from harken.evaluation.simulation import (
     reference_word_times,
     simulate_real_time,
 )
+from harken.evaluation.speed import median_run, rotation
 from harken.results import Word
 from harken.streaming import FinalSegment, Interim, LoadChanged
 from harken.text import to_language_code
@@ -32,12 +40,12 @@ SessionFactory = Callable[[TranscribeOptions], LiveSessionProtocol]
 """Opens a session with some options."""
 
 WARM_UP_S = 5.0
-"""How much of the first stream every session hears beforehand, so that what is compiled lazily is compiled."""
+"""Seconds of the first stream that every session transcribes beforehand, so that lazy compilation is not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeCost:
-    """What something took, in seconds: on the wall, of all processors together, and of sound it was for."""
+    """Computing time in seconds (wall clock, and CPU time of all processors), and the seconds of audio it was for."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -52,39 +60,39 @@ class ComputeCost:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of computing for a second of sound."""
+        """Seconds of wall clock per second of audio."""
         return self.wall_s / self.audio_s
 
     @property
     def cpu_real_time_factor(self) -> float:
-        """Seconds of processors for a second of sound: what one core would need."""
+        """Seconds of CPU time per second of audio: the real-time factor on one core."""
         return self.cpu_s / self.audio_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """One stream, heard live.
+    """The result of one live run over a stream.
 
     Attributes
     ----------
-    interim : str
-        What was shown last of every utterance before its segments.
-    final : str
+    interim_text : str
+        Last text displayed of every utterance before its segments.
+    final_text : str
         Text of the committed segments.
     latencies : Latencies
     retractions : int
-        How often an utterance's committed text was taken back.
+        Number of times committed text of an utterance was retracted.
     flickered : int
-        Words that were shown and then not any more.
+        Number of words that were displayed and then removed.
     revised : int
-        Words that were committed, and that the segments have otherwise or not at all.
+        Number of committed words that the segments replace or drop.
     updates : int
-        How many times text was shown.
-    loads : int
-        How often the session did less, or more again, so as to keep up.
+        Number of updates of the displayed text.
+    load_changes : int
+        Number of times the session reduced or restored its work to keep up.
     lag_s : float
-        Furthest that the session was behind the sound.
-    cost : Cost
+        Largest lag of the session behind the audio.
+    cost : ComputeCost
     """
 
     interim_text: str
@@ -101,7 +109,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRound:
-    """One stream: the offline pass over it, and every session's passes by the names of their settings."""
+    """One stream: its offline transcript and the runs of every setting by name."""
 
     stream: JoinedStream
     offline_text: str
@@ -119,28 +127,28 @@ def run_live_rounds(
     repeats: int,
     one_core: bool = False,
 ) -> Iterator[LiveRound | Failure]:
-    """Have sessions hear the same streams, so that a busy minute of the machine hits all of them.
+    """Run sessions over the same streams in turn, so that a busy minute of the machine affects all of them.
 
     Parameters
     ----------
     recognizer : Recognizer
-        Makes the offline pass, and finds out when words are spoken.
+        Transcribes offline, and finds the times of the reference words.
     sessions : mapping of str to callable
-        What opens one, by the names of their takes; they begin a turn in rotation.
-    reels : sequence of Reel
-        Their language is given to the sessions, unless the options name one.
+        Session factories by the names of their settings; which one runs first rotates.
+    streams : sequence of JoinedStream
+        The sessions get the language of the stream, unless the options name one.
     options : TranscribeOptions
     block_samples : int
-        How much sound they are fed at a time.
+        Samples of the blocks that the sessions are fed.
     repeats : int
-        Passes of each over a stream.
+        Runs of each setting over a stream.
     one_core : bool
-        See `simulate`.
+        See `simulate_real_time`.
 
     Yields
     ------
-    LiveTurn or Failure
-        One a stream; a failure for one that cannot be read.
+    LiveRound or Failure
+        One for each stream; a failure for one that cannot be read.
 
     Raises
     ------
@@ -164,25 +172,23 @@ def run_live_rounds(
         warmed_up = True
         offline_text, offline_cost = _transcribe_offline(recognizer, samples, checked_options)
         runs: dict[str, list[LiveRun]] = {name: [] for name in sessions}
-        for repeat_index in range(repeats):
-            first = (round_index + repeat_index) % len(sessions)
-            for name in [*sessions][first:] + [*sessions][:first]:
-                session = sessions[name](checked_options)
-                runs[name].append(
-                    run_live(
-                        session,
-                        samples,
-                        block_samples,
-                        reference_words,
-                        language=checked_options.language,
-                        one_core=one_core,
-                    )
+        for name in rotation(sessions, round_index, repeats):
+            session = sessions[name](checked_options)
+            runs[name].append(
+                run_live(
+                    session,
+                    samples,
+                    block_samples,
+                    reference_words,
+                    language=checked_options.language,
+                    one_core=one_core,
                 )
+            )
         yield LiveRound(
             stream=stream,
             offline_text=offline_text,
             offline_cost=offline_cost,
-            runs={name: tuple(each) for name, each in runs.items()},
+            runs={name: tuple(runs_of_setting) for name, runs_of_setting in runs.items()},
         )
 
 
@@ -195,20 +201,20 @@ def run_live(
     language: str | None = None,
     one_core: bool = False,
 ) -> LiveRun:
-    """Let a session hear a stream in simulated real time (see `simulate`).
+    """Run a session over a stream in simulated real time (see `simulate_real_time`).
 
     Parameters
     ----------
-    session : Live
+    session : LiveSessionProtocol
         Fresh.
     samples : ndarray of shape (samples,), float32
     block_samples : int
-    words : sequence of Word
-        What is spoken, with the times of the stream.
+    reference_words : sequence of Word
+        Timed from the start of the stream.
     language : str or None
-        Code or name; by its rules words are compared.
+        Code or name; its rules normalize the words for the comparison.
     one_core : bool
-        See `simulate`.
+        See `simulate_real_time`.
     """
     split_units = unit_splitter(language and to_language_code(language))
     display = Display(split_units)
@@ -248,17 +254,19 @@ def _transcribe_offline(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSummary:
-    """What sessions of one setting came to over all streams; of the passes over each, the one of median time counts.
+    """Totals of the runs of one setting over all streams; of the runs over each, the one of median time counts.
 
     Attributes
     ----------
-    takes : tuple of LiveTake
-    interim_unaware, interim_aware, commit_unaware, commit_aware : Spread or None
-        Latency of words until they were shown to stay, and until they were committed; None where no word has one.
+    runs : tuple of LiveRun
+    interim_latency_unaware, interim_latency_aware : Percentiles or None
+        Delay until words were displayed for good, without and with computing time; None where no word has one.
+    commit_latency_unaware, commit_latency_aware : Percentiles or None
+        The same until words were committed.
     latencies : Latencies
-    interim, final, offline : ErrorRate or None
-        Word errors of what was shown last before the segments, of the segments, and of the offline pass.
-    cost, offline_cost : Cost
+    interim_wer, final_wer, offline_wer : ErrorRate or None
+        Word errors of the last text displayed before the segments, of the segments, and of the offline transcript.
+    cost, offline_cost : ComputeCost
     """
 
     runs: tuple[LiveRun, ...]
@@ -275,62 +283,82 @@ class LiveSummary:
 
     @property
     def relative_wer_increase(self) -> float | None:
-        """How much higher the error rate of the segments is than the offline one, relative to that."""
+        """Increase of the word error rate of the segments over the offline one, relative to the offline one."""
         if not (self.final_wer and self.offline_wer and self.offline_wer.rate):
             return None
         return self.final_wer.rate / self.offline_wer.rate - 1
 
     @property
     def flicker(self) -> float | None:
-        """Words taken off the screen for each that stayed."""
-        words = len(self.latencies.words) + self.latencies.unmatched_hypothesis_words
-        return self.total("flickered") / words if words else None
+        """Words removed from the display per word that stayed.
 
-    def total(self, name: str) -> int:
-        """Sum of a count over all streams."""
-        return sum(getattr(run, name) for run in self.runs)
+        Source: unstable partial word ratio, Shangguan et al. 2020, "Analyzing the quality and stability of a streaming
+        end-to-end on-device speech recognizer".
+        """
+        words = len(self.latencies.words) + self.latencies.unmatched_hypothesis_words
+        return self.flickered / words if words else None
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of the displayed text, over all streams."""
+        return sum(run.updates for run in self.runs)
+
+    @property
+    def retractions(self) -> int:
+        """Number of retractions of committed text, over all streams."""
+        return sum(run.retractions for run in self.runs)
+
+    @property
+    def flickered(self) -> int:
+        """Number of words that were displayed and then removed, over all streams."""
+        return sum(run.flickered for run in self.runs)
+
+    @property
+    def revised(self) -> int:
+        """Number of committed words that the segments replace or drop, over all streams."""
+        return sum(run.revised for run in self.runs)
+
+    @property
+    def load_changes(self) -> int:
+        """Number of times a session reduced or restored its work, over all streams."""
+        return sum(run.load_changes for run in self.runs)
 
 
 def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
-    """Add up the takes of one setting.
+    """Add up the runs of one setting.
 
     Parameters
     ----------
-    turns : sequence of LiveTurn
+    rounds : sequence of LiveRound
     name : str
-        Of the setting.
+        Name of the setting.
     options : TranscribeOptions
-        Those of the turns.
+        The options of the rounds.
     """
-    runs = tuple(_median_run(turn.runs[name]) for turn in rounds)
-    latencies: Latencies = reduce(add, (its.latencies for its in runs), Latencies())
+    runs = tuple(median_run(live_round.runs[name], lambda run: run.cost.wall_s) for live_round in rounds)
+    latencies: Latencies = reduce(add, (run.latencies for run in runs), Latencies())
 
-    def percentiles(attribute: str) -> Percentiles | None:
-        return Percentiles.of(map(attrgetter(attribute), latencies.words))
+    def percentiles(delay_s: Callable[[WordLatency], float]) -> Percentiles | None:
+        return Percentiles.of(map(delay_s, latencies.words))
 
     def wer(texts: Iterable[str]) -> ErrorRate | None:
         language = options.language and to_language_code(options.language)
         return summarise(
-            score(turn.stream.entry, EvalHypothesis(text=text), turn.stream.entry.language or language)
-            for turn, text in zip(rounds, texts, strict=True)
-            if turn.stream.has_reference
+            score(stream.entry, EvalHypothesis(text=text), stream.entry.language or language)
+            for stream, text in zip((live_round.stream for live_round in rounds), texts, strict=True)
+            if stream.has_reference
         ).wer
 
     return LiveSummary(
         runs=runs,
-        interim_latency_unaware=percentiles("interim_latency.computation_unaware_s"),
-        interim_latency_aware=percentiles("interim_latency.computation_aware_s"),
-        commit_latency_unaware=percentiles("commit_latency.computation_unaware_s"),
-        commit_latency_aware=percentiles("commit_latency.computation_aware_s"),
+        interim_latency_unaware=percentiles(lambda word: word.interim_latency.computation_unaware_s),
+        interim_latency_aware=percentiles(lambda word: word.interim_latency.computation_aware_s),
+        commit_latency_unaware=percentiles(lambda word: word.commit_latency.computation_unaware_s),
+        commit_latency_aware=percentiles(lambda word: word.commit_latency.computation_aware_s),
         latencies=latencies,
-        interim_wer=wer(its.interim_text for its in runs),
-        final_wer=wer(its.final_text for its in runs),
-        offline_wer=wer(turn.offline_text for turn in rounds),
-        cost=reduce(add, (its.cost for its in runs), ComputeCost()),
-        offline_cost=reduce(add, (turn.offline_cost for turn in rounds), ComputeCost()),
+        interim_wer=wer(run.interim_text for run in runs),
+        final_wer=wer(run.final_text for run in runs),
+        offline_wer=wer(live_round.offline_text for live_round in rounds),
+        cost=reduce(add, (run.cost for run in runs), ComputeCost()),
+        offline_cost=reduce(add, (live_round.offline_cost for live_round in rounds), ComputeCost()),
     )
-
-
-def _median_run(runs: Sequence[LiveRun]) -> LiveRun:
-    """The one that took the median time."""
-    return sorted(runs, key=lambda run: run.cost.wall_s)[(len(runs) - 1) // 2]

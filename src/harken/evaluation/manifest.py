@@ -1,4 +1,4 @@
-"""Manifests: recordings and what is said in them, one JSON object a line."""
+"""Manifests of recordings and their reference texts, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One recording and what is said in it.
+    """One recording and its reference text.
 
     Attributes
     ----------
     name : str
-        Folder of the manifest and file in it, such as ``"german/a.flac"``: by this results name the recording.
+        Folder of the manifest and path in it, such as ``"german/a.flac"``; results name the recording by it.
     path : Path
     text : str
-        What is said; empty where nothing is.
+        Reference text; empty for a recording without speech.
     language : str or None
-        Code of the language; None where it is not known or nothing is said.
+        Code of the language; None if it is unknown or there is no speech.
     seconds : float or None
-        Length, if the manifest tells.
+        Length, if the manifest gives one.
     speaker : str or None
     """
 
@@ -44,6 +44,21 @@ class Entry:
     language: str | None = None
     seconds: float | None = None
     speaker: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecording:
+    """A recording to measure with.
+
+    Attributes
+    ----------
+    entry : Entry
+    has_reference : bool
+        True if the text of the entry is the reference; otherwise the text means nothing.
+    """
+
+    entry: Entry
+    has_reference: bool
 
 
 def read_manifests(
@@ -59,12 +74,12 @@ def read_manifests(
     ----------
     paths : iterable of path
         Files of JSON lines, or folders that hold a ``manifest.jsonl``. A line is an object with ``audio`` (path
-        from the manifest) and ``text``, and where known ``language``, ``seconds`` and ``speaker``.
+        relative to the manifest) and ``text``, and where known ``language``, ``seconds`` and ``speaker``.
     limit : int, optional
-        How many recordings of each manifest, spread evenly over it.
+        Number of recordings of each manifest, spread evenly over it.
     note : callable, optional
-        Told of every line that is left out because its recording is named in another, too: where both say
-        something else, the recording can be that of one only, and its length tells of which.
+        Called with a message about every duplicate line that is left out. Where duplicate lines differ, the one
+        whose ``seconds`` is closest to the length of the recording is kept.
     needs_text : bool
         Whether every line must have ``text``; without, it is empty.
 
@@ -75,8 +90,8 @@ def read_manifests(
     Raises
     ------
     ManifestError
-        If a manifest is missing or holds nothing, a line is not such an object or names no file, or two lines
-        say different things of one recording.
+        If a manifest is missing or empty, a line is not such an object or names no file, or two lines of one
+        recording differ and their lengths do not decide between them.
     """
     entries: dict[str, Entry] = {}
     for path in map(Path, paths):
@@ -85,14 +100,14 @@ def read_manifests(
         ):
             if entry.name in entries:
                 raise ManifestError(
-                    f"{path}: there is another {entry.name}; allowed are names that folder and file tell apart"
+                    f"{path}: there is another {entry.name}; allowed are names that differ in folder or file"
                 )
             entries[entry.name] = entry
     return tuple(entries.values())
 
 
 def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
-    """As many of the items, evenly spread over all of them and always the same ones; all if there is no limit."""
+    """Return at most `limit` items, evenly spaced and always the same ones; all items if `limit` is None."""
     if limit is None or limit >= len(items):
         return items
     return [items[index * len(items) // limit] for index in range(limit)]
@@ -100,7 +115,7 @@ def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
 
 def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
     try:
-        # Not splitlines: a text may hold other ends of lines, which JSON lets stand.
+        # Not splitlines: a text may hold other line separators, which JSON allows unescaped.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
@@ -118,9 +133,9 @@ def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Ent
 
 
 def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
-    """Of the lines that name one recording, the one that is of it."""
+    """Choose one of the lines that name the same recording."""
     chosen, *others = lines
-    why = f"{chosen} says the same"
+    why = f"{chosen} is the same"
     if any(lines[chosen] != lines[other] for other in others):
         length_s = audio_duration(lines[chosen].path)
         duration_errors_s = {
@@ -128,10 +143,10 @@ def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], N
         }
         if not all(map(isfinite, duration_errors_s.values())):
             raise ManifestError(
-                f"{others[0]}: {lines[chosen].path.name} is named in {chosen} too, which says otherwise"
+                f"{others[0]}: {lines[chosen].path.name} is named in {chosen} too, with other values"
             )
         chosen = min(duration_errors_s, key=duration_errors_s.__getitem__)
-        why = f"{lines[chosen].path.name} is {length_s:.3f} s long, as {chosen} says"
+        why = f"{lines[chosen].path.name} is {length_s:.3f} s long, as in {chosen}"
     for where in lines:
         if where != chosen:
             note(f"{where}: left out: {why}")
@@ -139,10 +154,10 @@ def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], N
 
 
 def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tuple[Entry, str]:
-    """Read a line, and say where it stands."""
+    """Read a line and return its entry with the location of the line, as ``file:number``."""
     where = f"{manifest}:{number}"
     fields = parse_object(line, where)
-    audio = get_field(fields, "audio", where, str, "the path of a recording, from the manifest")
+    audio = get_field(fields, "audio", where, str, "the path of a recording, relative to the manifest")
     path = manifest.parent / audio
     if not path.is_file():
         raise ManifestError(f"{where}: audio={audio!r}: there is no file {path}")
@@ -154,7 +169,7 @@ def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tu
         name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
         path=path,
         text=get_field(
-            fields, "text", where, str, "what is said, empty where nothing is", ... if needs_text else ""
+            fields, "text", where, str, "the reference text, empty without speech", ... if needs_text else ""
         ),
         language=_parse_language(
             get_field(fields, "language", where, str, "a code or name, or none", None), where
@@ -166,7 +181,13 @@ def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tu
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """Read a line as a JSON object, or say where it is not one."""
+    """Parse a line as a JSON object.
+
+    Raises
+    ------
+    ManifestError
+        If it is not one; the message names the line.
+    """
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -179,7 +200,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 def get_field(
     fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...
 ) -> Any:
-    """Give a field of a line; one without a default must be there."""
+    """Return a field of a line, checked for its type; one without a default is required."""
     if (value := fields.get(name)) is None:
         if default is ...:
             raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
@@ -195,4 +216,4 @@ def _parse_language(given: str | None, where: str) -> str | None:
     try:
         return to_language_code(given)
     except OptionError as error:
-        raise ManifestError(f"{where}: {error}; none where nothing is said") from error
+        raise ManifestError(f"{where}: {error}, or none without speech") from error

@@ -1,4 +1,4 @@
-"""What comes out of an evaluation: scores of recordings, and error rates over all of them."""
+"""Scores of recordings, error rates over all of them, and the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.manifest import Entry
 
 MIN_SPEAKERS = 5
-"""From how many speakers on the confidence interval draws speakers: fewer say nothing about others."""
+"""Fewest speakers for which the confidence interval resamples speakers; fewer do not represent others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One recording: what is said, what was heard, and the errors.
+    """The reference, the hypothesis and the errors of one recording.
 
     Attributes
     ----------
     entry : Entry
-    heard : Heard
+    hypothesis : EvalHypothesis
     language : str or None
-        Code of the language by whose rules both texts were normalized.
-    said, understood : str
-        The reference and the hypothesis, normalized.
-    words : Tally or None
+        Code of the language whose rules normalized both texts.
+    normalized_reference, normalized_hypothesis : str
+    word_errors : ErrorCounts or None
         None in a language without spaces between words.
-    characters : Tally
-        Spaces among them, but in a language without spaces only letters.
+    character_errors : ErrorCounts
+        Spaces count as characters; in a language without spaces only letters count.
     """
 
     entry: Entry
@@ -54,7 +53,7 @@ class Score:
 
     @property
     def error_counts(self) -> ErrorCounts:
-        """Words, or characters where there are no words: what counts in its language."""
+        """Word errors, or character errors in a language without spaces."""
         return self.word_errors or self.character_errors
 
     @property
@@ -65,7 +64,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A recording that could not be read, and why."""
+    """A recording that could not be read, and the reason."""
 
     entry: Entry
     reason: str
@@ -73,13 +72,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRate:
-    """Errors of many recordings together.
+    """The errors of many recordings together.
 
     Attributes
     ----------
-    tally : Tally
-    interval : (float, float), or None
-        What holds the rate with 95 % confidence; None for a single recording, which tells nothing about others.
+    error_counts : ErrorCounts
+    confidence_interval : (float, float), or None
+        95 % confidence interval of the rate; None for a single recording, which does not represent others.
     """
 
     error_counts: ErrorCounts
@@ -87,24 +86,24 @@ class ErrorRate:
 
     @property
     def rate(self) -> float:
-        """Errors over units of the reference."""
+        """Errors divided by the length of the reference."""
         return self.error_counts.errors / self.error_counts.reference_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hallucinations:
-    """What was heard where nothing is said.
+    """Text in recordings without speech.
 
     Attributes
     ----------
     recordings : int
-        How many have an empty reference.
+        Recordings with an empty reference.
     seconds : float
-        Their length together, as far as it is known.
-    spoiled : int
-        In how many of them something was heard.
+        Their total length, as far as it is known.
+    affected : int
+        Number of them with text in the hypothesis.
     words : int
-        Words (or letters, in a language without spaces) that were heard in them.
+        Words of those hypotheses (letters, in a language without spaces).
     """
 
     recordings: int
@@ -115,27 +114,28 @@ class Hallucinations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Scores of recordings, and what they amount to.
+    """The scores of recordings and the error rates over all of them.
 
     Attributes
     ----------
     scores : tuple of Score
         In the order of the manifests.
     failures : tuple of Failure
-        Recordings that could not be read; nothing else counts them.
+        Recordings that could not be read; they count nowhere else.
     wer : ErrorRate or None
-        Of words, over all recordings with speech in languages with spaces; None if there are none.
+        Word error rate over all recordings with speech in languages with spaces; None if there are none.
     cer : ErrorRate or None
-        Of characters, over all recordings with speech.
+        Character error rate over all recordings with speech.
     overall : ErrorRate or None
-        Of what counts in each language, words or characters, all together, as the reference's tables have it.
+        Word errors, or character errors in languages without spaces, all together, as in the tables of the
+        reference.
     languages : dict of str to ErrorRate
-        Of what counts in each language.
-    drawn : {"recordings", "speakers"}
-        What the confidence intervals draw anew.
-    invented : Invented
+        The same for each language.
+    resampling_unit : {"recordings", "speakers"}
+        Unit that the bootstrap of the confidence intervals resamples.
+    hallucinations : Hallucinations
     audio_s, wall_s : float
-        Length of the recordings and the time that they took, over those of which both are known.
+        Total length of the recordings and time that they took, over those for which both are known.
     """
 
     scores: tuple[Score, ...]
@@ -151,13 +151,13 @@ class Evaluation:
 
     @property
     def times_real_time(self) -> float | None:
-        """Seconds of audio in a second of work, loading the model left out; None if that is not known."""
+        """Seconds of audio per second of computing (RTFx), without loading the model; None if unknown."""
         return self.audio_s / self.wall_s if self.wall_s else None
 
     def worst(self, count: int) -> tuple[Score, ...]:
-        """Give those recordings that have the most errors, and weigh most in the total; those without any never."""
+        """Return the recordings with the most errors, at most `count`; recordings without errors are left out."""
         wrong = sorted(
-            (score for score in self.scores if score.error_counts.errors),
+            (scored for scored in self.scores if scored.error_counts.errors),
             key=lambda scored: -scored.error_counts.errors,
         )
         return tuple(wrong[:count])
@@ -165,14 +165,14 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRateDifference:
-    """How much higher the error rate of one engine is than that of another.
+    """The difference between the error rates of two engines.
 
     Attributes
     ----------
     rate : float
-        The first's less the second's, of what counts in each language.
-    interval : (float, float), or None
-        What holds it with 95 % confidence; None for a single recording.
+        Error rate of the first minus that of the second (see `Evaluation.overall`).
+    confidence_interval : (float, float), or None
+        95 % confidence interval of the difference; None for a single recording.
     """
 
     rate: float
@@ -180,14 +180,14 @@ class ErrorRateDifference:
 
 
 def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Score:
-    """Compare what was heard with what is said.
+    """Compare a hypothesis with the reference text.
 
     Parameters
     ----------
     entry : Entry
-    heard : Heard
+    hypothesis : EvalHypothesis
     language : str or None
-        Code of the language of both texts; None if it is not known.
+        Code of the language of both texts; None if it is unknown.
     """
     normalize = normalizer(language)
     normalized_reference, normalized_hypothesis = normalize(entry.text), normalize(hypothesis.text)
@@ -207,29 +207,31 @@ def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Sco
 
 
 def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Evaluation:
-    """Add up the scores of recordings."""
+    """Compute the error rates over all scores."""
     scores = tuple(scores)
-    with_speech = [its for its in scores if its.normalized_reference]
-    without_speech = [its for its in scores if not its.normalized_reference]
+    with_speech = [scored for scored in scores if scored.normalized_reference]
+    without_speech = [scored for scored in scores if not scored.normalized_reference]
     timed = [
-        (its.seconds, its.hypothesis.wall_s)
-        for its in scores
-        if its.seconds is not None and its.hypothesis.wall_s
+        (scored.seconds, scored.hypothesis.wall_s)
+        for scored in scores
+        if scored.seconds is not None and scored.hypothesis.wall_s
     ]
     by_language = groupby(sorted(with_speech, key=_language_or_unknown), key=_language_or_unknown)
     return Evaluation(
         scores=scores,
         failures=tuple(failures),
-        wer=_error_rate([its for its in with_speech if its.word_errors], "word_errors"),
+        wer=_error_rate([scored for scored in with_speech if scored.word_errors], "word_errors"),
         cer=_error_rate(with_speech, "character_errors"),
         overall=_error_rate(with_speech, "error_counts"),
-        languages={code: rate for code, its in by_language if (rate := _error_rate([*its], "error_counts"))},
+        languages={
+            code: rate for code, group in by_language if (rate := _error_rate([*group], "error_counts"))
+        },
         resampling_unit=_resampling_groups(with_speech)[0],
         hallucinations=Hallucinations(
             recordings=len(without_speech),
-            seconds=sum(its.seconds or 0.0 for its in without_speech),
-            affected=sum(its.error_counts.errors > 0 for its in without_speech),
-            words=sum(its.error_counts.errors for its in without_speech),
+            seconds=sum(scored.seconds or 0.0 for scored in without_speech),
+            affected=sum(scored.error_counts.errors > 0 for scored in without_speech),
+            words=sum(scored.error_counts.errors for scored in without_speech),
         ),
         audio_s=sum(seconds for seconds, _ in timed),
         wall_s=sum(wall_s for _, wall_s in timed),
@@ -237,23 +239,26 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
-    """Compare two engines by the same recordings; None if nothing is said in them.
+    """Compare two engines on the same recordings; None if none of them has speech.
 
-    The test sets that are drawn are the same for both, so the interval is narrower than their own intervals suggest.
+    The bootstrap draws the same test sets for both, so the interval is narrower than their own intervals suggest.
 
     Raises
     ------
     OptionError
         If the recordings differ.
     """
-    scored = [[its for its in evaluation.scores if its.normalized_reference] for evaluation in (first, second)]
-    first_entries, second_entries = ([its.entry for its in scores] for scores in scored)
+    with_speech = [
+        [scored for scored in evaluation.scores if scored.normalized_reference]
+        for evaluation in (first, second)
+    ]
+    first_entries, second_entries = ([scored.entry for scored in scores] for scores in with_speech)
     if first_entries != second_entries:
         raise OptionError("second", f"{len(second_entries)} recordings", "an evaluation of the same recordings")
     if not (first.overall and second.overall):
         return None
     rates = (
-        [bootstrap_error_rates(_group_error_counts(scores, "error_counts")) for scores in scored]
+        [bootstrap_error_rates(_group_error_counts(scores, "error_counts")) for scores in with_speech]
         if len(first_entries) > 1
         else None
     )
@@ -263,8 +268,8 @@ def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDiffe
     )
 
 
-def _language_or_unknown(score: Score) -> str:
-    return score.language or "unknown"
+def _language_or_unknown(scored: Score) -> str:
+    return scored.language or "unknown"
 
 
 def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
@@ -280,29 +285,29 @@ def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
 
 
 def _group_error_counts(scores: Sequence[Score], unit: str) -> list[ErrorCounts]:
-    """One for each group that is drawn together."""
+    """Return one sum for each group that is resampled together."""
     _, groups = _resampling_groups(scores)
     return [reduce(add, map(attrgetter(unit), group)) for group in groups]
 
 
 def _resampling_groups(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]:
-    """Groups of recordings that are drawn together: those of a speaker, if all are known and there are enough."""
+    """Group the recordings that are resampled together: by speaker, if all are known and there are enough."""
     speakers: dict[str | None, list[Score]] = {}
-    for its in scores:
-        speakers.setdefault(its.entry.speaker, []).append(its)
+    for scored in scores:
+        speakers.setdefault(scored.entry.speaker, []).append(scored)
     if None not in speakers and MIN_SPEAKERS <= len(speakers) < len(scores):
         return "speakers", [*speakers.values()]
-    return "recordings", [[its] for its in scores]
+    return "recordings", [[scored] for scored in scores]
 
 
 def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
-    """Turn an evaluation into what `json.dumps` takes; docs/eval.md lists the keys.
+    """Return an evaluation as an object for `json.dumps`; docs/eval.md lists the keys.
 
     Parameters
     ----------
     evaluation : Evaluation
-    by : mapping
-        What made the hypotheses (see `harken.evaluation.provenance`).
+    provenance : mapping
+        Settings that produced the hypotheses (see `harken.evaluation.provenance`).
     complete : bool
         Whether all recordings were done.
     """
@@ -319,25 +324,25 @@ def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: b
         "languages": {code: _rate(rate) for code, rate in evaluation.languages.items()},
         "resampling_unit": evaluation.resampling_unit,
         "hallucinations": asdict(evaluation.hallucinations),
-        "recordings": [_recording(score) for score in evaluation.scores],
+        "recordings": [_recording(scored) for scored in evaluation.scores],
         "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in evaluation.failures],
     }
 
 
-def _recording(score: Score) -> dict[str, Any]:
+def _recording(scored: Score) -> dict[str, Any]:
     return {
-        "audio": score.entry.name,
-        "language": score.language,
-        "speaker": score.entry.speaker,
-        "seconds": score.seconds,
-        "wall_s": score.hypothesis.wall_s,
-        "hypothesis_language": score.hypothesis.language,
-        "reference": score.entry.text,
-        "hypothesis": score.hypothesis.text,
-        "normalized_reference": score.normalized_reference,
-        "normalized_hypothesis": score.normalized_hypothesis,
-        "words": score.word_errors and _error_counts(score.word_errors),
-        "characters": _error_counts(score.character_errors),
+        "audio": scored.entry.name,
+        "language": scored.language,
+        "speaker": scored.entry.speaker,
+        "seconds": scored.seconds,
+        "wall_s": scored.hypothesis.wall_s,
+        "hypothesis_language": scored.hypothesis.language,
+        "reference": scored.entry.text,
+        "hypothesis": scored.hypothesis.text,
+        "normalized_reference": scored.normalized_reference,
+        "normalized_hypothesis": scored.normalized_hypothesis,
+        "words": scored.word_errors and _error_counts(scored.word_errors),
+        "characters": _error_counts(scored.character_errors),
     }
 
 

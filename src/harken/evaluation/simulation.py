@@ -1,4 +1,7 @@
-"""A live session in simulated real time: sound comes in blocks, nobody sleeps, and every call is timed."""
+"""Simulated real time: a live session is fed blocks of audio without waiting, and every call is timed.
+
+Streams join several recordings; the reference times of their words come from forced alignment.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ import numpy as np
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
-from harken.evaluation.manifest import Entry
-from harken.evaluation.speed import EvalRecording
+from harken.evaluation.manifest import Entry, EvalRecording
 from harken.results import Word
 from harken.streaming import Event
 from harken.transcribe import TranscribeOptions
@@ -24,27 +26,27 @@ from harken.types import SAMPLE_RATE
 
 
 class LiveSessionProtocol(Protocol):
-    """What can be fed with a stream: `harken.streaming` has one, a benchmark may have others."""
+    """A session that can be fed with a stream: that of `harken.streaming`, or one of a benchmark."""
 
     def feed(self, samples: Floats) -> list[Event]:
-        """Take the next samples, 16 kHz mono, and tell what came of it."""
+        """Feed the next samples, 16 kHz mono, and return the new events."""
         ...
 
     def close(self) -> list[Event]:
-        """End the stream, and tell what is left."""
+        """End the stream and return the remaining events."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmissionTime:
-    """When something was known.
+    """The time of an event in a stream.
 
     Attributes
     ----------
-    unaware_s : float
-        By the sound that it took alone, as if computing took no time: seconds of the stream.
-    aware_s : float
-        With the time that computing took, on the clock of a stream that goes on meanwhile.
+    computation_unaware_s : float
+        Seconds of audio that had been read, as if computing took no time.
+    computation_aware_s : float
+        The same with the time that computing took, on the clock of a stream that continues meanwhile.
     """
 
     computation_unaware_s: float
@@ -57,12 +59,12 @@ class TimedCall:
 
     Attributes
     ----------
-    samples : int
-        Length of the stream so far.
+    position_samples : int
+        Samples of the stream fed so far.
     wall_s, cpu_s : float
-        What the call took, on the wall and of all processors together.
+        Duration of the call, by the wall clock and as CPU time of all processors.
     done_s : float
-        When it was done, in seconds from the start of the stream in real time.
+        Time at which it returned, in seconds from the start of the stream in real time.
     events : tuple of Event
     """
 
@@ -74,11 +76,11 @@ class TimedCall:
 
     @property
     def lag_s(self) -> float:
-        """How far the session was behind the sound when it was done."""
+        """Seconds that the session was behind the audio when the call returned."""
         return self.done_s - self.position_samples / SAMPLE_RATE
 
     def emission_time(self, event: Event) -> EmissionTime:
-        """When an event of it was known."""
+        """Return the emission time of one of its events."""
         return EmissionTime(
             computation_unaware_s=event.emitted_samples / SAMPLE_RATE, computation_aware_s=self.done_s
         )
@@ -89,26 +91,26 @@ def simulate_real_time(
 ) -> Iterator[TimedCall]:
     """Feed a stream block by block, and close it.
 
-    The queue of real time is simulated: a call begins once its block has been spoken and the call before it is
-    done, and takes as long as it took here. Its events are known when it returns. That is what Ma et al. 2020,
-    "SimulEval: an evaluation toolkit for simultaneous translation", call computation-aware; computation-unaware is
-    how much sound had been read.
+    The queue of real time is simulated: a call begins once all samples of its block exist and the previous call has
+    returned, and takes as long as it took here. Its events are known when it returns. Ma et al. 2020,
+    "SimulEval: an evaluation toolkit for simultaneous translation", call this computation-aware;
+    computation-unaware is the amount of audio that had been read.
 
     Parameters
     ----------
-    session : Live
+    session : LiveSessionProtocol
     samples : ndarray of shape (samples,), float32
         At 16 kHz.
     block_samples : int
         Samples of a block; the last one may be shorter.
     one_core : bool
-        Let the time of all processors together pass instead of that on the wall: as if one core did everything,
-        whatever else the machine does meanwhile.
+        Count CPU time of all processors instead of wall-clock time, as if one core did everything, whatever else
+        the machine does meanwhile.
 
     Yields
     ------
-    Step
-        One a call, the last one of closing.
+    TimedCall
+        One for each call; the last one closes the session.
     """
     timed_call = TimedCall(position_samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
     for start in range(0, len(samples), block_samples):
@@ -121,7 +123,7 @@ def simulate_real_time(
 def _time_call(
     call: Callable[[], list[Event]], position_samples: int, previous_done_s: float, one_core: bool
 ) -> TimedCall:
-    """Do a piece of work for which there is sound so far, at the earliest at `free_s`."""
+    """Time a call whose samples are available at `position_samples`, started at the earliest at `previous_done_s`."""
     start_s, start_cpu_s = perf_counter(), process_time()
     events = call()
     wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
@@ -136,14 +138,14 @@ def _time_call(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedStream:
-    """Recordings that are heard as one stream.
+    """Recordings that are transcribed as one stream.
 
     Attributes
     ----------
-    sounds : tuple of Sound
+    recordings : tuple of EvalRecording
         In their order.
     gap_s : float
-        Silence between two of them.
+        Silence between two of them, in seconds.
     """
 
     recordings: tuple[EvalRecording, ...]
@@ -151,32 +153,32 @@ class JoinedStream:
 
     @property
     def has_reference(self) -> bool:
-        """Whether all that is said in it is known."""
-        return all(sound.has_reference for sound in self.recordings)
+        """True if the reference texts of all recordings are known."""
+        return all(recording.has_reference for recording in self.recordings)
 
     @property
     def entry(self) -> Entry:
         """The stream as one recording, named by the speaker."""
-        first, *others = (sound.entry for sound in self.recordings)
+        first, *others = entries = [recording.entry for recording in self.recordings]
         if not others:
             return first
         folder = PurePosixPath(first.name).parent
-        seconds = [sound.entry.seconds for sound in self.recordings]
+        seconds = [entry.seconds for entry in entries]
         known = None if None in seconds else sum(filter(None, seconds)) + self.gap_s * len(others)
         return replace(
             first,
             name=str(folder / (first.speaker or "joined")),
-            text=" ".join(sound.entry.text for sound in self.recordings),
+            text=" ".join(entry.text for entry in entries),
             seconds=known,
         )
 
     def load(self) -> tuple[Floats, ...]:
-        """Read its recordings, each with the silence behind it but the last.
+        """Read the recordings, each followed by the silence, except the last.
 
         Returns
         -------
         tuple of ndarray of shape (samples,), float32
-            At 16 kHz; one behind the other they are the stream.
+            At 16 kHz; concatenated they are the stream.
 
         Raises
         ------
@@ -184,12 +186,12 @@ class JoinedStream:
             If one cannot be read.
         """
         silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
-        *before, last = (load_audio(sound.entry.path) for sound in self.recordings)
+        *before, last = (load_audio(recording.entry.path) for recording in self.recordings)
         return (*(np.concatenate([samples, silence]) for samples in before), last)
 
 
 def join_by_speaker(recordings: Iterable[EvalRecording], gap_s: float) -> tuple[JoinedStream, ...]:
-    """One stream a speaker (of a folder, in a language), its recordings in their order, with silence between them."""
+    """Join the recordings of each speaker (of a folder, in a language) into a stream, in their order."""
 
     def speaker(recording: EvalRecording) -> tuple[str, ...]:
         entry = recording.entry
@@ -207,40 +209,38 @@ def reference_word_times(
     recording_samples: Sequence[Floats],
     options: TranscribeOptions,
 ) -> tuple[Word, ...]:
-    """When each word of a stream is spoken, as the model's own attention tells that hears all of it.
+    """Return the words of a stream with their times, found by the cross-attention of the model offline.
 
-    A recording whose text is known is aligned with that; any other is transcribed with times of words.
+    A recording with a reference text is aligned with it; any other is transcribed with word timestamps.
 
     Parameters
     ----------
     recognizer : Recognizer
-    reel : Reel
-    parts : sequence of ndarray
-        From `Reel.load`.
+    stream : JoinedStream
+    recording_samples : sequence of ndarray
+        From `JoinedStream.load`.
     options : TranscribeOptions
 
     Returns
     -------
     tuple of Word
-        With the times of the stream.
+        Timed from the start of the stream.
 
     Raises
     ------
     AudioError
-        If a long recording does not say its text.
+        If the text does not match a long recording.
     """
     words: list[Word] = []
     start_s = 0.0
     for recording, samples in zip(stream.recordings, recording_samples, strict=True):
         found: Iterable[Word]
         if text := recording.entry.text:
-            # Words in capitals are many tokens each, which blurs the times.
+            # Words in capitals are many tokens each, which makes their times less exact.
             found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
         else:
             segments = recognizer.transcribe(samples, options, word_timestamps=True).result().segments
             found = (word for segment in segments for word in segment.words)
-        words += (
-            replace(timed, start_s=timed.start_s + start_s, end_s=timed.end_s + start_s) for timed in found
-        )
+        words += (replace(word, start_s=word.start_s + start_s, end_s=word.end_s + start_s) for word in found)
         start_s += len(samples) / SAMPLE_RATE
     return tuple(words)

@@ -1,45 +1,32 @@
-"""How long it takes to transcribe recordings, by several engines that take turns at each of them."""
+"""Speed of several engines on the same recordings, run in turn, and the first tokens where two of them differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.manifest import Entry
+from harken.evaluation.manifest import Entry, EvalRecording
 from harken.evaluation.scoring import Evaluation, Failure, score, summarise
 from harken.results import Attempt
 from harken.text import to_language_code
 from harken.transcribe import Callbacks, TranscribeOptions
 
+RunT = TypeVar("RunT")
 WindowTokens = tuple[float, tuple[int, ...]]
-"""Where a window begins, in seconds, and the tokens that were kept of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRecording:
-    """A recording to measure with.
-
-    Attributes
-    ----------
-    entry : Entry
-    referenced : bool
-        Whether its text is known; without it, that of the entry says nothing.
-    """
-
-    entry: Entry
-    has_reference: bool
+"""Start of a window in seconds, and the tokens of its final hypothesis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingResult:
-    """What was heard in a recording in one pass over it, and the tokens that say so, window by window."""
+    """The transcript of one recording in one run, and the tokens of its windows."""
 
     entry: Entry
     hypothesis: EvalHypothesis
@@ -48,15 +35,15 @@ class RecordingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One pass of an engine over recordings that are decoded together.
+    """One timed run of an engine over recordings that are decoded together.
 
     Attributes
     ----------
     wall_s : float
         From the files to the segments.
     stats : DecodeStats
-    outcomes : tuple of Take or Failure
-        One a recording; a failure for one that cannot be read.
+    results : tuple of RecordingResult or Failure
+        One for each recording; a failure for one that cannot be read.
     """
 
     wall_s: float
@@ -66,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """All passes over recordings that are decoded together, those of each engine in order."""
+    """All runs over recordings that are decoded together, those of each engine in order."""
 
     recordings: tuple[EvalRecording, ...]
     runs: Mapping[str, tuple[Run, ...]]
@@ -74,19 +61,19 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first token that two engines have chosen differently in a recording.
+    """The first token at which the results of two engines differ in a recording.
 
     Attributes
     ----------
     entry : Entry
     start_s : float
-        Where its window begins.
+        Start of its window.
     index : int
-        How many tokens of the window are equal before it.
+        Number of equal tokens before it in the window.
     tokens : tuple of int or None
-        What each has chosen; None is the end of the window.
+        Token of each engine; None is the end of the window.
     same_text : bool
-        Whether the texts are equal all the same.
+        Whether the texts are equal nevertheless.
     """
 
     entry: Entry
@@ -98,19 +85,19 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedSummary:
-    """What one engine has taken for all recordings.
+    """The totals of one engine over all recordings.
 
     Attributes
     ----------
     stats : DecodeStats
-        Of each turn the pass whose decoding took the median time.
+        Sum over the rounds, of the run with the median decoding time.
     wall_s : float
-        From the files to the segments: the median of each turn.
+        From the files to the segments: sum of the medians of the rounds.
     audio_s : float
     evaluation : Evaluation or None
-        Errors in the recordings whose text is known.
-    takes : tuple of Take
-        What was heard in those passes, recording by recording.
+        Errors in the recordings with a reference text.
+    results : tuple of RecordingResult
+        Results of those runs, recording by recording.
     """
 
     stats: DecodeStats
@@ -121,7 +108,7 @@ class SpeedSummary:
 
     @property
     def times_real_time(self) -> float | None:
-        """Seconds of audio in a second of work; None if nothing was done."""
+        """Seconds of audio per second of computing (RTFx); None if nothing was transcribed."""
         return self.audio_s / self.wall_s if self.wall_s else None
 
 
@@ -131,93 +118,112 @@ def run_rounds(
     options: TranscribeOptions,
     repeats: int,
 ) -> Iterator[Round]:
-    """Have engines transcribe the same recordings, so that a busy minute of the machine hits all of them.
+    """Run engines over the same recordings in turn, so that a busy minute of the machine affects all of them.
 
-    With `batch_size=1` every recording is a turn, otherwise all that are in one language. Before the first one each
-    engine warms up on some of it.
+    With `batch_size=1` every recording is a round, otherwise all recordings of one language. Before the first round
+    each engine warms up on some of its recordings.
 
     Parameters
     ----------
     engines : mapping of str to Recognizer
-        By the names of their passes; they begin a turn in rotation.
-    sounds : sequence of Sound
-        The language of an entry is given to the engines, unless the options name one.
+        By name; which one runs first rotates.
+    recordings : sequence of EvalRecording
+        The engines get the language of the entry, unless the options name one.
     options : TranscribeOptions
     repeats : int
-        Passes of each engine in a turn.
+        Runs of each engine in a round.
 
     Raises
     ------
     OptionError
-        Before the first turn, if an engine does not know a language or the task.
+        Before the first round, if an engine does not know a language or the task.
     """
     batches = _batch_by_language(recordings, options)
     for language in dict.fromkeys(language for language, _ in batches):
         for engine in engines.values():
             engine.resolve_options(options, language=language)
-    for language, its in batches[:1]:
+    for language, batch in batches[:1]:
         for engine in engines.values():
-            _transcribe(engine, its[: options.batch_size + 1], replace(options, language=language))
-    for round_index, (language, its) in enumerate(batches):
+            _transcribe(engine, batch[: options.batch_size + 1], replace(options, language=language))
+    for round_index, (language, batch) in enumerate(batches):
         runs: dict[str, list[Run]] = {name: [] for name in engines}
-        for repeat_index in range(repeats):
-            first = (round_index + repeat_index) % len(engines)
-            for name in [*engines][first:] + [*engines][:first]:
-                runs[name].append(_transcribe(engines[name], its, replace(options, language=language)))
-        yield Round(recordings=its, runs={name: tuple(each) for name, each in runs.items()})
+        for name in rotation(engines, round_index, repeats):
+            runs[name].append(_transcribe(engines[name], batch, replace(options, language=language)))
+        yield Round(recordings=batch, runs={name: tuple(engine_runs) for name, engine_runs in runs.items()})
+
+
+def rotation(names: Iterable[str], round_index: int, repeats: int) -> Iterator[str]:
+    """Yield all names once per repeat; each repeat, and each round, begins with another name."""
+    names = [*names]
+    for repeat_index in range(repeats):
+        first = (round_index + repeat_index) % len(names)
+        yield from names[first:] + names[:first]
+
+
+def median_run(runs: Sequence[RunT], seconds: Callable[[RunT], float]) -> RunT:
+    """Return the run with the median time, the lower one of an even number."""
+    return sorted(runs, key=seconds)[(len(runs) - 1) // 2]
 
 
 def summarise_speed(
     rounds: Sequence[Round], engine: str, options: TranscribeOptions, *, scored: bool
 ) -> SpeedSummary:
-    """Add up what an engine has taken.
+    """Add up the runs of an engine.
 
     Parameters
     ----------
-    turns : sequence of Turn
+    rounds : sequence of Round
     engine : str
     options : TranscribeOptions
-        Those of the turns.
+        The options of the rounds.
     scored : bool
-        Whether to count errors in the recordings whose text is known.
+        Whether to count errors in the recordings with a reference text.
 
     Raises
     ------
     BackendUnavailable
         If errors are to be counted and the extra ``harken[eval]`` is not installed.
     """
-    median_runs = [_median_run(turn.runs[engine]) for turn in rounds]
-    sounds = [sound for turn in rounds for sound in turn.recordings]
-    outcomes = [outcome for its in median_runs for outcome in its.results]
+    median_runs = [median_run(one.runs[engine], lambda run: run.stats.decode_s) for one in rounds]
+    recordings = [recording for one in rounds for recording in one.recordings]
+    outcomes = [outcome for run in median_runs for outcome in run.results]
     results = [
-        (sound, its) for sound, its in zip(sounds, outcomes, strict=True) if isinstance(its, RecordingResult)
+        (recording, outcome)
+        for recording, outcome in zip(recordings, outcomes, strict=True)
+        if isinstance(outcome, RecordingResult)
     ]
     chosen = options.language and to_language_code(options.language)
     scores = [
-        score(its.entry, its.hypothesis, "en" if options.task == "translate" else its.entry.language or chosen)
-        for sound, its in results
-        if scored and sound.has_reference
+        score(
+            result.entry,
+            result.hypothesis,
+            "en" if options.task == "translate" else result.entry.language or chosen,
+        )
+        for recording, result in results
+        if scored and recording.has_reference
     ]
     return SpeedSummary(
-        stats=sum((its.stats for its in median_runs), DecodeStats()),
-        wall_s=sum(median(its.wall_s for its in turn.runs[engine]) for turn in rounds),
-        audio_s=sum(its.hypothesis.seconds or 0.0 for _, its in results),
+        stats=sum((run.stats for run in median_runs), DecodeStats()),
+        wall_s=sum(median(run.wall_s for run in one.runs[engine]) for one in rounds),
+        audio_s=sum(result.hypothesis.seconds or 0.0 for _, result in results),
         evaluation=summarise(scores) if scores else None,
-        results=tuple(its for _, its in results),
+        results=tuple(result for _, result in results),
     )
 
 
 def failures(rounds: Iterable[Round]) -> tuple[Failure, ...]:
-    """Recordings that could not be read, each once."""
-    outcomes = (its for turn in rounds for each in turn.runs.values() for one in each for its in one.results)
-    return tuple({its.entry.name: its for its in outcomes if isinstance(its, Failure)}.values())
+    """Return the recordings that could not be read, each once."""
+    runs = (run for one in rounds for engine_runs in one.runs.values() for run in engine_runs)
+    outcomes = (outcome for run in runs for outcome in run.results)
+    failed = {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}
+    return tuple(failed.values())
 
 
 def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Divergence, ...]:
-    """Where two engines part: one for each recording in which they do so in any of their passes."""
+    """Return the first divergence of two engines in each recording in which any pair of their runs differs."""
     found: dict[str, Divergence] = {}
-    for turn in rounds:
-        for one, other in zip(turn.runs[first], turn.runs[second], strict=True):
+    for bench_round in rounds:
+        for one, other in zip(bench_round.runs[first], bench_round.runs[second], strict=True):
             for pair in zip(one.results, other.results, strict=True):
                 if divergence := first_divergence(*pair):
                     found.setdefault(divergence.entry.name, divergence)
@@ -225,7 +231,7 @@ def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Diver
 
 
 def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
-    """Where two takes of a recording part; None if all their tokens are equal, or it could not be read."""
+    """Return the first divergence of two results; None if all tokens are equal, or a recording could not be read."""
     if isinstance(one, Failure) or isinstance(other, Failure):
         return None
     one_windows, other_windows = dict(one.windows), dict(other.windows)
@@ -246,26 +252,29 @@ def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Fa
 def _batch_by_language(
     recordings: Sequence[EvalRecording], options: TranscribeOptions
 ) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
-    """Recordings by turns, and the language that is given with each turn."""
-    with_language = [(options.language or its.entry.language, its) for its in recordings]
+    """Return the recordings of each round, with the language that the engines get."""
+    with_language = [(options.language or recording.entry.language, recording) for recording in recordings]
     if options.batch_size == 1:
-        return [(language, (its,)) for language, its in with_language]
+        return [(language, (recording,)) for language, recording in with_language]
     return [
-        (code, tuple(its for language, its in with_language if language == code))
+        (code, tuple(recording for language, recording in with_language if language == code))
         for code in dict.fromkeys(language for language, _ in with_language)
     ]
 
 
 def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options: TranscribeOptions) -> Run:
-    """Let an engine make one pass over recordings that are decoded together."""
+    """Run an engine once over recordings that are decoded together, and time it."""
     windows: list[list[WindowTokens]] = [[] for _ in recordings]
-    callbacks = {i: Callbacks(on_window_end=partial(_record_window, its)) for i, its in enumerate(windows)}
+    callbacks = {
+        i: Callbacks(on_window_end=partial(_record_window, windows_of_recording))
+        for i, windows_of_recording in enumerate(windows)
+    }
     start_s = perf_counter()
     transcriptions = engine.transcribe_many(
-        [its.entry.path for its in recordings], options, callbacks=callbacks
+        [recording.entry.path for recording in recordings], options, callbacks=callbacks
     )
     outcomes: list[RecordingResult | Failure] = []
-    for recording, transcription, its in zip(recordings, transcriptions, windows, strict=True):
+    for recording, transcription, recorded in zip(recordings, transcriptions, windows, strict=True):
         try:
             transcript = transcription.result()
         except AudioError as error:
@@ -274,17 +283,12 @@ def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options
         hypothesis = EvalHypothesis(
             text=transcript.text, language=transcript.language, seconds=transcript.duration_s
         )
-        outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(its)))
+        outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(recorded)))
     return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=tuple(outcomes))
 
 
 def _record_window(
     windows: list[WindowTokens], start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
 ) -> None:
-    """Note what was kept of a window: a hook of the transcription."""
+    """Append the tokens of a decoded window: the window callback of a transcription."""
     windows.append((start_s, decoded.hypothesis.tokens))
-
-
-def _median_run(runs: Sequence[Run]) -> Run:
-    """The pass whose decoding took the median time."""
-    return sorted(runs, key=lambda run: run.stats.decode_s)[(len(runs) - 1) // 2]

@@ -1,1 +1,1 @@
-"""Making an assistant, and fine-tuning: recordings into pieces, pieces into labels, labels into weights."""
+"""Training of assistants and fine-tuning: recordings into windows, windows into examples, examples into weights."""

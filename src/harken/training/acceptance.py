@@ -1,4 +1,4 @@
-"""How many of its tokens an assistant has accepted, by what it foretells about texts it has not seen."""
+"""Acceptance of an assistant: the share of tokens that it predicts in held-out texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAFT_LENGTH = 4
-"""Tokens of a draft, for which `Acceptance.tokens_per_forward` is told."""
+"""Draft length for which `Acceptance.tokens_per_forward` holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Acceptance:
     Parameters
     ----------
     positions : int
-        Tokens that were to be foretold.
-    right : int
-        Those of them that the assistant thinks best, of all before them being right.
-    forwards : int
-        Forward passes of the main model for these texts, with drafts of `DRAFT` tokens.
-    loss : float
+        Tokens to predict.
+    correct : int
+        Tokens that the assistant ranks first, given the correct tokens before them.
+    forward_passes : int
+        Forward passes of the main model for these texts, with drafts of `DRAFT_LENGTH` tokens.
+    total_loss : float
         Cross-entropy, summed over positions.
     """
 
@@ -42,35 +42,35 @@ class Acceptance:
 
     @property
     def acceptance_rate(self) -> float:
-        """Share of tokens that are foretold."""
+        """Share of tokens predicted correctly."""
         return self.correct / max(1, self.positions)
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens that a forward pass of the main model yields; 1 is a decode without a draft."""
+        """Tokens that each forward pass of the main model yields; 1 without a draft."""
         return self.positions / max(1, self.forward_passes)
 
     @property
     def ranking_key(self) -> tuple[float, float]:
-        """By which one is better than another: what it foretells, then how sure it is."""
+        """Key by which measurements compare: the acceptance rate, then the lower loss."""
         return self.acceptance_rate, -self.mean_loss
 
     @property
     def mean_loss(self) -> float:
-        """Cross-entropy a position."""
+        """Cross-entropy per position."""
         return self.total_loss / max(1, self.positions)
 
 
 def count_acceptance(correct: NDArray[np.bool_], total_loss: float) -> Acceptance:
-    """Count one text, of which the tokens are given that are foretold rightly."""
+    """Count one text from the correctness of each of its tokens."""
     return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
 
 
 def count_forward_passes(correct: NDArray[np.bool_], draft_length: int = DRAFT_LENGTH) -> int:
-    """How many times a text is verified: each time as many tokens as are right, but `draft`, and one more.
+    """Return the number of forward passes that verify a text: each accepts up to `draft_length` tokens and adds one.
 
-    What follows an accepted draft is what the main model would have said, so that a text foretold from its own past
-    tells this exactly.
+    After an accepted draft the main model continues with its own text, so predicting a text from its own past gives the
+    exact number.
     """
     position, passes = 0, 0
     while position < len(correct):

@@ -1,4 +1,4 @@
-"""An assistant for a model: its encoder, and a decoder of few layers that learns what the model says."""
+"""Distillation of an assistant: the encoder of the main model, and a decoder of few layers that learns its output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from harken.training import stitching
 from harken.training.example_store import ExampleStore, StateMatchedStore
 from harken.training.export import export
 from harken.training.labelling import Labeller, Teacher, label_windows
+from harken.training.loop import TrainingCallbacks
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
 from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import find_speech
-from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
+from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.student import (
     TOKEN_EMBEDDING,
     copy_decoder_layers,
@@ -35,17 +36,17 @@ from harken.training.windows import TrainingWindow
 from harken.types import Dims
 
 MAX_DRAFT_VOCABULARY_SHARE = 0.5
-"""Share of a vocabulary up to which it saves enough to score a part of it only."""
+"""Largest share of a vocabulary for which scoring only a part of it saves enough time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialModel:
-    """A smaller model, whose decoder an assistant starts from.
+    """A smaller model whose decoder initialises the assistant.
 
     Parameters
     ----------
     checkpoint : Checkpoint
-    load : callable
+    load_recognizer : callable
         Loads the same model on the CPU engine.
     """
 
@@ -60,30 +61,31 @@ def distill(
     callbacks: TrainingCallbacks,
     initial_model: InitialModel | None = None,
 ) -> bool:
-    """Make an assistant; goes on where the same task was interrupted.
+    """Train an assistant; resumes where the same task was interrupted.
 
     Parameters
     ----------
-    task : Task
+    task : TrainingTask
     layers : int
-        Of its decoder, 1 to 4, where it starts from layers of the main model.
-    load : callable
-        Loads the main model on the CPU engine; called only if pieces have to be transcribed.
-    audience : Audience
-    start : Start, optional
+        Layers of its decoder, 1 to 4, where it starts from layers of the main model.
+    load_recognizer : callable
+        Loads the main model on the CPU engine; called only if windows have to be transcribed.
+    callbacks : TrainingCallbacks
+    initial_model : InitialModel, optional
         A smaller model to start from instead.
 
     Returns
     -------
     bool
-        Whether it came to its end; False if it was stopped. The best assistant so far is in ``task.out`` either way.
+        True if the training was completed; False if it was stopped. Either way the best assistant so far is in
+        ``task.out``.
 
     Raises
     ------
     OptionError
-        If the model does not have as many layers, or the smaller model does not go with it.
+        If the model has fewer layers, or the smaller model does not fit it.
     ManifestError
-        If there is nothing to learn from or to measure with.
+        If there is no speech to learn from or to measure with.
     OutputError
         If ``task.out`` holds something else.
     """
@@ -98,7 +100,7 @@ def distill(
         task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint), callbacks
     )
     store = ExampleStore(task.run_directory.examples_folder)
-    texts = [store.first_text(piece) for piece in windows]
+    texts = [store.first_text(window) for window in windows]
     if initial_model:
         store = _add_small_model_states(task, initial_model, [*windows, *held_out], callbacks)
         dims, weights = _stitched_student(task, initial_model, windows, store)
@@ -142,16 +144,16 @@ def _add_small_model_states(
     windows: Sequence[TrainingWindow],
     callbacks: TrainingCallbacks,
 ) -> StateMatchedStore:
-    """Have the smaller model read every piece."""
+    """Run the decoder of the smaller model over the texts of all windows and store its states."""
     store = ExampleStore(task.run_directory.examples_folder)
     matched = StateMatchedStore(store.folder, ExampleStore(task.run_directory.small_model_folder))
 
     def make_labeller() -> Labeller:
-        return stitching.SmallModelTeacher(
+        return stitching.small_model_labeller(
             initial_model.load_recognizer(), initial_model.checkpoint.weights, store
         )
 
-    progress = partial(callbacks.on_progress, "pieces again")
+    progress = partial(callbacks.on_progress, "windows, small model")
     label_windows(windows, matched.target_store, make_labeller, task.tokenizer.eot, progress)
     return matched
 
@@ -162,13 +164,13 @@ def _stitched_student(
     windows: Sequence[TrainingWindow],
     store: StateMatchedStore,
 ) -> tuple[Dims, dict[str, Tensor]]:
-    """Dimensions and weights to start from; where there is a state to go on from, the map does not matter."""
+    """Return the initial dimensions and weights; a resumed training overwrites them, so it needs no stitching map."""
     main_dims, small_dims = task.checkpoint.dims, initial_model.checkpoint.dims
     stitching_map = np.zeros((main_dims.n_audio_state + 1, small_dims.n_audio_state))
     if not task.run_directory.has_state:
         pairs = (
-            (ExampleStore.get(store, piece).audio_features, store.target_store.get(piece).audio_features)
-            for piece in windows
+            (ExampleStore.get(store, window).audio_features, store.target_store.get(window).audio_features)
+            for window in windows
         )
         stitching_map = stitching.fit_stitching_map(pairs, *stitching_map.shape)
     return stitching.stitched_dims(small_dims, main_dims), stitching.stitch_decoder(

@@ -1,4 +1,4 @@
-"""What is learnt from pieces, on disk: what has been prepared is not prepared again."""
+"""Storage of training examples, so that each window is labelled only once."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class ExampleStore:
     Parameters
     ----------
     folder : Path
-        Of one model.
+        Folder of the examples of one model.
     """
 
     folder: Path
 
     def path(self, window: TrainingWindow) -> Path:
-        """Where the example of a piece lies, or will."""
+        """Return the path of the file for a window, whether or not it exists."""
         return self.folder / f"{window.key}.npz"
 
     def has(self, window: TrainingWindow) -> bool:
-        """Whether a piece has been prepared."""
+        """Return whether the example of a window is stored."""
         return self.path(window).is_file()
 
     def put(self, window: TrainingWindow, example: Example) -> None:
-        """Write an example; its file is whole or absent."""
+        """Write an example; its file is complete or absent."""
         arrays: dict[str, Any] = {
             "audio_features": example.audio_features,
-            "text_start": np.array([row.text_start for row in example.sequences], np.int64),
+            "text_start": np.array([sequence.text_start for sequence in example.sequences], np.int64),
         }
         for i, sequence in enumerate(example.sequences):
             arrays |= {f"tokens.{i}": sequence.tokens, f"states.{i}": sequence.teacher_states}
@@ -49,38 +49,38 @@ class ExampleStore:
     def get(self, window: TrainingWindow) -> Example:
         """Read an example."""
         with np.load(self.path(window)) as file:
-            rows = tuple(
+            sequences = tuple(
                 TrainingSequence(
-                    tokens=file[f"tokens.{i}"], text_start=int(first), teacher_states=file[f"states.{i}"]
+                    tokens=file[f"tokens.{i}"], text_start=int(text_start), teacher_states=file[f"states.{i}"]
                 )
-                for i, first in enumerate(file["text_start"])
+                for i, text_start in enumerate(file["text_start"])
             )
-            return Example(audio_features=file["audio_features"], sequences=rows)
+            return Example(audio_features=file["audio_features"], sequences=sequences)
 
     def first_text(self, window: TrainingWindow) -> list[int]:
-        """Tokens of the first text of an example, without the prompt."""
+        """Return the tokens of the first text of an example, without the prompt."""
         with np.load(self.path(window)) as file:
-            said: list[int] = (
+            text: list[int] = (
                 file["tokens.0"][file["text_start"][0] :].tolist() if len(file["text_start"]) else []
             )
-            return said
+            return text
 
 
 @dataclass(frozen=True, slots=True)
 class StateMatchedStore(ExampleStore):
-    """Examples of which the texts were read by another decoder too, whose states a student should have.
+    """Examples with the states of another decoder for the same texts, as targets for the student.
 
     Parameters
     ----------
     folder : Path
-    others : Library
-        What the other decoder makes of the same pieces and texts.
+    target_store : ExampleStore
+        Examples of the other decoder for the same windows and texts.
     """
 
     target_store: ExampleStore
 
     def get(self, window: TrainingWindow) -> Example:
-        """Read an example, and from the others what it should be like."""
+        """Read an example, and its target states from the other store."""
         example = ExampleStore.get(self, window)
         target_sequences = self.target_store.get(window).sequences
         sequences = (

@@ -1,4 +1,4 @@
-"""A piece as it is learnt from: what the encoder made of it, and texts about it."""
+"""Training examples: the encoder output of a window, and token sequences with the teacher's states."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HalfFloats = NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSequence:
-    """One text about a piece.
+    """One text of a window.
 
     Attributes
     ----------
     tokens : ndarray of shape (n,), int64
         Prompt, text and end of text.
-    first : int
-        Where the text begins, behind the prompt: what comes from here on is to be foretold.
-    states : ndarray of shape (n - first, n_text_state), float16; or (0, n_text_state)
-        Final states of the main decoder where it foretells ``tokens[first:]``: multiplied with the token embedding
-        they are its logits, all of them and not only the best few. Empty where no decoder was asked.
-    like : ndarray of shape (n - first, n_text_state of the student), float16; or None
-        States that a student should have there, where these are not those of the main decoder.
+    text_start : int
+        Start of the text behind the prompt: the tokens from here on are to be predicted.
+    teacher_states : ndarray of shape (n - text_start, n_text_state), float16; or (0, n_text_state)
+        Final states of the main decoder where it predicts ``tokens[text_start:]``. Multiplied with the token
+        embedding they give all of its logits. Empty where no decoder was run.
+    target_states : ndarray of shape (n - text_start, n_text_state of the student), float16; or None
+        States that the student should have there, where these are not those of the main decoder.
     """
 
     tokens: Ints
@@ -37,14 +37,14 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A piece as it is learnt from.
+    """One window to learn from.
 
     Attributes
     ----------
-    heard : ndarray of shape (positions, n_audio_state), or (n_mels, frames), float16
-        The encoder's output, or where the encoder learns too, what goes into it.
-    rows : tuple of Row
-        None where the main model did not make sense of the piece.
+    audio_features : ndarray of shape (positions, n_audio_state), or (n_mels, frames), float16
+        The output of the encoder, or its input where the encoder is trained too.
+    sequences : tuple of TrainingSequence
+        Empty where the transcript of the main model was rejected.
     """
 
     audio_features: HalfFloats

@@ -1,4 +1,4 @@
-"""Trained weights as a Hugging Face directory, which harken and transformers load.
+"""Export of trained weights as a Hugging Face directory, which harken and transformers load.
 
 A decoder alone is a ``WhisperForCausalLM`` (transformers, models/whisper/modeling_whisper.py): the same names as in a
 whole model, without an encoder, its output tied to the token embedding.
@@ -24,7 +24,7 @@ COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json"),
     *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
 )
-"""Files of the main model that an export takes over."""
+"""Files of the main model that an export copies."""
 WHOLE_MODEL_ARCHITECTURE, DECODER_ARCHITECTURE = "WhisperForConditionalGeneration", "WhisperForCausalLM"
 
 
@@ -47,10 +47,10 @@ def export(
     weights : mapping of str to ndarray
         By the names of the original state dict; written as float16.
     tokenizer : Tokenizer
-    beside : Path, optional
+    source_folder : Path, optional
         Folder of the model that the weights come from: the files of its tokenizer are copied.
-    entry : mapping, optional
-        What harken is to know of it, under ``"harken"`` in config.json.
+    harken_config : mapping, optional
+        Entry ``"harken"`` of config.json.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def export(
 
 
 def serialize_safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
-    """Content of a safetensors file, float16: length of the header, header, tensors end to end.
+    """Yield the content of a safetensors file, float16: length of the header, header, tensors end to end.
 
-    Source: "Format" in the README of github.com/huggingface/safetensors; the header is filled up with spaces so that
-    the data is aligned.
+    Source: "Format" in the README of github.com/huggingface/safetensors; the header is padded with spaces to align
+    the data.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

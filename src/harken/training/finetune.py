@@ -1,4 +1,4 @@
-"""A model that learns what a manifest says: names, spelling, a way of speaking, a language it knows little of."""
+"""Fine-tuning of a whole model on recordings with reference texts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from harken.results import Word
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export
-from harken.training.labelling import make_prompted_texts, timestamped_tokens, window_log_mel
+from harken.training.labelling import Labeller, make_prompted_texts, timestamped_tokens, window_log_mel
+from harken.training.loop import TrainingCallbacks
 from harken.training.network import run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
 from harken.training.precision import fastest_matmul_dtype
-from harken.training.recordings import MAX_SPEECH_S, SpeechSegment, find_speech
-from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, run_training
+from harken.training.recordings import MAX_SPEECH_S, SpeechFinder, SpeechSegment, find_speech
+from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.windows import TrainingWindow
 
 SPEECH_PAD_S = 0.1
-"""Sound kept around what is said: timestamps are to be where it begins and ends."""
+"""Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
 
 
 def finetune(
@@ -34,35 +35,36 @@ def finetune(
     load_recognizer: Callable[[], Recognizer],
     callbacks: TrainingCallbacks,
 ) -> bool:
-    """Fine-tune a model; goes on where the same task was interrupted.
+    """Fine-tune a model; resumes where the same task was interrupted.
 
     Parameters
     ----------
-    task : Task
+    task : TrainingTask
         Its recordings have texts.
     freeze_encoder : bool
-        Whether only the decoder learns, which is several times faster.
-    load : callable
-        Loads the main model; called only if a recording longer than a window has to be cut.
-    audience : Audience
+        Whether to train only the decoder, which is several times faster.
+    load_recognizer : callable
+        Loads the main model; called only if a recording longer than a window has to be split.
+    callbacks : TrainingCallbacks
 
     Returns
     -------
     bool
-        Whether it came to its end; False if it was stopped. The best model so far is in ``task.out`` either way.
+        True if the training was completed; False if it was stopped. Either way the best model so far is in
+        ``task.out``.
 
     Raises
     ------
     ManifestError
-        If no recording has a text, or there is nothing to learn from or to measure with.
+        If no recording has a text, or there is no speech to learn from or to measure with.
     OutputError
         If ``task.out`` holds something else.
     """
     _check_has_text(task)
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = {name: torch.tensor(task.checkpoint.weights[name]).float() for name in task.checkpoint.weights}
-    labeller = _ManifestLabeller(task, weights if freeze_encoder else None)
-    windows, held_out = prepare_examples(task, _SpeechAligner(load_recognizer), lambda: labeller, callbacks)
+    labeller = _manifest_labeller(task, weights if freeze_encoder else None)
+    windows, held_out = prepare_examples(task, _speech_aligner(load_recognizer), lambda: labeller, callbacks)
     trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()
@@ -91,62 +93,54 @@ def finetune(
     )
 
 
-class _ManifestLabeller:
-    """Answers with what the manifest says about a piece."""
+def _manifest_labeller(
+    task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
+) -> Labeller:
+    """Return a labeller that takes the texts from the manifest."""
+    tokenizer, dims, dtype = task.tokenizer, task.checkpoint.dims, fastest_matmul_dtype()
+    no_states = np.empty((0, dims.n_text_state), np.float16)
 
-    def __init__(
-        self, task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
-    ) -> None:
-        self._tokenizer, self._dims, self._frozen_weights = task.tokenizer, task.checkpoint.dims, frozen_weights
-
-    def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        text_tokens = timestamped_tokens(self._tokenizer, training_window)
-        sequences = []
-        for prompt, text in make_prompted_texts(
-            self._tokenizer,
-            self._dims.n_text_ctx,
-            training_window,
-            training_window.language or "en",
-            text_tokens,
-            previous_text,
-        ):
-            no_states = np.empty((0, self._dims.n_text_state), np.float16)
-            sequences.append(
-                TrainingSequence(
-                    tokens=np.array([*prompt, *text]), text_start=len(prompt), teacher_states=no_states
-                )
+    def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
+        text_tokens = timestamped_tokens(tokenizer, window)
+        prompted_texts = make_prompted_texts(
+            tokenizer, dims.n_text_ctx, window, window.language or "en", text_tokens, previous_text
+        )
+        sequences = tuple(
+            TrainingSequence(
+                tokens=np.array([*prompt, *text]), text_start=len(prompt), teacher_states=no_states
             )
-        audio_features = torch.from_numpy(window_log_mel(training_window.samples(), self._dims))
-        if self._frozen_weights is not None:
-            with (
-                torch.inference_mode(),
-                torch.autocast("cpu", fastest_matmul_dtype(), enabled=fastest_matmul_dtype() != torch.float32),
-            ):
-                audio_features = run_encoder(self._frozen_weights, self._dims, audio_features)
-        return Example(audio_features=audio_features.half().numpy(), sequences=tuple(sequences))
+            for prompt, text in prompted_texts
+        )
+        audio_features = torch.from_numpy(window_log_mel(window.samples(), dims))
+        if frozen_weights is not None:
+            with torch.inference_mode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+                audio_features = run_encoder(frozen_weights, dims, audio_features)
+        return Example(audio_features=audio_features.half().numpy(), sequences=sequences)
+
+    return label
 
 
-class _SpeechAligner:
-    """Says what is spoken where; a recording that is longer than a window is aligned by the model, and cut."""
+def _speech_aligner(load_recognizer: Callable[[], Recognizer]) -> SpeechFinder:
+    """Return a speech finder that aligns recordings longer than a window with their text and splits them."""
+    recognizer = cache(load_recognizer)
 
-    def __init__(self, load_recognizer: Callable[[], Recognizer]) -> None:
-        self._recognizer = cache(load_recognizer)
-
-    def __call__(self, entry: Entry) -> tuple[tuple[SpeechSegment, ...], float]:
+    def align(entry: Entry) -> tuple[tuple[SpeechSegment, ...], float]:
         regions, duration_s = find_speech(entry, SPEECH_PAD_S)
         if not entry.text.strip() or not regions:
             return (), duration_s
         start_s, end_s = regions[0].start_s, regions[-1].end_s
         if end_s - start_s <= MAX_SPEECH_S:
             return (SpeechSegment(start_s=start_s, end_s=end_s, text=entry.text),), duration_s
-        words = self._recognizer().align(entry.path, entry.text, language=entry.language)
+        words = recognizer().align(entry.path, entry.text, language=entry.language)
         return tuple(split_at_pauses(words, duration_s)), duration_s
+
+    return align
 
 
 def split_at_pauses(words: Sequence[Word], duration_s: float) -> Iterator[SpeechSegment]:
-    """Cut aligned words into stretches that fit into a window, each at its longest pause, the last of several.
+    """Split aligned words into segments that fit a window, each at its longest pause, the last of several.
 
-    A pause in the second half of what fits, if there is one, so that no stretch is short.
+    Pauses in the second half of what fits are preferred, so that no segment is short.
     """
     remaining = list(words)
     while remaining:

@@ -1,4 +1,4 @@
-"""Have every piece answered once, whatever interrupts."""
+"""Labelling: the texts of each training window with prompts, and the teacher's states for them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harken.training.network import run_decoder
 from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
+from harken.transcribe import TranscribeOptions
 from harken.transcribe.window_decoder import partial_window_frames
 from harken.types import TIMESTAMP_STEP_S, Dims
 
-MAX_COMPRESSION_RATIO = 2.4
-MIN_AVG_LOGPROB = -1.0
-"""What a transcription would not believe, nobody is to learn (`harken.transcribe.TranscribeOptions`)."""
+ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
+"""Options whose thresholds reject transcripts of the teacher, as in the first attempt of a transcription."""
 
 PromptedText = tuple[tuple[int, ...], Sequence[int]]
-"""A prompt, and what follows it."""
+"""A prompt, and the text tokens that follow it."""
 
 
 class HasEncoderOutput(Protocol):
@@ -48,12 +48,12 @@ def encoder_output_of(features: Features) -> Floats:
 
 
 class Teacher:
-    """The main model, asked about pieces.
+    """The main model, which transcribes windows and computes its states for the texts.
 
     Parameters
     ----------
     recognizer : Recognizer
-        Of the CPU engine: it hears and transcribes as it will when it has an assistant.
+        On the CPU engine: it encodes and transcribes as it will with the assistant.
     checkpoint : Checkpoint
         The same model.
     """
@@ -69,13 +69,13 @@ class Teacher:
         }
 
     def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        """What the model says about a piece, and how sure it is of each token.
+        """Transcribe a window and return the example, with the states that give the probability of each token.
 
         Parameters
         ----------
-        piece : Piece
-        previous : sequence of int
-            Text tokens before it, for the row that is prompted.
+        training_window : TrainingWindow
+        previous_text : sequence of int
+            Text tokens before it, for the sequence with previous text.
         """
         features = self._backend.encode(window_log_mel(training_window.samples(), self._dims)[None])
         encoder_output = encoder_output_of(features)
@@ -92,7 +92,7 @@ class Teacher:
     def _prompted_texts(
         self, training_window: TrainingWindow, features: Features, language: str, previous_text: Sequence[int]
     ) -> list[PromptedText]:
-        """Texts of the rows; none if the model repeats itself or is not sure at all."""
+        """Return the prompted texts; none if the transcript is repetitive or improbable."""
         tokenizer, n_ctx = self._tokenizer, self._dims.n_text_ctx
         prompt = make_prompt(tokenizer, n_ctx, language=language, task="transcribe", timestamps=True)
         (decoded,), _ = decode(
@@ -103,12 +103,10 @@ class Teacher:
             logit_rules=self._rules,
             strategy=Greedy(),
         )
-        hypothesis = decoded.hypothesis
-        if decoded.compression_ratio > MAX_COMPRESSION_RATIO or hypothesis.avg_logprob < MIN_AVG_LOGPROB:
+        if ACCEPTANCE_OPTIONS.rejection_reason(decoded):
             return []
-        return make_prompted_texts(
-            tokenizer, n_ctx, training_window, language, (*hypothesis.tokens, tokenizer.eot), previous_text
-        )
+        text_tokens = (*decoded.hypothesis.tokens, tokenizer.eot)
+        return make_prompted_texts(tokenizer, n_ctx, training_window, language, text_tokens, previous_text)
 
     def _make_sequence(
         self, encoder_output: Tensor, prompt: Sequence[int], text: Sequence[int]
@@ -128,7 +126,10 @@ def make_prompted_texts(
     text_tokens: Sequence[int],
     previous_text: Sequence[int],
 ) -> list[PromptedText]:
-    """Prompts for what is said in a piece: with timestamps, and where the piece says so without them, or with text."""
+    """Return the texts of a window with their prompts, the first one with timestamps.
+
+    Where the window asks for it, more follow: without timestamps, and with the previous text in the prompt.
+    """
 
     def prompt(timestamps: bool = True, previous: Sequence[int] = ()) -> tuple[int, ...]:
         return make_prompt(
@@ -147,12 +148,12 @@ def make_prompted_texts(
         )
     if training_window.with_previous_text and previous_text:
         prompted_texts.append((prompt(previous=previous_text), text_tokens))
-    # The decoder has no position for more.
-    return [(start, text[: n_ctx + 1 - len(start)]) for start, text in prompted_texts]
+    # The decoder has n_ctx positions, and the last token is only predicted.
+    return [(prefix, text[: n_ctx + 1 - len(prefix)]) for prefix, text in prompted_texts]
 
 
 def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) -> list[int]:
-    """What a manifest says about a piece, as a model would: each text between its timestamps, and the end."""
+    """Tokenize the texts of a window as a model would output them: each between its timestamps, then the end."""
 
     def timestamp_token(time_s: float) -> int:
         return tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S)
@@ -170,7 +171,7 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
 
 
 def window_log_mel(samples: Floats, dims: Dims) -> Floats:
-    """Log-mel of a piece as a transcription encodes it, shape (n_mels, frames): silence behind what is short."""
+    """Return the log-mel of a window as a transcription encodes it, shape (n_mels, frames), padded with silence."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
     n_frames = partial_window_frames(frames.shape[1], max_frames)
@@ -179,7 +180,7 @@ def window_log_mel(samples: Floats, dims: Dims) -> Floats:
 
 
 Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
-"""Answers with the example of a piece, given the text tokens of the piece before it."""
+"""Returns the example of a window, given the text tokens of the window before it."""
 
 
 def label_windows(
@@ -189,15 +190,15 @@ def label_windows(
     eot: int,
     progress: Progress = lambda done, total: None,
 ) -> None:
-    """Put the example of every piece into a library; what it has is not asked for again.
+    """Store the example of every window; windows that the store holds are not labelled again.
 
     Parameters
     ----------
-    pieces : sequence of Piece
-    library : Library
-    whom : callable
-        Finds whom to ask, once, and only if there is something to ask.
-    text_end : int
+    windows : sequence of TrainingWindow
+    store : ExampleStore
+    make_labeller : callable
+        Called once, and only if there is a window to label.
+    eot : int
         First id that is not text.
     progress : callable
     """

@@ -1,7 +1,7 @@
-"""The loop: steps of AdamW, measured now and then, that go on where they were interrupted as if they had not been.
+"""The training loop: AdamW steps with periodic evaluation, which resume exactly where they were interrupted.
 
-Nothing random has a history. The order of the pieces follows from the seed and the epoch, dropout and masks from the
-seed and the step; so weights, moments and the number of the step are all there is to save.
+All randomness is stateless: the order of the windows follows from seed and epoch, dropout and masks from seed and step.
+So weights, moments and the step number are all the state to save.
 """
 
 from __future__ import annotations
@@ -24,26 +24,32 @@ from harken.training.windows import TrainingWindow
 
 BETAS = (0.9, 0.98)
 MIN_LEARNING_RATE_RATIO = 0.05
-"""Learning rate at the end, in shares of the highest."""
+"""Final learning rate, relative to the highest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopCallbacks:
-    """Who looks on.
+class TrainingCallbacks:
+    """The callbacks of a training, from its preparation to its last step.
 
     Parameters
     ----------
-    step : callable
-        Told after every step how many are done, of how many, and its mean loss.
-    point : callable
-        Told of every measurement.
-    best : callable
-        Called when the weights are better than ever on what is held out.
-    stopping : callable
-        Asked before every step; the state is saved once it answers True.
+    on_progress : callable
+        Called during preparation with the name of a stage, the number of items done, and their total.
+    on_warning : callable
+        Called with a message about every recording that is left out.
+    on_step : callable
+        Called after every step with the number of steps done, their total, and the mean loss of the step.
+    on_evaluation : callable
+        Called with every measurement.
+    on_best : callable
+        Called when the weights reach a new best on the held-out windows.
+    should_stop : callable
+        Called before every step; True saves the state and ends the training.
     """
 
-    on_step: Callable[[int, int, float], None] = lambda done, of, loss: None
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None
+    on_warning: Callable[[str], None] = lambda text: None
+    on_step: Callable[[int, int, float], None] = lambda done, total, loss: None
     on_evaluation: Callable[[EvalPoint], None] = lambda point: None
     on_best: Callable[[EvalPoint], None] = lambda point: None
     should_stop: Callable[[], bool] = lambda: False
@@ -57,27 +63,27 @@ def train(
     run_directory: RunDirectory,
     options: TrainOptions,
     seed: int,
-    callbacks: LoopCallbacks,
+    callbacks: TrainingCallbacks,
 ) -> bool:
     """Train until all epochs are done.
 
     Parameters
     ----------
     objective : Objective
-        Its `learning` weights are changed in place; afterwards they are the last ones, not the best.
-    pieces, held_out : sequence of Piece
-        All of which the library has examples with at least one row.
-    library : Library
-    journal : Journal
-        Training goes on from the state that it holds.
+        Its `trainable` weights are changed in place; afterwards they are the last ones, not the best.
+    windows, held_out : sequence of TrainingWindow
+        The store has examples of all of them with at least one sequence.
+    store : ExampleStore
+    run_directory : RunDirectory
+        Training resumes from the state that it holds.
     options : TrainOptions
     seed : int
-    watch : Watch
+    callbacks : TrainingCallbacks
 
     Returns
     -------
     bool
-        Whether it came to its end; False if it was stopped.
+        True if all epochs are done; False if it was stopped.
     """
     n_steps = count_steps(options, len(windows))
     optimiser = _make_optimiser(objective, options)
@@ -111,7 +117,7 @@ def train(
             )
         torch.manual_seed(seed * 1_000_003 + steps_done)
         losses.append(
-            _train_step(objective, optimiser, (store.get(piece) for piece in batch), options.max_grad_norm)
+            _train_step(objective, optimiser, (store.get(window) for window in batch), options.max_grad_norm)
         )
         steps_done += 1
         callbacks.on_step(steps_done, n_steps, losses[-1])
@@ -122,12 +128,16 @@ def train(
 
 
 def count_steps(options: TrainOptions, n_windows: int) -> int:
-    """How many steps all epochs have."""
-    return options.epochs * math.ceil(n_windows / options.batch_size)
+    """Return the number of steps of all epochs."""
+    return options.epochs * _steps_per_epoch(n_windows, options.batch_size)
+
+
+def _steps_per_epoch(n_windows: int, batch_size: int) -> int:
+    return math.ceil(n_windows / batch_size)
 
 
 def learning_rate_at(step: int, n_steps: int, options: TrainOptions) -> float:
-    """Learning rate of a step: a rise in a line, then half a cosine down."""
+    """Return the learning rate of a step: linear warm-up, then half a cosine down."""
     warmup_steps = max(1, round(options.warmup_ratio * n_steps))
     if step < warmup_steps:
         return options.learning_rate * (step + 1) / warmup_steps
@@ -138,16 +148,15 @@ def learning_rate_at(step: int, n_steps: int, options: TrainOptions) -> float:
 def _batches(
     windows: Sequence[TrainingWindow], batch_size: int, seed: int, first_step: int, n_steps: int
 ) -> Iterator[list[TrainingWindow]]:
-    """Pieces of each step from `done` on, in an order of their own each epoch."""
-    per_epoch = math.ceil(len(windows) / batch_size)
+    """Yield the windows of each step from `first_step` on, in a new order each epoch."""
     for step in range(first_step, n_steps):
-        epoch, batch_index = divmod(step, per_epoch)
+        epoch, batch_index = divmod(step, _steps_per_epoch(len(windows), batch_size))
         order = np.random.default_rng([seed, epoch]).permutation(len(windows))
         yield [windows[i] for i in order[batch_index * batch_size : (batch_index + 1) * batch_size]]
 
 
 def _train_step(objective: Objective, optimiser: Any, examples: Iterator[Any], max_grad_norm: float) -> float:
-    """Learn from some examples; each token counts alike, whatever example it is of."""
+    """Train on some examples and return the mean loss; each token counts alike, whatever its example."""
     total_loss, positions = 0.0, 0
     for example in examples:
         loss, n = objective.loss(example)
@@ -164,12 +173,11 @@ def _train_step(objective: Objective, optimiser: Any, examples: Iterator[Any], m
 
 
 def _evaluate(objective: Objective, windows: Sequence[TrainingWindow], store: ExampleStore) -> Acceptance:
-    return sum((objective.evaluate(store.get(piece)) for piece in windows), Acceptance())
+    return sum((objective.evaluate(store.get(window)) for window in windows), Acceptance())
 
 
 def _make_optimiser(objective: Objective, options: TrainOptions) -> Any:
-    """AdamW; only matrices decay, and no positions, most of which a step does not see."""
-
+    """Return AdamW; weight decay excludes vectors, and positions, most of which a step does not use."""
     grouped_weights: dict[tuple[float, float], list[Tensor]] = {}
     for name, values in objective.trainable.items():
         decays = values.ndim > 1 and "positional" not in name
@@ -185,7 +193,7 @@ def _make_optimiser(objective: Objective, options: TrainOptions) -> Any:
 def _restore_state(
     objective: Objective, optimiser: Any, state: dict[str, Any] | None
 ) -> tuple[int, list[float]]:
-    """Go back to a state: how many steps it has done, and the losses since it was measured last."""
+    """Restore a saved state; return its number of steps and the losses since the last evaluation."""
     if state is None:
         return 0, []
     with torch.no_grad():

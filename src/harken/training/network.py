@@ -1,8 +1,8 @@
-"""Whisper in PyTorch for training: functions of named weights, through which gradients flow.
+"""Whisper in PyTorch for training: differentiable functions of named weights.
 
-Source: openai/whisper, model.py. The engine in `harken.backends.torch` keeps keys and values and works token by token;
-here whole texts are read at once and nothing is kept. Weights go by the names of the original state dict, so that
-there is nothing to translate between a checkpoint, the optimiser and an export.
+Source: openai/whisper, model.py. The engine in `harken.backends.torch` has a KV cache and decodes token by token; here
+whole texts are processed at once, without a cache. Weights have the names of the original state dict, so that
+checkpoints, the optimiser and exports need no translation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NamedWeights = Mapping[str, Tensor]
 
 
 def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
-    """Encode a piece.
+    """Encode a window.
 
     Parameters
     ----------
@@ -45,23 +45,23 @@ def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
 def run_decoder(
     weights: NamedWeights, dims: Dims, tokens: Tensor, encoder_output: Tensor, dropout: float = 0.0
 ) -> Tensor:
-    """Read texts about one piece, each token with all before it in sight.
+    """Run the decoder over texts of one window, with causal self-attention.
 
     Parameters
     ----------
     weights : mapping of str to Tensor
     dims : Dims
     tokens : Tensor of shape (texts, n), int64
-        What stands behind the end of a text changes nothing in it.
-    heard : Tensor of shape (positions, n_audio_state)
-        From `listen`.
+        Padding behind the end of a text does not change the states before it.
+    encoder_output : Tensor of shape (positions, n_audio_state)
+        From `run_encoder`.
     dropout : float
-        Share of what every part of a layer adds that is left out.
+        Dropout probability of each residual branch.
 
     Returns
     -------
     Tensor of shape (texts, n, n_text_state)
-        To be multiplied with the token embedding.
+        Final states, to be multiplied with the token embedding.
     """
     positions = weights["decoder.positional_embedding"][: tokens.shape[1]]
     x = F.embedding(tokens, weights["decoder.token_embedding.weight"]) + positions
@@ -69,7 +69,7 @@ def run_decoder(
         block = f"decoder.blocks.{layer}"
         y = _norm(x, weights, f"{block}.attn_ln")
         x = x + F.dropout(_attend(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True), dropout)
-        # To the piece, all its texts are one row of many queries: its keys and values are computed once.
+        # All texts form one row of queries, so that the keys and values of the window are computed once.
         y = _norm(x, weights, f"{block}.cross_attn_ln").flatten(0, 1)[None]
         y = _attend(y, encoder_output[None], weights, f"{block}.cross_attn", dims.n_text_head)
         x = x + F.dropout(y.view(x.shape), dropout)
@@ -80,7 +80,7 @@ def run_decoder(
 def _attend(
     x: Tensor, source: Tensor, weights: NamedWeights, name: str, heads: int, *, causal: bool = False
 ) -> Tensor:
-    """Multi-head attention of (batch, n, state) to (batch, m, state)."""
+    """Compute multi-head attention of (batch, n, state) to (batch, m, state)."""
 
     def split(y: Tensor) -> Tensor:
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)

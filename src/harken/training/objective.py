@@ -1,4 +1,4 @@
-"""What is made small: how far an assistant is from the main model, or a model from the texts of a manifest."""
+"""Training objectives: distillation from the main model, and fine-tuning on reference texts."""
 
 from __future__ import annotations
 
@@ -21,57 +21,58 @@ from harken.training.student import TOKEN_EMBEDDING
 from harken.types import Dims
 
 KL_WEIGHT = 0.8
-"""Beside 1 for the cross-entropy (Gandhi et al. 2023, arXiv:2311.00430, section 4)."""
+"""Weight beside 1 for the cross-entropy (Gandhi et al. 2023, arXiv:2311.00430, section 4)."""
 MAX_MASK_POSITIONS = 25
-"""Positions of the encoder's output, half a second."""
+"""Longest mask, in positions of the encoder's output: half a second."""
 
 
 class Objective(Protocol):
-    """What is learnt, with the weights that learn it."""
+    """A loss and the weights that minimise it."""
 
     @property
     def trainable(self) -> dict[str, Tensor]:
-        """Weights that change."""
+        """Weights that are trained."""
         ...
 
     def learning_rate_scale(self, name: str) -> float:
-        """Learning rate of a weight, in shares of that of a step."""
+        """Return the factor of a weight on the learning rate."""
         ...
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
-        """Loss, summed over the positions of an example, and how many these are; random where it is to be."""
+        """Return the loss summed over the positions of an example, and their number; dropout and masks are random."""
         ...
 
     def evaluate(self, example: Example) -> Acceptance:
-        """How much of its first text is foretold."""
+        """Measure the prediction of the first text of an example, without dropout or masks."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation:
-    """An assistant learns what the main model says, and how sure it was of everything else.
+    """Distillation of the main model into an assistant.
 
-    The loss is cross-entropy with the pseudo-labels, divergence from the model's distribution, and the squared distance
-    of final states from those that it should be like, in units of their variance: a model that is sure tells little by
-    its distribution, and much by its states (Sanh et al. 2019, arXiv:1910.01108, section 3, align states too).
+    The loss is cross-entropy with the pseudo-labels, KL divergence from the main model's distribution, and the squared
+    distance of final states from their targets, in units of their variance: where the main model is certain, its
+    distribution carries little information and its states much (Sanh et al. 2019, arXiv:1910.01108, section 3, align
+    states too).
 
     Parameters
     ----------
     dims : Dims
-        Of the assistant.
+        Dimensions of the assistant.
     weights : dict of str to Tensor
         All of its weights.
-    learning : dict of str to Tensor
-        Those of them that change.
-    frequent : ndarray of int64
-        Ascending ids that the loss looks at, which saves most of its time; it is measured with all there are.
-    embedding : Tensor of shape (n_vocab, n_text_state of the main model)
-        Of the main model's tokens.
-    share : callable
-        Learning rate of a weight by its name, in shares of that of a step.
+    trainable : dict of str to Tensor
+        The weights that are trained.
+    scored_ids : ndarray of int64
+        Ascending ids that the loss scores, which saves most of its time; evaluation scores all ids.
+    teacher_embedding : Tensor of shape (n_vocab, n_text_state of the main model)
+        Token embedding of the main model.
     dtype : torch.dtype
-        What matrices are multiplied in.
+        Dtype of matrix products.
     options : DistillOptions
+    learning_rate_scale : callable
+        Returns the factor of a weight, by its name, on the learning rate.
     """
 
     dims: Dims
@@ -123,20 +124,20 @@ class Distillation:
         return score_predictions(logits, batch.labels)
 
     def _scored_columns(self, ids: Tensor) -> Tensor:
-        """Where ids stand among the frequent ones; -1 where they do not."""
+        """Return the indices of ids in the scored ids; -1 for ids that are not scored."""
         columns = np.searchsorted(self.scored_ids, ids.numpy()).clip(max=len(self.scored_ids) - 1)
         return torch.from_numpy(np.where(self.scored_ids[columns] == ids.numpy(), columns, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuning:
-    """A model learns what a manifest says.
+    """Fine-tuning of a model on the texts of a manifest.
 
     Parameters
     ----------
     dims : Dims
-    weights, learning : dict of str to Tensor
-        As for `Distillation`. Where none of the encoder's learn, examples hold its output.
+    weights, trainable : dict of str to Tensor
+        As for `Distillation`. Where no weight of the encoder is trained, examples hold its output.
     dtype : torch.dtype
     options : FineTuneOptions
     """
@@ -173,17 +174,17 @@ class FineTuning:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Rows of one example, padded to one length.
+    """The sequences of one example, padded to one length.
 
     Attributes
     ----------
-    tokens : Tensor of shape (rows, n), int64
-    at : Tensor of shape (positions,), int64
-        Where in the flattened rows something is to be foretold.
+    tokens : Tensor of shape (sequences, n), int64
+    target_positions : Tensor of shape (positions,), int64
+        Positions in the flattened sequences whose next token is to be predicted.
     labels : Tensor of shape (positions,), int64
-        What.
-    states : Tensor of shape (positions, n_text_state of the main model), float16
-    like : Tensor of shape (positions, n_text_state), float32
+        Tokens to predict there.
+    teacher_states : Tensor of shape (positions, n_text_state of the main model), float16
+    target_states : Tensor of shape (positions, n_text_state), float32
         States that the student should have there.
     """
 
@@ -195,41 +196,41 @@ class SequenceBatch:
 
     @classmethod
     def from_sequences(cls, sequences: tuple[TrainingSequence, ...]) -> SequenceBatch:
-        longest = max(len(row.tokens) for row in sequences) - 1
+        longest = max(len(sequence.tokens) for sequence in sequences) - 1
         padded = [
             np.pad(sequence.tokens[:-1], (0, longest + 1 - len(sequence.tokens))) for sequence in sequences
         ]
         target_positions = [
-            np.arange(row.text_start - 1, len(row.tokens) - 1) + i * longest for i, row in enumerate(sequences)
+            np.arange(sequence.text_start - 1, len(sequence.tokens) - 1) + i * longest
+            for i, sequence in enumerate(sequences)
+        ]
+        target_states = [
+            sequence.teacher_states if sequence.target_states is None else sequence.target_states
+            for sequence in sequences
         ]
         return cls(
             torch.from_numpy(np.stack(padded)),
             torch.from_numpy(np.concatenate(target_positions)),
-            torch.from_numpy(np.concatenate([row.tokens[row.text_start :] for row in sequences])),
-            torch.from_numpy(np.concatenate([row.teacher_states for row in sequences])),
             torch.from_numpy(
-                np.concatenate(
-                    [
-                        row.teacher_states if row.target_states is None else row.target_states
-                        for row in sequences
-                    ]
-                )
-            ).float(),
+                np.concatenate([sequence.tokens[sequence.text_start :] for sequence in sequences])
+            ),
+            torch.from_numpy(np.concatenate([sequence.teacher_states for sequence in sequences])),
+            torch.from_numpy(np.concatenate(target_states)).float(),
         )
 
     def select_states(self, states: Tensor) -> Tensor:
-        """States at the positions that count, out of shape (rows, n, n_text_state)."""
+        """Select the states at the target positions, out of shape (sequences, n, n_text_state)."""
         return states.flatten(0, 1)[self.target_positions]
 
 
 def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
-    """Hide spans of what was heard, as SpecAugment does with time (Park et al. 2019, arXiv:1904.08779).
+    """Mask spans of the encoder output, as SpecAugment masks time (Park et al. 2019, arXiv:1904.08779).
 
     Parameters
     ----------
-    heard : Tensor of shape (positions, state)
-    share : float
-        How much of it is hidden, at most.
+    encoder_output : Tensor of shape (positions, state)
+    fraction : float
+        Largest share of the positions to mask.
     """
     positions = len(encoder_output)
     n_spans = round(fraction * positions * 2 / MAX_MASK_POSITIONS)
@@ -242,7 +243,7 @@ def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
 
 
 def score_predictions(logits: Tensor, labels: Tensor) -> Acceptance:
-    """Count what logits of shape (positions, n_vocab) foretell of labels."""
+    """Count the correct predictions in logits of shape (positions, n_vocab)."""
     total_loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     return count_acceptance((logits.argmax(-1) == labels).numpy(), float(total_loss))
 

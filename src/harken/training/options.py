@@ -1,4 +1,4 @@
-"""What can be chosen about a training. Faces derive their flags from these fields; nothing here needs PyTorch."""
+"""Options of a training. The command line derives its flags from these fields; nothing here needs PyTorch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ EPOCHS_HELP = "How many times every piece is learnt from."
 BATCH_SIZE_HELP = "Pieces of one step."
 LEARNING_RATE_HELP = "Highest learning rate, reached behind the warm-up and left in half a cosine."
 
+MAX_DECODER_LAYERS = 4
+"""Most decoder layers of an assistant."""
+
 _data_option = partial(option, "Data")
 _training_option = partial(option, "Training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOptions:
-    """How recordings become pieces, and what is kept out of the training.
+    """Options of how recordings become training windows, and which are held out.
 
     Raises
     ------
@@ -63,7 +66,7 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """How weights are trained.
+    """Options of the optimisation.
 
     Raises
     ------
@@ -97,7 +100,7 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillOptions(TrainOptions):
-    """How an assistant is trained."""
+    """Options of the training of an assistant."""
 
     state_loss_weight: float = _training_option(
         2.0,
@@ -111,7 +114,7 @@ class DistillOptions(TrainOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuneOptions(TrainOptions):
-    """How a model is fine-tuned: with care, as it knows much that the recordings do not say."""
+    """Options of fine-tuning; a low learning rate preserves what the model knows beyond the recordings."""
 
     epochs: int = _training_option(3, EPOCHS_HELP)
     batch_size: int = _training_option(16, BATCH_SIZE_HELP)
@@ -119,7 +122,7 @@ class FineTuneOptions(TrainOptions):
 
 
 def options_from(options_class: type[Any], values: dict[str, Any]) -> Any:
-    """Options of a kind, out of all that was given."""
+    """Return options of a class, from a mapping that may hold further values."""
     return options_class(
         **{field.name: values[field.name] for field in fields(options_class) if field.name in values}
     )

@@ -1,4 +1,4 @@
-"""Which number format is fastest for matrices on this processor: asked of the processor, not of a list of names."""
+"""Choice of the dtype of matrix products, by measuring this processor."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 MATRIX_SIZE = 512
 REPEATS = 5
 MIN_SPEEDUP = 1.2
-"""How many times faster bfloat16 must be, for what it loses."""
+"""Least speed-up by bfloat16 that is worth its lower precision."""
 
 
 @cache
 def fastest_matmul_dtype() -> torch.dtype:
-    """bfloat16 where the processor multiplies it in hardware, else float32; takes some 20 ms."""
+    """Return bfloat16 where the processor multiplies it in hardware, else float32; takes some 20 ms."""
     use_bfloat16 = _matmul_seconds(torch.float32) > MIN_SPEEDUP * _matmul_seconds(torch.bfloat16)
     return torch.bfloat16 if use_bfloat16 else torch.float32
 
 
 def _matmul_seconds(dtype: torch.dtype) -> float:
-    """Shortest of some products; the first ones, in which libraries set themselves up, are not the shortest."""
+    """Return the shortest time of some products; the first ones include the set-up of libraries."""
     matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE, dtype=dtype)
     seconds = []
     for _ in range(REPEATS):
-        started = perf_counter()
+        start_s = perf_counter()
         matrix @ matrix
-        seconds.append(perf_counter() - started)
+        seconds.append(perf_counter() - start_s)
     return min(seconds)

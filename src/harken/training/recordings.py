@@ -1,4 +1,4 @@
-"""Which recordings there are, where somebody speaks in them, and which are kept out of the training."""
+"""Recordings of a training: finding them, the speech in them, and the held-out ones."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ AUDIO_SUFFIXES = frozenset(
     {".aac", ".aif", ".aiff", ".amr", ".flac", ".m4a", ".mka", ".mkv", ".mov", ".mp3", ".mp4"}
     | {".oga", ".ogg", ".opus", ".wav", ".webm", ".wma"}
 )
-"""Endings of what is taken out of a folder without a manifest."""
+"""Suffixes of the files that are read from a folder without a manifest."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many of a number of things are done."""
+"""Called with the number of items done, and their total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechSegment:
-    """A stretch of a recording in which somebody speaks, at most `LONGEST_S` long.
+    """A segment of speech in a recording, at most `MAX_SPEECH_S` long.
 
     Attributes
     ----------
     start_s, end_s : float
     text : str or None
-        What is said, where that is known.
+        Reference text, where it is known.
     """
 
     start_s: float
@@ -46,7 +46,7 @@ class SpeechSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecording:
-    """A recording and where somebody speaks in it.
+    """A recording and its segments of speech.
 
     Attributes
     ----------
@@ -56,8 +56,8 @@ class TrainingRecording:
     language : str or None
         None where it is to be detected.
     held_out : bool
-        Whether it is only measured with.
-    speech : tuple of Speech
+        True if it is only measured with.
+    segments : tuple of SpeechSegment
     duration_s : float
     """
 
@@ -70,28 +70,28 @@ class TrainingRecording:
 
 
 SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSegment, ...], float]]
-"""Answers where somebody speaks in a recording, and how long it is in seconds."""
+"""Returns the segments of speech in a recording, and its length in seconds."""
 
 
 def read_entries(
     paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
 ) -> list[Entry]:
-    """Recordings of manifests and folders.
+    """Read the entries of manifests and folders.
 
     Parameters
     ----------
     paths : iterable of path
         Manifests or folders that hold one (see `harken.evaluation.read_manifests`), and folders of recordings
-        without, of which nobody knows what is said.
+        without texts.
     note : callable
-        Told of lines that are left out.
+        Called with a message about every line that is left out.
     needs_text : bool
-        Whether what is said must be known.
+        Whether the recordings must have texts.
 
     Raises
     ------
     ManifestError
-        If a folder holds no recordings, or does not tell what is said in them, or as `read_manifests` says.
+        If a folder holds no recordings, or no manifest where texts are needed, or as in `read_manifests`.
     """
     return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
 
@@ -101,15 +101,16 @@ def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Seque
         return read_manifests([path], note=note, needs_text=needs_text)
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
     if not files:
-        raise ManifestError(f"{path}: holds neither {MANIFEST} nor sound")
+        raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
     name = path.resolve().name
     return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
 
 
 def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
-    """Names of the recordings to keep out: all of a speaker's, where a group has enough speakers, else single ones.
+    """Choose the names of the recordings to hold out.
 
-    The choice hangs on the names alone, so that it stays the same when recordings are added.
+    A group with enough speakers holds out all recordings of some speakers, any other single recordings. The choice
+    depends on the names alone, so that it stays the same when recordings are added.
     """
     chosen: set[str] = set()
     for group in dict.fromkeys(map(group_of, entries)):
@@ -125,7 +126,7 @@ def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
 
 
 def group_of(entry: Entry) -> str:
-    """The folder of its manifest."""
+    """Return the group of a recording: the folder of its manifest."""
     return entry.name.partition("/")[0]
 
 
@@ -140,7 +141,7 @@ def scan_recordings(
     note: Callable[[str], None],
     progress: Progress = lambda done, total: None,
 ) -> Iterator[TrainingRecording]:
-    """Listen to every recording; one that cannot be read is noted and left out."""
+    """Find the speech in every recording; one that cannot be read is reported and left out."""
     for done, entry in enumerate(entries):
         progress(done, len(entries))
         try:
@@ -161,15 +162,14 @@ def scan_recordings(
 def find_speech(
     entry: Entry, speech_pad_s: float = VadOptions().speech_pad_s
 ) -> tuple[tuple[SpeechSegment, ...], float]:
-    """Regions of speech in a recording, each short enough for a window, and its length in seconds."""
+    """Return the segments of speech in a recording, each short enough for a window, and its length in seconds."""
     samples = load_audio(entry.path)
-    detector, tracker = (
-        SpeechDetector(),
-        RegionTracker(VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s)),
-    )
+    detector = SpeechDetector()
+    tracker = RegionTracker(VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s))
     finished = tracker.feed(np.concatenate([detector.feed(samples), detector.flush()]))
     speech_regions = [*finished, *tracker.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
     segments = tuple(
-        SpeechSegment(start_s=a / FRAMES_PER_SECOND, end_s=b / FRAMES_PER_SECOND) for a, b in speech_regions
+        SpeechSegment(start_s=start / FRAMES_PER_SECOND, end_s=end / FRAMES_PER_SECOND)
+        for start, end in speech_regions
     )
     return segments, len(samples) / SAMPLE_RATE

@@ -1,11 +1,11 @@
-"""From recordings to weights: what distilling and fine-tuning have in common."""
+"""The course of a training, from recordings to weights: the steps that distillation and fine-tuning share."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +21,7 @@ from harken.evaluation import Entry
 from harken.text import Tokenizer
 from harken.training.example_store import ExampleStore
 from harken.training.labelling import Labeller, label_windows
-from harken.training.loop import LoopCallbacks, train
+from harken.training.loop import TrainingCallbacks, train
 from harken.training.objective import Objective
 from harken.training.options import DataOptions, TrainOptions
 from harken.training.recordings import SpeechFinder, choose_held_out, scan_recordings
@@ -33,20 +33,20 @@ TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask(Generic[TrainOptionsT]):
-    """What to learn from, how, and where to.
+    """The data, options and output folder of a training.
 
     Attributes
     ----------
     checkpoint : Checkpoint
         The main model.
     tokenizer : Tokenizer
-        Its own.
+        Tokenizer of the main model.
     entries : sequence of Entry
         Recordings to learn from.
-    measured : sequence of Entry
-        Recordings to measure with; where there are none, some of `entries` are.
+    held_out_entries : sequence of Entry
+        Recordings to measure with; if there are none, some of `entries` are held out.
     out : Path
-        Folder of the result; in it, ``training`` holds what is needed to go on.
+        Folder of the result; its folder ``training`` holds the state.
     data : DataOptions
     options : TrainOptions
     """
@@ -61,7 +61,7 @@ class TrainingTask(Generic[TrainOptionsT]):
 
     @property
     def run_directory(self) -> RunDirectory:
-        """What is kept of it."""
+        """Folder of the state of the training."""
         return RunDirectory(self.out / "training")
 
     @property
@@ -71,7 +71,7 @@ class TrainingTask(Generic[TrainOptionsT]):
         return (path if path.is_dir() else path.parent) if self.checkpoint.format == "huggingface" else None
 
     def create_or_resume(self, **extra: Any) -> None:
-        """Take hold of the folder (see `Journal.begin`)."""
+        """Create the folder, or check that it holds this training (see `RunDirectory.create_or_resume`)."""
         self.run_directory.create_or_resume(
             {
                 "model": self.checkpoint.weights.digest,
@@ -83,30 +83,11 @@ class TrainingTask(Generic[TrainOptionsT]):
         )
 
     def _recordings_digest(self) -> str:
-        """How many there are, and a digest of their names and texts."""
+        """Return the number of recordings, and a digest of their names and texts."""
         lists = [
             [(entry.name, entry.text) for entry in entries] for entries in (self.entries, self.held_out_entries)
         ]
         return f"{sum(map(len, lists))}, {hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:16]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCallbacks:
-    """Who looks on.
-
-    Parameters
-    ----------
-    progress : callable
-        Told of a stage by name, how many of its things are done, and of how many.
-    note : callable
-        Told of recordings that are left out, and why.
-    watch : Watch
-        Of the training itself.
-    """
-
-    on_progress: Callable[[str, int, int], None] = lambda stage, done, of: None
-    on_warning: Callable[[str], None] = lambda text: None
-    loop: LoopCallbacks = field(default_factory=LoopCallbacks)
 
 
 def prepare_examples(
@@ -115,12 +96,12 @@ def prepare_examples(
     make_labeller: Callable[[], Labeller],
     callbacks: TrainingCallbacks,
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Cut recordings into pieces and have them answered, once; pieces to learn from, and to measure with.
+    """Split recordings into windows and label them once; return the windows to learn from and the held-out ones.
 
     Raises
     ------
     ManifestError
-        If there is nothing for one of the two.
+        If either has no speech.
     """
     windows = task.run_directory.load_windows()
     if not windows:
@@ -134,8 +115,8 @@ def prepare_examples(
     label_windows(windows, store, make_labeller, task.tokenizer.eot, progress)
     labelled = [window for window in windows if store.first_text(window)]
     splits = (
-        [piece for piece in labelled if not piece.held_out],
-        [piece for piece in labelled if piece.held_out],
+        [window for window in labelled if not window.held_out],
+        [window for window in labelled if window.held_out],
     )
     for purpose, split in zip(("learn from", "measure with"), splits, strict=True):
         if not split:
@@ -152,10 +133,10 @@ def run_training(
     export_best: Callable[[], None],
     callbacks: TrainingCallbacks,
 ) -> bool:
-    """Train, and write the weights whenever they are the best so far; whether it came to its end."""
-    loop_callbacks = replace(callbacks.loop, on_best=lambda point: export_best())
+    """Train, and export the weights at every new best; return True if the training was completed."""
+    callbacks = replace(callbacks, on_best=lambda point: export_best())
     return train(
-        objective, windows, held_out, store, task.run_directory, task.options, task.data.seed, loop_callbacks
+        objective, windows, held_out, store, task.run_directory, task.options, task.data.seed, callbacks
     )
 
 
@@ -188,6 +169,6 @@ def _language_is_known(task: TrainingTask[Any], entry: Entry, callbacks: Trainin
 
 
 def set_num_threads(threads: int | None) -> None:
-    """Compute with so many threads in the whole process; None leaves it to PyTorch."""
+    """Set the number of threads of PyTorch in the whole process; None leaves the choice to PyTorch."""
     if threads is not None:
         _torch.set_num_threads(threads)

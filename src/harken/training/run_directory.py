@@ -1,4 +1,4 @@
-"""A training on disk: what it is, how far it has come, and how well it did on the way."""
+"""The folder of a training: its configuration, windows, state and learning curve."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CONFIG_FILE, WINDOWS_FILE, STATE_FILE, LEARNING_CURVE_FILE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPoint:
-    """One measurement.
+    """One measurement on the held-out windows.
 
     Attributes
     ----------
     step : int
         Steps done.
     loss : float or None
-        Mean training loss a position since the last measurement.
+        Mean training loss per position since the last measurement.
     held_out : Acceptance
     """
 
@@ -43,7 +43,7 @@ class EvalPoint:
     held_out: Acceptance
 
     def to_json(self) -> str:
-        """As a line of JSON, with what follows from the counts."""
+        """Return a line of JSON, with the rates that follow from the counts."""
         held_out = self.held_out
         summary = {
             "step": self.step,
@@ -56,14 +56,14 @@ class EvalPoint:
 
     @classmethod
     def from_json(cls, line: str) -> EvalPoint:
-        """Read a line back."""
+        """Parse a line of JSON."""
         values = json.loads(line)
         return cls(step=values["step"], loss=values["loss"], held_out=Acceptance(**values["held_out"]))
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The folder in which a training keeps what it needs to go on.
+    """The folder that holds everything needed to resume a training.
 
     Parameters
     ----------
@@ -74,26 +74,26 @@ class RunDirectory:
 
     @property
     def examples_folder(self) -> Path:
-        """Where its examples lie."""
+        """Folder of the examples."""
         return self.folder / "examples"
 
     @property
     def small_model_folder(self) -> Path:
-        """Where lies what a smaller model makes of them."""
+        """Folder of the examples of a smaller model."""
         return self.folder / "small_model"
 
     def create_or_resume(self, config: Mapping[str, Any]) -> None:
-        """Make the folder, or make sure that it holds this very training.
+        """Create the folder, or check that it holds the same training.
 
         Parameters
         ----------
-        kind : mapping
-            What decides about the result: model, recordings, options.
+        config : mapping
+            Everything that determines the result: model, recordings, options.
 
         Raises
         ------
         OutputError
-            If something else is there.
+            If it holds something else.
         """
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
         if config_path.is_file():
@@ -112,7 +112,7 @@ class RunDirectory:
             write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
 
     def load_windows(self) -> list[TrainingWindow]:
-        """Pieces that were decided on; none at the beginning."""
+        """Return the stored windows; none at the beginning."""
         path = self.folder / WINDOWS_FILE
         return (
             [*map(TrainingWindow.from_json, path.read_text(encoding="utf-8").splitlines())]
@@ -121,36 +121,36 @@ class RunDirectory:
         )
 
     def save_windows(self, windows: Sequence[TrainingWindow]) -> None:
-        """Keep which pieces were decided on."""
-        write_atomic(self.folder / WINDOWS_FILE, (f"{piece.json_line}\n" for piece in windows))
+        """Store the windows."""
+        write_atomic(self.folder / WINDOWS_FILE, (f"{window.json_line}\n" for window in windows))
 
     @property
     def has_state(self) -> bool:
-        """Whether a state has been saved."""
+        """True if a state has been saved."""
         return (self.folder / STATE_FILE).is_file()
 
     def load_state(self) -> dict[str, Any] | None:
-        """State that was saved last; None at the beginning."""
+        """Return the state saved last; None at the beginning."""
         state: dict[str, Any] | None = (
             torch.load(self.folder / STATE_FILE, weights_only=True) if self.has_state else None
         )
         return state
 
     def save_state(self, state: Mapping[str, Any]) -> None:
-        """Save a state: the file is whole or the one before."""
+        """Save a state; the file is replaced atomically."""
         content = io.BytesIO()
         torch.save(dict(state), content)
         write_atomic(self.folder / STATE_FILE, [content.getvalue()])
 
     def load_learning_curve(self) -> list[EvalPoint]:
-        """All measurements, in order."""
+        """Return all measurements, in order."""
         path = self.folder / LEARNING_CURVE_FILE
         return (
             [*map(EvalPoint.from_json, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
         )
 
     def save_learning_curve(self, points: list[EvalPoint]) -> None:
-        """Write all measurements anew: what a state that was gone back to does not know must go."""
+        """Write all measurements again, without those after a state that was resumed."""
         write_atomic(self.folder / LEARNING_CURVE_FILE, ["".join(f"{point.to_json()}\n" for point in points)])
 
 
@@ -162,5 +162,5 @@ def _make_folder(folder: Path) -> None:
 
 
 def snapshot(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they stand, apart from those that go on changing."""
+    """Return copies of the weights, which later steps do not change."""
     return {name: values.detach().clone() for name, values in weights.items()}

@@ -1,8 +1,8 @@
-"""Speech joined into pieces of at most a window.
+"""Training windows: segments of speech joined up to the length of a window.
 
-Stretches of speech are packed into windows as a transcription packs them, those of one recording in their order, then
-those of the next, so that the encoder's window is full and the decoder learns what it will be asked. In which order
-recordings follow one another is drawn anew as often as one likes, and so is how fast they are played.
+Segments are packed into windows as in a transcription, those of one recording in their order, then those of the next.
+So the encoder's window is full, as it will be at inference. The recordings can be shuffled several times, each
+time with another order and other playback speeds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harken.training.recordings import MAX_SPEECH_S, TrainingRecording
 from harken.types import SAMPLE_RATE
 
 MAX_PAUSE_S = 0.5
-"""Longest pause that is put between two recordings."""
+"""Longest silence that is inserted between two recordings, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechSpan:
-    """A stretch of a recording, and the silence put before it; `text` is what is said, where that is known."""
+    """A segment of a recording, its reference text if known, and the silence inserted before it."""
 
     path: str
     start_s: float
@@ -37,26 +37,26 @@ class SpeechSpan:
 
     @property
     def duration_s(self) -> float:
-        """How long it lasts with the silence before it."""
+        """Length in seconds, with the silence before it."""
         return self.pause_s + self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWindow:
-    """What is heard at once.
+    """The audio and texts of one training window.
 
     Attributes
     ----------
-    parts : tuple of Part
+    spans : tuple of SpeechSpan
     group : str
     language : str or None
     held_out : bool
-    silent : bool
-        Whether nobody speaks.
+    no_speech : bool
+        True if it has no speech.
     speed : float
-        Above 1 is faster, and higher.
-    untimed, prompted : bool
-        Whether it is learnt without timestamps, and with the text before it, too.
+        Playback speed; above 1 is faster, and higher in pitch.
+    without_timestamps, with_previous_text : bool
+        Whether it is also learnt without timestamps, and with the previous text in the prompt.
     """
 
     spans: tuple[SpeechSpan, ...]
@@ -70,30 +70,28 @@ class TrainingWindow:
 
     @property
     def json_line(self) -> str:
-        """As a line of JSON."""
+        """The window as a line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, line: str) -> TrainingWindow:
-        """Read a line back."""
+        """Parse a line of JSON."""
         values = json.loads(line)
         return cls(**values | {"spans": tuple(SpeechSpan(**span) for span in values["spans"])})
 
     @property
     def key(self) -> str:
-        """A name that no other piece has."""
+        """Unique name of the window: a digest of its content."""
         return hashlib.sha256(self.json_line.encode()).hexdigest()[:24]
 
     @property
     def duration_s(self) -> float:
-        """How long it lasts."""
+        """Length in seconds."""
         return sum(map(_duration_s, self.spans)) / self.speed
 
     def samples(self) -> Floats:
-        """Samples of all parts, shape (samples,), float32, 16 kHz."""
-        samples = np.concatenate(
-            [samples_of_span for span in self.spans for samples_of_span in _pause_and_samples(span)]
-        )
+        """Load the samples of all spans, shape (samples,), float32, 16 kHz."""
+        samples = np.concatenate([samples for span in self.spans for samples in _pause_and_samples(span)])
         if self.speed == 1.0:
             return samples
         sample_times = np.arange(0, len(samples) - 1, self.speed)
@@ -101,7 +99,7 @@ class TrainingWindow:
         return resampled
 
     def span_times_s(self) -> Iterator[tuple[float, float, str | None]]:
-        """Where each part begins and ends in the piece, in seconds, and what is said in it."""
+        """Yield start and end of each span in the window, in seconds, and its text."""
         end_s = 0.0
         for span in self.spans:
             start_s = end_s + span.pause_s / self.speed
@@ -110,9 +108,9 @@ class TrainingWindow:
 
 
 def make_windows(recordings: Sequence[TrainingRecording], options: DataOptions) -> Iterator[TrainingWindow]:
-    """Cut and join recordings: what is measured with once as it is, the rest as often as `options` say.
+    """Split and join recordings: held-out ones once and unchanged, the others as often as the options demand.
 
-    Equal recordings and options give equal pieces, whatever has been made of them before.
+    Equal recordings and options give equal windows.
     """
     groups: dict[tuple[bool, str, str], list[TrainingRecording]] = {}
     for recording in recordings:
@@ -121,7 +119,7 @@ def make_windows(recordings: Sequence[TrainingRecording], options: DataOptions) 
     for shuffle in range(options.shuffles):
         for key, members in sorted(groups.items(), key=lambda item: item[0]):
             if shuffle == 0 or not members[0].held_out:
-                # Numbers out of a text: it is to seed alike on every machine.
+                # The seed is the bytes of the key, as the hash of a string differs between processes.
                 rng = np.random.default_rng([options.seed, shuffle, *f"{key}".encode()])
                 yield from _shuffle_and_pack(
                     members, options, rng, speed_perturbation=options.speed_perturbation if shuffle else 0.0
@@ -139,13 +137,12 @@ def _shuffle_and_pack(
     spans = [
         SpeechSpan(path=str(recording.path), **asdict(segment))
         for recording in order
-        for segment in recording.speech
+        for segment in recording.segments
     ]
-    template = TrainingWindow(
-        spans=(), group=order[0].group, language=order[0].language, held_out=order[0].held_out
-    )  # fmt: skip
+    first = order[0]
+    template = TrainingWindow(spans=(), group=first.group, language=first.language, held_out=first.held_out)
     for window_spans in _pack_spans(spans, options.unpacked_fraction, rng):
-        # However slow, it must fit into the window.
+        # The slowest speed must still fit into the window.
         slowest = max(1.0 - speed_perturbation, min(1.0, sum(map(_duration_s, window_spans)) / MAX_SPEECH_S))
         yield replace(
             template,
@@ -157,7 +154,7 @@ def _shuffle_and_pack(
             with_previous_text=bool(rng.random() < options.with_previous_text_fraction),
         )
     for recording in order:
-        if not recording.speech and rng.random() < options.no_speech_fraction:
+        if not recording.segments and rng.random() < options.no_speech_fraction:
             span = SpeechSpan(
                 path=str(recording.path), start_s=0.0, end_s=min(recording.duration_s, MAX_SPEECH_S)
             )
@@ -167,7 +164,7 @@ def _shuffle_and_pack(
 def _pack_spans(
     spans: Iterable[SpeechSpan], unpacked_fraction: float, rng: np.random.Generator
 ) -> Iterator[tuple[SpeechSpan, ...]]:
-    """Parts side by side, as many as fit; some of those that come first stay alone."""
+    """Pack spans in order, as many as fit into a window; a random share of the windows gets one span only."""
     packed: list[SpeechSpan] = []
     room_s = 0.0
     for span in spans:

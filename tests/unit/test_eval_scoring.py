@@ -1,4 +1,4 @@
-"""Normalizers, error counts, confidence intervals, and what they amount to."""
+"""Tests of error rates: normalizers, error counts, confidence intervals, totals, and the difference of two engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from harken.evaluation.error_rate import (
 )
 from harken.evaluation.scoring import report
 
-# Language, text, and what openai-whisper 20250625 makes of it: EnglishTextNormalizer for en, BasicTextNormalizer
+# Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.
 NORMALIZED = [
     ("en", "Mr. Smith's TV cost $2 and 7 cents -- he won't say.", "mister smith is tv cost $2.07 he will not say"),
@@ -64,10 +64,10 @@ def entry(name: str = "set/a.wav", text: str = "", **known: object) -> Entry:
 
 
 def scored(
-    said: str, heard: str, language: str | None = "en", name: str = "set/a.wav", **known: object
+    reference: str, text: str, language: str | None = "en", name: str = "set/a.wav", **known: object
 ) -> Score:
-    seconds = {"seconds": 2.0, "wall_s": 0.5}
-    return score(entry(name, said, language=language, **known), EvalHypothesis(text=heard, **seconds), language)
+    hypothesis = EvalHypothesis(text=text, seconds=2.0, wall_s=0.5)
+    return score(entry(name, reference, language=language, **known), hypothesis, language)
 
 
 @pytest.mark.parametrize(("language", "text", "expected"), NORMALIZED)
@@ -75,12 +75,12 @@ def test_normalizers_are_those_of_the_reference(language: str | None, text: str,
     assert normalizer(language)(text) == expected
 
 
-def test_where_letters_count() -> None:
+def test_languages_without_spaces_are_known() -> None:
     languages = ("en", "zh", "ja", "th", "lo", "my", "km", "yue", "ko", None)
-    assert [its for its in languages if is_spaced(its)] == ["en", "ko", None]
+    assert [language for language in languages if is_spaced(language)] == ["en", "ko", None]
 
 
-def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., object] = builtins.__import__
 
     def absent(name: str, *args: object, **kwargs: object) -> object:
@@ -96,13 +96,13 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
         normalizer("en")
 
 
-class TestTally:
-    def test_words(self) -> None:
-        tally = count_word_errors("a b c d", "a x c e f")
-        assert tally == ErrorCounts(hits=2, substitutions=2, deletions=0, insertions=1)
-        assert (tally.errors, tally.reference_length, tally.rate) == (3, 4, 0.75)
+class TestErrorCounts:
+    def test_word_errors_are_counted_by_kind(self) -> None:
+        counts = count_word_errors("a b c d", "a x c e f")
+        assert counts == ErrorCounts(hits=2, substitutions=2, deletions=0, insertions=1)
+        assert (counts.errors, counts.reference_length, counts.rate) == (3, 4, 0.75)
 
-    def test_nothing_said_or_nothing_heard(self) -> None:
+    def test_empty_texts_are_all_insertions_or_deletions(self) -> None:
         assert count_word_errors("", "thank you") == ErrorCounts(insertions=2)
         assert count_character_errors("", "you") == ErrorCounts(insertions=3)
         assert count_word_errors("", "") == ErrorCounts()
@@ -112,42 +112,42 @@ class TestTally:
     words = st.lists(st.sampled_from("abcd"), min_size=1, max_size=8).map(" ".join)
 
     @given(words, words)
-    def test_errors_are_the_edit_distance(self, said: str, heard: str) -> None:
+    def test_errors_are_the_edit_distance(self, reference: str, hypothesis: str) -> None:
         for count, rate in ((count_word_errors, jiwer.wer), (count_character_errors, jiwer.cer)):
-            assert count(said, heard).rate == pytest.approx(rate(said, heard))
+            assert count(reference, hypothesis).rate == pytest.approx(rate(reference, hypothesis))
 
     @given(words, words)
-    def test_differences_spell_both_texts_and_hold_the_errors(self, said: str, heard: str) -> None:
-        pieces = align_words(said, heard)
-        assert " ".join(word for piece in pieces for word in piece.reference) == said
-        assert " ".join(word for piece in pieces for word in piece.hypothesis) == heard
-        errors = sum(max(len(its.reference), len(its.hypothesis)) for its in pieces if not its.equal)
-        assert errors == count_word_errors(said, heard).errors
+    def test_alignment_chunks_hold_both_texts_and_all_errors(self, reference: str, hypothesis: str) -> None:
+        chunks = align_words(reference, hypothesis)
+        assert " ".join(word for chunk in chunks for word in chunk.reference) == reference
+        assert " ".join(word for chunk in chunks for word in chunk.hypothesis) == hypothesis
+        errors = sum(max(len(chunk.reference), len(chunk.hypothesis)) for chunk in chunks if not chunk.equal)
+        assert errors == count_word_errors(reference, hypothesis).errors
 
-    def test_differences_where_nothing_is_said(self) -> None:
+    def test_alignment_with_empty_reference_is_one_insertion(self) -> None:
         assert align_words("", "thank you") == (AlignmentChunk((), ("thank", "you")),)
         assert align_words("", "") == ()
 
 
-class TestInterval:
-    def test_it_holds_the_rate_of_many_in_19_of_20_cases(self) -> None:
+class TestConfidenceInterval:
+    def test_interval_contains_the_true_rate_in_19_of_20_test_sets(self) -> None:
         """Coverage over 200 test sets of 60 recordings whose true rate is 20 %; binomial 1 % bounds: 0.90 to 0.985."""
         rng = np.random.default_rng(1)
-        held = 0
+        n_containing = 0
         for errors in rng.binomial(10, 0.2, size=(200, 60)):
             low, high = confidence_interval(
                 bootstrap_error_rates([ErrorCounts(hits=10 - e, substitutions=int(e)) for e in errors])
             )
-            held += low <= 0.2 <= high
-        assert 0.90 <= held / 200 <= 0.985
+            n_containing += low <= 0.2 <= high
+        assert 0.90 <= n_containing / 200 <= 0.985
 
-    def test_it_is_the_same_every_time(self) -> None:
-        tallies = [ErrorCounts(hits=3, deletions=n) for n in range(5)]
-        assert bootstrap_error_rates(tallies).shape == (RESAMPLES,)
-        assert (bootstrap_error_rates(tallies) == bootstrap_error_rates(tallies)).all()
+    def test_bootstrap_is_deterministic(self) -> None:
+        counts = [ErrorCounts(hits=3, deletions=n) for n in range(5)]
+        assert bootstrap_error_rates(counts).shape == (RESAMPLES,)
+        assert (bootstrap_error_rates(counts) == bootstrap_error_rates(counts)).all()
 
-    def test_few_speakers_say_little_of_others(self) -> None:
-        """Errors that go by speaker make the interval wider if speakers are drawn."""
+    def test_resampling_speakers_widens_the_interval(self) -> None:
+        """Errors that depend on the speaker make the interval wider if speakers are resampled."""
         known = [
             scored(
                 "a b c d",
@@ -158,7 +158,7 @@ class TestInterval:
             for speaker in range(6)
             for n in range(10)
         ]
-        anonymous = [scored(its.entry.text, its.hypothesis.text, name=its.entry.name) for its in known]
+        anonymous = [scored(each.entry.text, each.hypothesis.text, name=each.entry.name) for each in known]
         by_speaker, by_recording = summarise(known), summarise(anonymous)
         assert (by_speaker.resampling_unit, by_recording.resampling_unit) == ("speakers", "recordings")
         assert by_speaker.wer
@@ -166,7 +166,7 @@ class TestInterval:
         assert by_speaker.wer.rate == by_recording.wer.rate == 0.375
         assert width(by_speaker) > 1.5 * width(by_recording)
 
-    def test_fewer_than_five_speakers_are_not_drawn(self) -> None:
+    def test_fewer_than_five_speakers_are_not_resampled(self) -> None:
         assert (
             summarise(scored("a", "a", name=str(n), speaker=str(n % 4)) for n in range(20)).resampling_unit
             == "recordings"
@@ -180,46 +180,58 @@ def width(evaluation: Evaluation) -> float:
     return high - low
 
 
-class TestSummary:
-    def test_words_where_there_are_spaces_and_characters_everywhere(self) -> None:
-        its = summarise([scored("Big house.", "big horse"), scored("你好吗", "你好", "zh", name="set/b.wav")])
-        assert its.wer
-        assert its.cer
-        assert its.overall
-        assert its.wer.error_counts == ErrorCounts(hits=1, substitutions=1)
-        assert its.cer.error_counts.reference_length == len("big house") + len("你好吗")
-        assert its.overall.error_counts == ErrorCounts(hits=3, substitutions=1, deletions=1)
-        assert {code: rate.rate for code, rate in its.languages.items()} == {
+class TestSummarise:
+    def test_words_count_in_languages_with_spaces_and_characters_in_all(self) -> None:
+        evaluation = summarise(
+            [scored("Big house.", "big horse"), scored("你好吗", "你好", "zh", name="set/b.wav")]
+        )
+        assert evaluation.wer
+        assert evaluation.cer
+        assert evaluation.overall
+        assert evaluation.wer.error_counts == ErrorCounts(hits=1, substitutions=1)
+        assert evaluation.cer.error_counts.reference_length == len("big house") + len("你好吗")
+        assert evaluation.overall.error_counts == ErrorCounts(hits=3, substitutions=1, deletions=1)
+        assert {code: rate.rate for code, rate in evaluation.languages.items()} == {
             "en": 0.5,
             "zh": pytest.approx(1 / 3),
         }
 
-    def test_only_characters(self) -> None:
-        its = summarise([scored("你好吗", "你好", "zh")])
-        assert its.wer is None
-        assert its.cer
-        assert its.cer.confidence_interval is None, "one recording tells nothing about others"
+    def test_language_without_spaces_has_no_word_error_rate(self) -> None:
+        evaluation = summarise([scored("你好吗", "你好", "zh")])
+        assert evaluation.wer is None
+        assert evaluation.cer
+        assert evaluation.cer.confidence_interval is None, "one recording does not represent others"
 
-    def test_what_is_heard_where_nothing_is_said_is_no_word_error(self) -> None:
-        its = summarise(
+    def test_text_without_speech_is_a_hallucination_and_no_word_error(self) -> None:
+        evaluation = summarise(
             [
                 scored("a", "a"),
                 scored("[noise]", "Thank you.", name="set/b"),
                 scored("", "", None, name="set/c"),
             ]
         )
-        assert its.wer
-        assert its.wer.error_counts == ErrorCounts(hits=1)
-        assert (its.hallucinations.recordings, its.hallucinations.affected, its.hallucinations.words) == (
+        assert evaluation.wer
+        assert evaluation.wer.error_counts == ErrorCounts(hits=1)
+        assert (
+            evaluation.hallucinations.recordings,
+            evaluation.hallucinations.affected,
+            evaluation.hallucinations.words,
+        ) == (
             2,
             1,
             2,
         )
-        assert its.hallucinations.seconds == 4.0
+        assert evaluation.hallucinations.seconds == 4.0
 
-    def test_nothing_at_all(self) -> None:
-        its = summarise([])
-        assert (its.wer, its.cer, its.overall, its.languages, its.times_real_time) == (
+    def test_no_scores_give_no_rates(self) -> None:
+        evaluation = summarise([])
+        assert (
+            evaluation.wer,
+            evaluation.cer,
+            evaluation.overall,
+            evaluation.languages,
+            evaluation.times_real_time,
+        ) == (
             None,
             None,
             None,
@@ -227,16 +239,16 @@ class TestSummary:
             None,
         )
 
-    def test_speed_is_of_those_whose_time_is_known(self) -> None:
+    def test_speed_counts_recordings_with_known_times(self) -> None:
         known, unknown = (
             scored("a", "a"),
             score(entry("set/b", "b", seconds=9.0), EvalHypothesis(text="b"), "en"),
         )
-        its = summarise([known, unknown])
-        assert (its.audio_s, its.wall_s, its.times_real_time) == (2.0, 0.5, 4.0)
+        evaluation = summarise([known, unknown])
+        assert (evaluation.audio_s, evaluation.wall_s, evaluation.times_real_time) == (2.0, 0.5, 4.0)
 
-    def test_the_worst_are_those_with_most_errors_and_never_those_without(self) -> None:
-        its = summarise(
+    def test_worst_recordings_have_the_most_errors_and_at_least_one(self) -> None:
+        evaluation = summarise(
             [
                 scored("a b", "a c", name="1"),
                 scored("a", "", name="2"),
@@ -244,22 +256,22 @@ class TestSummary:
                 scored("a", "a"),
             ]
         )
-        assert [worst.entry.name for worst in its.worst(9)] == ["3", "1", "2"]
-        assert [worst.entry.name for worst in its.worst(1)] == ["3"]
+        assert [worst.entry.name for worst in evaluation.worst(9)] == ["3", "1", "2"]
+        assert [worst.entry.name for worst in evaluation.worst(1)] == ["3"]
 
-    def test_report(self) -> None:
-        its = report(
+    def test_report_holds_provenance_rates_and_recordings(self) -> None:
+        document = report(
             summarise([scored("a b", "a c"), scored("d", "d", name="set/b")]), {"model": "m"}, complete=True
         )
-        assert its["by"] == {"model": "m"}
-        assert its["complete"] is True
-        assert its["wer"]["rate"] == pytest.approx(1 / 3)
-        assert its["wer"]["low"] <= its["wer"]["rate"] <= its["wer"]["high"]
-        assert [one["normalized_hypothesis"] for one in its["recordings"]] == ["a c", "d"]
-        assert its["recordings"][0]["words"]["substitutions"] == 1
+        assert document["by"] == {"model": "m"}
+        assert document["complete"] is True
+        assert document["wer"]["rate"] == pytest.approx(1 / 3)
+        assert document["wer"]["low"] <= document["wer"]["rate"] <= document["wer"]["high"]
+        assert [each["normalized_hypothesis"] for each in document["recordings"]] == ["a c", "d"]
+        assert document["recordings"][0]["words"]["substitutions"] == 1
 
 
-class TestDifference:
+class TestCompareEvaluations:
     def engines(self) -> tuple[Evaluation, Evaluation]:
         names = [f"set/{n}" for n in range(30)]
         worse = summarise(
@@ -270,25 +282,25 @@ class TestDifference:
         )
         return worse, better
 
-    def test_it_is_narrower_than_what_each_is_uncertain_of(self) -> None:
+    def test_interval_of_the_difference_is_narrower_than_that_of_an_engine(self) -> None:
         worse, better = self.engines()
-        its = compare_evaluations(worse, better)
-        assert its
-        assert its.confidence_interval
-        assert its.rate == pytest.approx(1 / 6)
-        low, high = its.confidence_interval
-        assert 0 < low < its.rate < high
+        difference = compare_evaluations(worse, better)
+        assert difference
+        assert difference.confidence_interval
+        assert difference.rate == pytest.approx(1 / 6)
+        low, high = difference.confidence_interval
+        assert 0 < low < difference.rate < high
         assert high - low < width(worse)
 
-    def test_of_an_engine_with_itself(self) -> None:
+    def test_engine_does_not_differ_from_itself(self) -> None:
         worse, _ = self.engines()
-        its = compare_evaluations(worse, worse)
-        assert its
-        assert (its.rate, its.confidence_interval) == (0.0, (0.0, 0.0))
+        difference = compare_evaluations(worse, worse)
+        assert difference
+        assert (difference.rate, difference.confidence_interval) == (0.0, (0.0, 0.0))
 
-    def test_of_different_recordings(self) -> None:
+    def test_different_recordings_are_refused(self) -> None:
         with pytest.raises(OptionError, match="an evaluation of the same recordings"):
             compare_evaluations(summarise([scored("a", "a")]), summarise([scored("b", "b")]))
 
-    def test_where_nothing_is_said(self) -> None:
+    def test_recordings_without_speech_give_no_difference(self) -> None:
         assert compare_evaluations(summarise([scored("", "a")]), summarise([scored("", "")])) is None

@@ -1,0 +1,185 @@
+"""Tests of harken.evaluation.speed: rounds of several engines, their medians, and divergences between two engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from audio_files import KINDS
+from harken import Recognizer
+from harken.decoding import DecodeStats
+from harken.errors import OptionError
+from harken.evaluation import (
+    Entry,
+    EvalRecording,
+    Failure,
+    Round,
+    divergences,
+    failures,
+    run_rounds,
+    summarise_speed,
+)
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.speed import RecordingResult, Run, WindowTokens, first_divergence
+from harken.transcribe import TranscribeOptions
+from models import TOKENIZER
+from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+
+OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
+
+
+def write_recording(
+    folder: Path, name: str, text: str | None = None, language: str | None = "en"
+) -> EvalRecording:
+    """Write a recording of one window."""
+    path = KINDS["wav s16"].write(folder / name, WINDOW_S)
+    entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
+    return EvalRecording(entry=entry, has_reference=text is not None)
+
+
+def make_recognizer(*texts: str) -> Recognizer:
+    """Return a recognizer whose model outputs one text per window."""
+    return Recognizer(Recital(*(line(0, text, WINDOW_STEPS) for text in texts)), TOKENIZER, "recital")
+
+
+class TestRunRounds:
+    def test_each_recording_is_a_round_and_the_first_engine_rotates(self, tmp_path: Path) -> None:
+        order: list[str] = []
+
+        class RecordingOrder(Recognizer):
+            def transcribe_many(self, audios, *options, **hooks):
+                order.append(self.model)
+                return super().transcribe_many(audios, *options, **hooks)
+
+        engines = {name: RecordingOrder(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
+        recordings = [write_recording(tmp_path, name) for name in ("a", "b")]
+        rounds = [*run_rounds(engines, recordings, OPTIONS, repeats=2)]
+        assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
+        assert [each.recordings for each in rounds] == [(recording,) for recording in recordings]
+        assert all([*each.runs] == ["x", "y"] for each in rounds)
+        assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
+
+    def test_batched_round_holds_all_recordings_of_a_language(self, tmp_path: Path) -> None:
+        backend = Recital(line(0, "a", WINDOW_STEPS))
+        languages = {"a": "en", "b": "de", "c": "en"}
+        recordings = [write_recording(tmp_path, name, language=code) for name, code in languages.items()]
+        recognizer = Recognizer(backend, TOKENIZER, "recital")
+        rounds = [*run_rounds({"x": recognizer}, recordings, replace(OPTIONS, batch_size=2), repeats=1)]
+        assert [[one.entry.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
+        (run,) = rounds[0].runs["x"]
+        # The sum over recordings would count shared forward passes several times.
+        assert run.stats.windows == 2
+
+    def test_engine_gets_the_language_of_the_entry(self, tmp_path: Path) -> None:
+        backend = Recital(line(0, "a", WINDOW_STEPS))
+        engines = {"x": Recognizer(backend, TOKENIZER, "recital")}
+        [*run_rounds(engines, [write_recording(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
+        assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
+
+    def test_unknown_language_is_refused_before_transcribing(self, tmp_path: Path) -> None:
+        recognizer = make_recognizer("a")
+        recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", language="xx")]
+        with pytest.raises(OptionError, match="language='xx'"):
+            next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
+        assert recognizer.backend.mels == []
+
+    def test_run_holds_hypothesis_window_tokens_and_failures(self, tmp_path: Path) -> None:
+        good, bad = write_recording(tmp_path, "a"), write_recording(tmp_path, "b")
+        bad.entry.path.write_text("Dear diary")
+        rounds = [*run_rounds({"x": make_recognizer("ab")}, [good, bad], OPTIONS, repeats=2)]
+        (result,) = rounds[0].runs["x"][0].results
+        assert isinstance(result, RecordingResult)
+        assert result.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
+        assert result.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
+        (failure,) = failures(rounds)
+        assert failure.entry == bad.entry
+        assert "is not a recording" in failure.reason
+
+
+def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
+    result = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text="", seconds=2.0), windows=())
+    return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(result,))
+
+
+class TestSummariseSpeed:
+    def test_times_are_sums_of_the_medians_of_the_rounds(self) -> None:
+        entry = Entry(name="a", path=Path("a"), text="one two")
+        first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
+        second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
+        recordings = (EvalRecording(entry=entry, has_reference=False),)
+        rounds = [Round(recordings=recordings, runs={"x": runs}) for runs in (first, second)]
+        summary = summarise_speed(rounds, "x", OPTIONS, scored=True)
+        assert (summary.stats.decode_s, summary.stats.forwards) == (7.0, 7)
+        assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
+        assert summary.times_real_time == pytest.approx(4 / 25)
+        assert summary.evaluation is None
+
+    def test_errors_count_only_in_recordings_with_reference(self) -> None:
+        pytest.importorskip("jiwer")
+        known, unknown = (Entry(name=name, path=Path(name), text="one two") for name in "ab")
+        recordings = (
+            EvalRecording(entry=known, has_reference=True),
+            EvalRecording(entry=unknown, has_reference=False),
+        )
+        outcomes = tuple(
+            RecordingResult(
+                entry=recording.entry, hypothesis=EvalHypothesis(text="one too", seconds=1.0), windows=()
+            )
+            for recording in recordings
+        )
+        runs = (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)
+        bench_round = Round(recordings=recordings, runs={"x": runs})
+        evaluation = summarise_speed([bench_round], "x", OPTIONS, scored=True).evaluation
+        assert evaluation
+        assert evaluation.wer
+        assert (evaluation.wer.error_counts.errors, evaluation.wer.error_counts.reference_length) == (1, 2)
+        assert summarise_speed([bench_round], "x", OPTIONS, scored=False).evaluation is None
+
+    def test_no_rounds_give_no_speed(self) -> None:
+        summary = summarise_speed([], "x", OPTIONS, scored=True)
+        assert (summary.wall_s, summary.times_real_time, summary.results) == (0.0, None, ())
+
+
+ENTRY = Entry(name="a", path=Path("a"), text="")
+
+
+def make_result(*windows: WindowTokens, text: str = "same") -> RecordingResult:
+    return RecordingResult(entry=ENTRY, hypothesis=EvalHypothesis(text=text), windows=windows)
+
+
+# Windows of one result, of another, and their first divergence: start, index, tokens.
+DIVERGENCES: list[
+    tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], tuple[float, int, tuple[int | None, ...]] | None]
+]
+DIVERGENCES = [
+    (((0.0, (1, 2)),), ((0.0, (1, 2)),), None),
+    (((0.0, ()),), (), None),
+    (((0.0, (1, 2)),), ((0.0, (1, 3)),), (0.0, 1, (2, 3))),
+    (((0.0, (1, 2)),), ((0.0, (1,)),), (0.0, 1, (2, None))),
+    (((0.0, (1,)),), ((0.0, (1, 2)),), (0.0, 1, (None, 2))),
+    (((0.0, (1,)), (9.0, (4,))), ((0.0, (1,)), (8.0, (4,))), (8.0, 0, (None, 4))),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
+def test_first_divergence_is_found(one, other, expected) -> None:
+    divergence = first_divergence(make_result(*one), make_result(*other, text="other"))
+    assert (divergence and (divergence.start_s, divergence.index, divergence.tokens)) == expected
+    assert not (divergence and divergence.same_text)
+
+
+def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
+    same, other = make_result((0.0, (1,))), make_result((0.0, (2,)))
+    runs = {
+        "x": tuple(Run(wall_s=1, stats=DecodeStats(), results=(same,)) for _ in range(3)),
+        "y": tuple(Run(wall_s=1, stats=DecodeStats(), results=(result,)) for result in (same, other, other)),
+    }
+    bench_round = Round(recordings=(), runs=runs)
+    (divergence,) = divergences([bench_round, bench_round], "x", "y")
+    assert (divergence.entry, divergence.tokens, divergence.same_text) == (ENTRY, (1, 2), True)
+
+
+def test_failure_has_no_divergence() -> None:
+    assert first_divergence(make_result((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None
