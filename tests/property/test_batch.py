@@ -57,7 +57,7 @@ options = st.fixed_dictionaries(
         "clip_timestamps": st.sampled_from([(), (), (0.3, 1.2, 1.3)]),
         "vad": st.sampled_from([True, True, False]),
         "vad_min_silence_s": st.just(0.3),
-        "vad_padding_s": st.just(0.05),
+        "vad_speech_pad_s": st.just(0.05),
         "hallucination_threshold": st.none(),
     }
 )
