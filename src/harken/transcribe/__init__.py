@@ -1,4 +1,4 @@
-"""From a stream of samples to segments: windows, the fallback ladder, the sliding loop, batches."""
+"""Offline transcription: chunking of recordings, decoding of their windows in batches, segments and words."""
 
 from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.forced_alignment import force_align

@@ -46,7 +46,7 @@ def _dtw_trace(cost: NDArray[np.float64]) -> tuple[Ints, Ints]:
     entered : ndarray of shape (tokens, positions), int64
         Position at which the path enters the token.
     diagonal : ndarray of shape (tokens, positions), int64
-        1 where entry from the token before is cheaper from the position before, else 0.
+        1 where a path that enters the token at this position comes from the position before, 0 where it does not.
     """
     entered = np.zeros(cost.shape, np.int64)
     diagonal = np.zeros(cost.shape, np.int64)

@@ -1,4 +1,4 @@
-"""Find the words of a text that is known in the recording of it."""
+"""Forced alignment: the times of the words of a known text in its recording."""
 
 from __future__ import annotations
 
@@ -26,113 +26,30 @@ from harken.transcribe.word_timestamps import align_words
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextChunk:
-    """Some of the text, and between which times it is spoken."""
-
-    text: str
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Anchor:
-    """A place between two words that were heard as the text has them."""
-
-    text_index: int
-    time_s: float
-    pause_s: float
-
-
-def split_text(
-    text: str, recognized: Sequence[Word], duration_s: float, max_chunk_s: float, *, language: str
-) -> Iterator[TextChunk]:
-    """Pieces of a text, one after the other; together they are the text, and cover the recording.
-
-    Each ends in the longest pause of its second half, if there is one.
-
-    Parameters
-    ----------
-    text : str
-        What is said in the recording.
-    heard : sequence of Word
-        What was heard in it.
-    duration_s : float
-        Length of the recording.
-    longest_s : float
-        Most seconds that a piece may have.
-    language : str
-        Code of the language: it says whether words are written apart.
-
-    Raises
-    ------
-    AudioError
-        If for so long nothing was heard that stands in the text.
-    """
-    anchors = list(_anchors(text, recognized, language))
-    start, start_s = 0, 0.0
-    while duration_s - start_s > max_chunk_s:
-        candidates = [
-            cut for cut in anchors if start_s < cut.time_s <= start_s + max_chunk_s and cut.text_index > start
-        ]
-        in_second_half = [cut for cut in candidates if cut.time_s > start_s + max_chunk_s / 2] or candidates
-        if not in_second_half:
-            raise AudioError(
-                f"the recording does not say what stands in the text, from {start_s:.2f} s on; "
-                f"allowed are at most {max_chunk_s:g} s without a word of it"
-            )
-        anchor = max(in_second_half, key=lambda cut: (cut.pause_s, cut.time_s))
-        yield TextChunk(text=text[start : anchor.text_index], start_s=start_s, end_s=anchor.time_s)
-        start, start_s = anchor.text_index, anchor.time_s
-    yield TextChunk(text=text[start:], start_s=start_s, end_s=duration_s)
-
-
-def _anchors(text: str, recognized: Sequence[Word], language: str) -> Iterator[_Anchor]:
-    """Between any two words that follow one another both in the text and in what was heard."""
-    unit = r"\S" if language in LANGUAGES_WITHOUT_SPACES else r"\S+"
-    text_units = list(re.finditer(unit, text))
-    recognized_units = [(match[0], word) for word in recognized for match in re.finditer(unit, word.text)]
-    matcher = SequenceMatcher(
-        None,
-        [normalize_phrase(match[0]) for match in text_units],
-        [normalize_phrase(part) for part, _ in recognized_units],
-        autojunk=False,
-    )
-    for block in matcher.get_matching_blocks():
-        for offset in range(1, block.size):
-            (_, before), (_, word) = recognized_units[block.b + offset - 1 : block.b + offset + 1]
-            if word is not before:
-                yield _Anchor(
-                    text_index=text_units[block.a + offset].start(),
-                    time_s=(before.end_s + word.start_s) / 2,
-                    pause_s=word.start_s - before.end_s,
-                )
-
-
 def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: str) -> Iterator[Word]:
-    """Find out when each word of a text is spoken.
+    """Align the words of a known text with its recording.
 
-    A recording of up to one window is aligned as it is. A longer one is transcribed first, to know which part of the
-    text is spoken in which window; it is kept in memory.
+    A recording of up to one window is aligned directly. A longer one is first transcribed, to find which part of the
+    text is spoken in which window; its samples are kept in memory.
 
     Parameters
     ----------
-    hearing : Hearing
-        Its options say which language is spoken, or which come into question, and how to transcribe.
+    window_decoder : WindowDecoder
+        Its options give the language, or the candidate languages, and the options of that transcription.
     blocks : iterator of ndarray of shape (samples,), float32, 16 kHz
     text : str
 
     Yields
     ------
     Word
-        In order, none in a silence that voice activity detection finds.
+        In order, with no word in silence that voice activity detection finds.
 
     Raises
     ------
     AudioError
-        If the recording cannot be read to its end, or does not say the text.
+        If the recording cannot be read to its end, or does not match the text.
     OptionError
-        If more text falls on a window than fits into the decoder.
+        If a window has more text than fits into the decoder.
     """
     samples = np.concatenate(list(blocks))
     window_samples = FRAMES_PER_POSITION * window_decoder.backend.dims.n_audio_ctx * HOP_SAMPLES
@@ -150,7 +67,7 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
 
 
 def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Word], str]:
-    """What a transcription makes of a recording, and in which language."""
+    """Return the words of a transcription of a recording, and the code of its language."""
     options = replace(window_decoder.options, word_timestamps=True, task="transcribe", clip_timestamps=())
     window_decoder = WindowDecoder(window_decoder.backend, window_decoder.tokenizer, options)
     recording = RecordingTranscriber(window_decoder, iter([samples]))
@@ -161,7 +78,7 @@ def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Wo
 def _align_window(
     window_decoder: WindowDecoder, samples: Floats, text: str, language: str | None
 ) -> list[Word]:
-    """Words of a text in samples of up to one window."""
+    """Return the words of a text with their times in samples of up to one window."""
     backend, tokenizer, options = window_decoder.backend, window_decoder.tokenizer, window_decoder.options
     window_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
@@ -187,3 +104,88 @@ def _align_window(
     regions = segmenter.word_regions(0, frames)
     speech = [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in regions]
     return fit_to_speech(words, speech) if options.vad and speech else words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextChunk:
+    """A part of the text and the times between which it is spoken."""
+
+    text: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Anchor:
+    """A position between two recognized words that also follow each other in the text."""
+
+    text_index: int
+    time_s: float
+    pause_s: float
+
+
+def split_text(
+    text: str, recognized: Sequence[Word], duration_s: float, max_chunk_s: float, *, language: str
+) -> Iterator[TextChunk]:
+    """Yield the chunks of a text in order; joined they are the text, and together they cover the recording.
+
+    Each chunk ends in the longest pause in the second half of the time it may have, if there is one.
+
+    Parameters
+    ----------
+    text : str
+        Text that is spoken in the recording.
+    recognized : sequence of Word
+        Words of a transcription of the recording.
+    duration_s : float
+        Length of the recording.
+    max_chunk_s : float
+        Longest duration of a chunk.
+    language : str
+        Code of the language, which decides whether words are separated by spaces.
+
+    Raises
+    ------
+    AudioError
+        If no recognized words match the text for longer than a chunk may be.
+    """
+    anchors = list(_anchors(text, recognized, language))
+    start, start_s = 0, 0.0
+    while duration_s - start_s > max_chunk_s:
+        in_reach = [
+            anchor
+            for anchor in anchors
+            if start_s < anchor.time_s <= start_s + max_chunk_s and anchor.text_index > start
+        ]
+        in_second_half = [anchor for anchor in in_reach if anchor.time_s > start_s + max_chunk_s / 2]
+        if not in_reach:
+            raise AudioError(
+                f"the recording does not match the text from {start_s:.2f} s on; "
+                f"allowed are at most {max_chunk_s:g} s without a matching word"
+            )
+        anchor = max(in_second_half or in_reach, key=lambda anchor: (anchor.pause_s, anchor.time_s))
+        yield TextChunk(text=text[start : anchor.text_index], start_s=start_s, end_s=anchor.time_s)
+        start, start_s = anchor.text_index, anchor.time_s
+    yield TextChunk(text=text[start:], start_s=start_s, end_s=duration_s)
+
+
+def _anchors(text: str, recognized: Sequence[Word], language: str) -> Iterator[_Anchor]:
+    """Yield an anchor for every two words that follow each other both in the text and in the transcription."""
+    unit = r"\S" if language in LANGUAGES_WITHOUT_SPACES else r"\S+"
+    text_units = list(re.finditer(unit, text))
+    recognized_units = [(match[0], word) for word in recognized for match in re.finditer(unit, word.text)]
+    matcher = SequenceMatcher(
+        None,
+        [normalize_phrase(match[0]) for match in text_units],
+        [normalize_phrase(part) for part, _ in recognized_units],
+        autojunk=False,
+    )
+    for block in matcher.get_matching_blocks():
+        for offset in range(1, block.size):
+            (_, before), (_, word) = recognized_units[block.b + offset - 1 : block.b + offset + 1]
+            if word is not before:
+                yield _Anchor(
+                    text_index=text_units[block.a + offset].start(),
+                    time_s=(before.end_s + word.start_s) / 2,
+                    pause_s=word.start_s - before.end_s,
+                )
