@@ -1,4 +1,4 @@
-"""When each word is spoken, against what openai-whisper found (see record_words.py)."""
+"""Word timestamps of single windows, against those of openai-whisper (see record_words.py)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from real import larger_recognizer, recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 TOLERANCE_S = 0.02 + 1e-6
-"""One step of timestamps."""
-STEP_S = 0.02
+"""One timestamp position."""
+POSITION_S = 0.02
 
 
 def model(name: str) -> harken.Recognizer:
@@ -51,19 +51,20 @@ def case_of(recorded: dict[str, Any]) -> Case:
 
 
 @cache
-def example() -> Listening:
-    """The first window of the example."""
-    return Listening(Case(recording="jfk"), 0)
+def example() -> DecodedWindow:
+    """Return the first window of the example."""
+    return DecodedWindow(Case(recording="jfk"), 0)
 
 
-class Listening:
-    """One window, decoded as the reference does it, with what its decoder listened to."""
+class DecodedWindow:
+    """One window, decoded as the reference does, with the attention kept."""
 
     def __init__(self, case: Case, seek: int) -> None:
-        self.its = model(case.model)
-        backend, self.tokenizer = self.its.backend, self.its.tokenizer
+        recognizer = model(case.model)
+        self.backend, self.tokenizer = recognizer.backend, recognizer.tokenizer
+        backend = self.backend
         windows = MelWindows(stream_audio(case.path), backend.dims.n_mels, WINDOW_FRAMES)
-        mel, self.frames = windows.window(seek, None)
+        mel, frames = windows.window(seek, None)
         self.features = backend.encode(mel)
         prompt = make_prompt(
             self.tokenizer, backend.dims.n_text_ctx, language=case.language, task="transcribe", timestamps=True
@@ -78,21 +79,21 @@ class Listening:
             attention=True,
         )
         self.hypothesis = decoded.hypothesis
-        self.steps = self.frames // 2
-        self.cuts, _ = split_at_timestamps(
-            self.hypothesis.tokens, self.tokenizer.timestamp_begin, self.frames / 2
+        self.n_positions = frames // 2
+        self.token_segments, _ = split_at_timestamps(
+            self.hypothesis.tokens, self.tokenizer.timestamp_begin, frames / 2
         )
 
-    def segment(self, seek: int, cut: TokenSegment, words: list[WordTiming]) -> Segment:
-        def time_s(step: float) -> float:
-            return seek / FRAMES_PER_SECOND + step * STEP_S
+    def segment(self, seek: int, token_segment: TokenSegment, words: list[WordTiming]) -> Segment:
+        def time_s(position: float) -> float:
+            return seek / FRAMES_PER_SECOND + position * POSITION_S
 
         return Segment(
             index=0,
-            start_s=time_s(cut.start),
-            end_s=time_s(cut.end),
+            start_s=time_s(token_segment.start),
+            end_s=time_s(token_segment.end),
             text="",
-            tokens=cut.tokens,
+            tokens=token_segment.tokens,
             temperature=0,
             avg_logprob=0,
             compression_ratio=1,
@@ -108,79 +109,85 @@ class Listening:
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("recorded", GOLDEN["recordings"], ids=lambda recorded: recorded["recording"])
-def test_float32_hears_every_word_when_the_reference_does(recorded: dict[str, Any]) -> None:
+def test_float32_words_have_the_times_of_the_reference(recorded: dict[str, Any]) -> None:
     case = case_of(recorded)
     last_s = 0.0
     for seek, segments in groupby(recorded["segments"], key=lambda segment: segment["seek"]):
         expected = list(segments)
-        window = Listening(case, seek)
+        window = DecodedWindow(case, seek)
         alignment = align_tokens(
-            window.its.backend,
+            window.backend,
             window.features,
             0,
-            text_tokens(window.cuts, window.tokenizer),
+            text_tokens(window.token_segments, window.tokenizer),
             window.tokenizer,
-            window.steps,
+            window.n_positions,
             language=case.language,
         )
-        words, usual = words_by_segment(window.cuts, alignment, window.tokenizer, language=case.language)
-        found, last_s = refine_word_boundaries(
-            [window.segment(seek, *pair) for pair in zip(window.cuts, words, strict=True)],
-            median_duration_s=usual * STEP_S,
+        words, median_duration = words_by_segment(
+            window.token_segments, alignment, window.tokenizer, language=case.language
+        )
+        refined, last_s = refine_word_boundaries(
+            [window.segment(seek, *pair) for pair in zip(window.token_segments, words, strict=True)],
+            median_duration_s=median_duration * POSITION_S,
             last_speech_s=last_s,
         )
-        found = [segment for segment in found if segment.words and segment.start_s < segment.end_s]
-        assert [list(segment.tokens) for segment in found] == [segment["tokens"] for segment in expected]
-        for segment, its in zip(found, expected, strict=True):
-            assert [word.text for word in segment.words] == [text for text, *_ in its["words"]]
+        refined = [segment for segment in refined if segment.words and segment.start_s < segment.end_s]
+        assert [list(segment.tokens) for segment in refined] == [segment["tokens"] for segment in expected]
+        for segment, reference in zip(refined, expected, strict=True):
+            assert [word.text for word in segment.words] == [text for text, *_ in reference["words"]]
             times = [(word.start_s, word.end_s) for word in segment.words]
-            np.testing.assert_allclose(times, [word[1:3] for word in its["words"]], atol=TOLERANCE_S, rtol=0)
-            assert segment.start_s == pytest.approx(its["start"], abs=TOLERANCE_S)
-            assert segment.end_s == pytest.approx(its["end"], abs=TOLERANCE_S)
+            expected_times = [word[1:3] for word in reference["words"]]
+            np.testing.assert_allclose(times, expected_times, atol=TOLERANCE_S, rtol=0)
+            assert segment.start_s == pytest.approx(reference["start"], abs=TOLERANCE_S)
+            assert segment.end_s == pytest.approx(reference["end"], abs=TOLERANCE_S)
             probabilities = [word.probability for word in segment.words]
-            np.testing.assert_allclose(probabilities, [word[3] for word in its["words"]], atol=2e-3, rtol=0)
+            expected_probabilities = [word[3] for word in reference["words"]]
+            np.testing.assert_allclose(probabilities, expected_probabilities, atol=2e-3, rtol=0)
 
 
 @pytest.mark.real
-def test_a_known_text_is_aligned_as_its_transcript_is() -> None:
+def test_known_text_is_aligned_like_its_transcript() -> None:
     window = example()
-    tokens = text_tokens(window.cuts, window.tokenizer)
-    backend, tokenizer = window.its.backend, window.tokenizer
-    expected = align_tokens(backend, window.features, 0, tokens, tokenizer, window.steps, language="en")
+    tokens = text_tokens(window.token_segments, window.tokenizer)
+    backend, tokenizer = window.backend, window.tokenizer
+    expected = align_tokens(backend, window.features, 0, tokens, tokenizer, window.n_positions, language="en")
     text = tokenizer.decode(tokens)
-    words = align_words(backend, window.features, f" {text}\n", tokenizer, window.steps, language="en")
+    words = align_words(backend, window.features, f" {text}\n", tokenizer, window.n_positions, language="en")
     assert "".join(word.text for word in words) == text
-    assert [word.start for word in words] == expected.bounds[:-1].tolist()  # each word of it is one token
+    assert [word.start for word in words] == expected.bounds[:-1].tolist()  # each word is one token
     assert words[-1].end == expected.bounds[-1]
-    assert align_words(backend, window.features, " ", tokenizer, window.steps, language="en") == []
+    assert align_words(backend, window.features, " ", tokenizer, window.n_positions, language="en") == []
 
 
 @pytest.mark.real
-def test_a_text_that_does_not_fit_is_refused() -> None:
+def test_text_longer_than_the_decoder_context_is_refused() -> None:
     window = example()
     with pytest.raises(OptionError, match="text='600 tokens': allowed is at most 445 tokens for one window"):
         align_words(
-            window.its.backend, window.features, " no" * 600, window.tokenizer, window.steps, language="en"
+            window.backend, window.features, " no" * 600, window.tokenizer, window.n_positions, language="en"
         )
 
 
 @pytest.mark.real
-def test_the_decode_itself_knows_when_words_are_spoken() -> None:
+def test_alignment_from_decoding_agrees_with_a_second_pass() -> None:
     window = example()
-    backend, tokenizer = window.its.backend, window.tokenizer
-    found = align_decoded(window.hypothesis, window.cuts, tokenizer, window.steps)
-    again = align_tokens(backend, window.features, 0, found.tokens, tokenizer, window.steps, language="en")
-    assert found.tokens == text_tokens(window.cuts, tokenizer)
-    apart_s = np.abs(found.bounds - again.bounds) * STEP_S
-    assert np.median(apart_s) <= TOLERANCE_S
-    assert apart_s.mean() <= TOLERANCE_S  # 0.01 s when this was written
-    assert found.probabilities.shape == (len(found.tokens),)
-    assert found.probabilities.min() > 0
+    backend, tokenizer = window.backend, window.tokenizer
+    decoded = align_decoded(window.hypothesis, window.token_segments, tokenizer, window.n_positions)
+    second_pass = align_tokens(
+        backend, window.features, 0, decoded.tokens, tokenizer, window.n_positions, language="en"
+    )
+    assert decoded.tokens == text_tokens(window.token_segments, tokenizer)
+    difference_s = np.abs(decoded.bounds - second_pass.bounds) * POSITION_S
+    assert np.median(difference_s) <= TOLERANCE_S
+    assert difference_s.mean() <= TOLERANCE_S  # 0.01 s when this was written
+    assert decoded.probabilities.shape == (len(decoded.tokens),)
+    assert decoded.probabilities.min() > 0
 
 
 @pytest.mark.real
-def test_nothing_said_is_no_words() -> None:
+def test_segment_without_text_has_no_words() -> None:
     window = example()
-    empty = [TokenSegment(start=0, end=4, tokens=window.cuts[0].tokens[:1])]
-    alignment = align_decoded(window.hypothesis, empty, window.tokenizer, window.steps)
+    empty = [TokenSegment(start=0, end=4, tokens=window.token_segments[0].tokens[:1])]
+    alignment = align_decoded(window.hypothesis, empty, window.tokenizer, window.n_positions)
     assert words_by_segment(empty, alignment, window.tokenizer, language="en") == ([[]], 0.0)

@@ -1,4 +1,4 @@
-"""What `record_words.py` gives to openai-whisper, and `test_words_golden.py` to harken."""
+"""The recordings that `record_words.py` aligns with openai-whisper, and the golden tests of words with harken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from real import EXAMPLE, SHARED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One recording, the model that hears it and the language that it is heard in."""
+    """One recording, the model that decodes it and its language."""
 
     recording: str
     model: str = "tiny.en"
@@ -18,7 +18,7 @@ class Case:
 
     @property
     def path(self) -> Path:
-        """The example, or a recording of the shared ones."""
+        """Path of the example or of a shared recording."""
         return EXAMPLE if self.recording == "jfk" else SHARED / "audio" / self.recording
 
 

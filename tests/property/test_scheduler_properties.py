@@ -1,4 +1,4 @@
-"""How many windows are decoded together changes how long it takes, and not what is said: with a tiny random model."""
+"""Transcripts do not depend on the number of windows decoded together: with a tiny random model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
 
 
 def recording(seed: int, windows: list[tuple[float, float]]) -> Floats:
-    """Noise of some lengths, each with silence behind it, in windows."""
+    """Return noise and silence in turns, with the lengths of each pair in windows."""
     rng = np.random.default_rng(seed)
     parts = [
         part
-        for loud, quiet in windows
+        for noise, silence in windows
         for part in (
-            0.2 * rng.standard_normal(round(loud * WINDOW_SAMPLES)),
-            np.zeros(round(quiet * WINDOW_SAMPLES)),
+            0.2 * rng.standard_normal(round(noise * WINDOW_SAMPLES)),
+            np.zeros(round(silence * WINDOW_SAMPLES)),
         )
     ]
     return np.concatenate(parts).astype(np.float32)
@@ -64,32 +64,36 @@ options = st.fixed_dictionaries(
 
 
 @settings(max_examples=15)
-@given(samples=recordings, options=options, size=st.integers(2, 6))
-def test_of_one_recording(recognizer: Recognizer, samples: Floats, options: dict[str, Any], size: int) -> None:
-    assert text(recognizer.transcribe(samples, **options, batch_size=size).result()) == text(
+@given(samples=recordings, options=options, batch_size=st.integers(2, 6))
+def test_batch_size_does_not_change_the_transcript_of_one_recording(
+    recognizer: Recognizer, samples: Floats, options: dict[str, Any], batch_size: int
+) -> None:
+    assert comparable(recognizer.transcribe(samples, **options, batch_size=batch_size).result()) == comparable(
         recognizer.transcribe(samples, **options).result()
     )
 
 
 @settings(max_examples=8)
-@given(many=st.lists(recordings, min_size=2, max_size=4), options=options, size=st.integers(2, 6))
-def test_of_several(recognizer: Recognizer, many: list[Floats], options: dict[str, Any], size: int) -> None:
-    alone = [text(recognizer.transcribe(samples, **options).result()) for samples in many]
-    works = recognizer.transcribe_many(many, **options, batch_size=size)
-    assert [text(work.result()) for work in works] == alone
-    backwards = recognizer.transcribe_many(many, **options, batch_size=size)[::-1]
-    assert [text(work.result()) for work in backwards] == alone[::-1]
+@given(many=st.lists(recordings, min_size=2, max_size=4), options=options, batch_size=st.integers(2, 6))
+def test_batch_size_does_not_change_the_transcripts_of_several_recordings(
+    recognizer: Recognizer, many: list[Floats], options: dict[str, Any], batch_size: int
+) -> None:
+    alone = [comparable(recognizer.transcribe(samples, **options).result()) for samples in many]
+    together = recognizer.transcribe_many(many, **options, batch_size=batch_size)
+    assert [comparable(transcription.result()) for transcription in together] == alone
+    backwards = recognizer.transcribe_many(many, **options, batch_size=batch_size)[::-1]
+    assert [comparable(transcription.result()) for transcription in backwards] == alone[::-1]
 
 
-def test_one_that_cannot_be_read_does_not_keep_the_others_from_their_end(recognizer: Recognizer) -> None:
+def test_unreadable_recording_does_not_stop_the_others(recognizer: Recognizer) -> None:
     good = recording(1, [(0.9, 0.2)])
-    works = recognizer.transcribe_many([good, "none.wav", good], language="en", batch_size=3)
+    transcriptions = recognizer.transcribe_many([good, "none.wav", good], language="en", batch_size=3)
     with pytest.raises(AudioError, match=r"none\.wav"):
-        works[1].result()
-    assert text(works[0].result()) == text(works[2].result())
+        transcriptions[1].result()
+    assert comparable(transcriptions[0].result()) == comparable(transcriptions[2].result())
 
 
-def test_one_that_is_stopped_is_decoded_no_further(recognizer: Recognizer) -> None:
+def test_stopped_recording_is_not_decoded_further(recognizer: Recognizer) -> None:
     long = recording(1, [(2.5, 0.2)] * 4)
     first, second = recognizer.transcribe_many([long, long], language="en", vad=False)
     next(iter(first))
@@ -97,17 +101,17 @@ def test_one_that_is_stopped_is_decoded_no_further(recognizer: Recognizer) -> No
     assert len(second.result().segments) > len(first.result().segments) > 0
 
 
-def text(transcript: Transcript) -> list[tuple[Any, ...]]:
-    """What must be equal: numbers only so far as rounding in another batch lets them be."""
+def comparable(transcript: Transcript) -> list[tuple[Any, ...]]:
+    """Return the fields that must be equal, with probabilities rounded: their last bits depend on the batch."""
     return [
         (
-            its.index,
-            its.start_s,
-            its.end_s,
-            its.tokens,
-            its.language,
-            round(its.avg_logprob, 3),
-            len(its.attempts),
+            segment.index,
+            segment.start_s,
+            segment.end_s,
+            segment.tokens,
+            segment.language,
+            round(segment.avg_logprob, 3),
+            len(segment.attempts),
         )
-        for its in transcript.segments
+        for segment in transcript.segments
     ]

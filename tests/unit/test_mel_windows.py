@@ -1,4 +1,4 @@
-"""Windows of log-mel out of a stream: equal to those of the whole recording, in memory that stays constant."""
+"""Log-mel windows of a stream: equal to those of the whole recording, in constant memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAM
 WINDOW_FRAMES = 48
 LOOK_AHEAD_FRAMES = 60
 rng = np.random.default_rng(3)
-# From 100 dB below full scale up to it, so that what a window knows of the loudest value shows in it.
+# From 100 dB below full scale up to it, so that every window shows which peak it was normalised with.
 RECORDING = (rng.standard_normal(3 * SAMPLE_RATE) * np.logspace(-5, 0, 3 * SAMPLE_RATE)).astype(np.float32)
 
 
-def cut_at(samples: Floats, points: Sequence[int]) -> Iterator[Floats]:
+def split_at(samples: Floats, points: Sequence[int]) -> Iterator[Floats]:
     yield from np.split(samples, sorted(points))
 
 
 def all_windows(blocks: Iterator[Floats], seeks: Sequence[int]) -> list[tuple[Floats, int]]:
-    made = MelWindows(blocks, n_mels=8, window_frames=WINDOW_FRAMES)
-    return [made.window(seek, None) for seek in seeks]
+    windows = MelWindows(blocks, n_mels=8, window_frames=WINDOW_FRAMES)
+    return [windows.window(seek, None) for seek in seeks]
 
 
 @settings(max_examples=40)
@@ -38,40 +38,42 @@ def all_windows(blocks: Iterator[Floats], seeks: Sequence[int]) -> list[tuple[Fl
     points=st.lists(st.integers(0, len(RECORDING)), max_size=8),
     seeks=st.lists(st.integers(0, 320), min_size=1, max_size=6).map(sorted),
 )
-def test_windows_do_not_depend_on_how_the_samples_are_cut(points: list[int], seeks: list[int]) -> None:
+def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
-        expected = all_windows(cut_at(RECORDING, range(160, len(RECORDING), 160)), seeks)
-        for (mel, frames), (other, others) in zip(
-            all_windows(cut_at(RECORDING, points), seeks), expected, strict=True
+        expected = all_windows(split_at(RECORDING, range(160, len(RECORDING), 160)), seeks)
+        for (mel, frames), (expected_mel, expected_frames) in zip(
+            all_windows(split_at(RECORDING, points), seeks), expected, strict=True
         ):
-            assert frames == others
-            np.testing.assert_array_equal(mel, other)
+            assert frames == expected_frames
+            np.testing.assert_array_equal(mel, expected_mel)
 
 
-def test_a_window_knows_what_came_before_it_and_what_lies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
     quiet = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * np.float32(1e-4)
     bang = slice(2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 800)
 
-    def floor_at(seek: int, loud: bool) -> float:
+    def floor_at(seek: int, with_bang: bool) -> float:
         samples = quiet.copy()
-        samples[bang] *= 1e5 if loud else 1
-        made = MelWindows(iter([samples[:200], samples[200:]]), n_mels=8, window_frames=WINDOW_FRAMES)
-        return float(made.window(seek, None)[0].min())
+        samples[bang] *= 1e5 if with_bang else 1
+        windows = MelWindows(iter([samples[:200], samples[200:]]), n_mels=8, window_frames=WINDOW_FRAMES)
+        return float(windows.window(seek, None)[0].min())
 
     before, ahead, behind = 0, 200 - WINDOW_FRAMES - LOOK_AHEAD_FRAMES + 10, 300
-    assert floor_at(before, loud=True) == floor_at(before, loud=False)
-    assert floor_at(ahead, loud=True) > floor_at(ahead, loud=False) + 0.5
-    assert floor_at(behind, loud=True) > floor_at(behind, loud=False) + 0.5
+    assert floor_at(before, with_bang=True) == floor_at(before, with_bang=False)
+    assert floor_at(ahead, with_bang=True) > floor_at(ahead, with_bang=False) + 0.5
+    assert floor_at(behind, with_bang=True) > floor_at(behind, with_bang=False) + 0.5
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_windows_of_a_short_recording_are_those_of_its_log_mel(n_mels: int) -> None:
+def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
     whole = log_mel(RECORDING, n_mels, padding_samples=WINDOW_SAMPLES)[:, : len(RECORDING) // HOP_SAMPLES]
-    made = MelWindows(cut_at(RECORDING, [7, 20_000]), n_mels, window_frames=120)
+    windows = MelWindows(split_at(RECORDING, [7, 20_000]), n_mels, window_frames=120)
     for seek in (0, 33, 180, 299):
-        mel, frames = made.window(seek, None)
+        mel, frames = windows.window(seek, None)
         assert frames == min(120, 300 - seek)
         np.testing.assert_array_equal(mel[0], pad_or_trim(whole[:, seek : seek + frames], 120))
 
@@ -80,7 +82,7 @@ def test_windows_of_a_short_recording_are_those_of_its_log_mel(n_mels: int) -> N
     ("seek", "end", "frames"),
     [(0, None, 48), (0, 20, 20), (30, 30, 0), (290, None, 10), (290, 400, 10), (300, None, 0)],
 )
-def test_a_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int | None, frames: int) -> None:
+def test_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int | None, frames: int) -> None:
     mel, size = MelWindows(iter([RECORDING]), n_mels=8, window_frames=WINDOW_FRAMES).window(seek, end)
     assert mel.shape == (1, 8, WINDOW_FRAMES)
     assert size == frames
@@ -89,18 +91,18 @@ def test_a_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int |
 
 
 @pytest.mark.parametrize("end", [None, 280])
-def test_padding_of_silence_is_what_silence_would_have_been(end: int | None) -> None:
-    made = MelWindows(iter([RECORDING]), n_mels=8, window_frames=120, pad_with_silence=True)
-    mel, frames = made.window(250, end)
-    # A recording that goes on in silence: but for the frames in which its last samples still sound.
-    followed = log_mel(RECORDING, 8, padding_samples=WINDOW_SAMPLES)
+def test_silence_padding_equals_the_log_mel_of_silence(end: int | None) -> None:
+    windows = MelWindows(iter([RECORDING]), n_mels=8, window_frames=120, pad_with_silence=True)
+    mel, frames = windows.window(250, end)
+    # Log-mel of the recording continued in silence, without the frames that its last samples reach into.
+    continued = log_mel(RECORDING, 8, padding_samples=WINDOW_SAMPLES)
     assert frames == (end or 300) - 250
-    np.testing.assert_array_equal(mel[0, :, :frames], followed[:, 250 : 250 + frames])
-    np.testing.assert_array_equal(mel[0, :, frames:], followed[:, 310 : 310 + 120 - frames])
+    np.testing.assert_array_equal(mel[0, :, :frames], continued[:, 250 : 250 + frames])
+    np.testing.assert_array_equal(mel[0, :, frames:], continued[:, 310 : 310 + 120 - frames])
 
 
 class SilentMel:
-    """As `LogMel`, without the work."""
+    """A stand-in for `LogMel` that computes nothing."""
 
     ceiling = -10.0
 
@@ -114,19 +116,21 @@ class SilentMel:
         return np.empty((self.n_mels, 0), np.float32)
 
 
-@pytest.mark.parametrize("only_the_end", [False, True])
-def test_two_hours_take_the_memory_of_ten_minutes(monkeypatch: pytest.MonkeyPatch, only_the_end: bool) -> None:
+@pytest.mark.parametrize("end_only", [False, True])
+def test_memory_does_not_grow_with_the_length_of_the_recording(
+    monkeypatch: pytest.MonkeyPatch, end_only: bool
+) -> None:
     monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     block = np.zeros(WINDOW_SAMPLES, np.float32)
 
     def peak_bytes(minutes: int) -> int:
-        made = MelWindows((block for _ in range(2 * minutes)), n_mels=80, window_frames=3000)
+        windows = MelWindows((block for _ in range(2 * minutes)), n_mels=80, window_frames=3000)
         tracemalloc.start()
         try:
-            seek = (minutes * 60 - 100) * FRAMES_PER_SECOND if only_the_end else 0
-            while size := made.window(seek, None)[1]:
+            seek = (minutes * 60 - 100) * FRAMES_PER_SECOND if end_only else 0
+            while size := windows.window(seek, None)[1]:
                 seek += size
-            assert seek == made.frames_read == minutes * 60 * FRAMES_PER_SECOND
+            assert seek == windows.frames_read == minutes * 60 * FRAMES_PER_SECOND
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -134,26 +138,26 @@ def test_two_hours_take_the_memory_of_ten_minutes(monkeypatch: pytest.MonkeyPatc
     assert peak_bytes(120) < 1.1 * peak_bytes(10)
 
 
-class TestRecordingThatBreaksOff:
+class TestUnreadableRecording:
     broken = AudioError("talk.mp3: at 1.00 s: the file is cut short or damaged")
 
-    def blocks(self, good: int) -> Iterator[Floats]:
-        for _ in range(good):
+    def blocks(self, n_readable: int) -> Iterator[Floats]:
+        for _ in range(n_readable):
             yield RECORDING[: SAMPLE_RATE // 2]
         raise self.broken
 
-    def test_what_came_before_is_delivered(self) -> None:
-        made = MelWindows(self.blocks(good=2), n_mels=8, window_frames=WINDOW_FRAMES)
-        assert [made.window(seek, None)[1] for seek in (0, 48, 96, 100)] == [48, 48, 4, 0]
-        assert made.failure is self.broken
+    def test_frames_before_the_error_are_delivered(self) -> None:
+        windows = MelWindows(self.blocks(n_readable=2), n_mels=8, window_frames=WINDOW_FRAMES)
+        assert [windows.window(seek, None)[1] for seek in (0, 48, 96, 100)] == [48, 48, 4, 0]
+        assert windows.failure is self.broken
 
-    def test_nothing_before_it_raises_at_once(self) -> None:
-        made = MelWindows(self.blocks(good=0), n_mels=8, window_frames=WINDOW_FRAMES)
+    def test_error_in_the_first_block_is_raised(self) -> None:
+        windows = MelWindows(self.blocks(n_readable=0), n_mels=8, window_frames=WINDOW_FRAMES)
         with pytest.raises(AudioError, match="cut short"):
-            made.window(0, None)
+            windows.window(0, None)
 
-    def test_one_that_is_not_reached_is_not_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_that_is_not_reached_is_not_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 10)
-        made = MelWindows(self.blocks(good=2), n_mels=8, window_frames=WINDOW_FRAMES)
-        assert made.window(0, 40)[1] == 40
-        assert made.failure is None
+        windows = MelWindows(self.blocks(n_readable=2), n_mels=8, window_frames=WINDOW_FRAMES)
+        assert windows.window(0, 40)[1] == 40
+        assert windows.failure is None
