@@ -13,7 +13,7 @@ WINDOW_S = 30
 WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
 WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
 FRAMES_PER_POSITION = 2
-"""Mel frames per position of the encoder output, which is also the resolution of timestamps: a stride of 2."""
+"""Mel frames per position of the encoder output, which is also the resolution of timestamps."""
 TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 

@@ -58,8 +58,8 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
         yield from _align_window(window_decoder, samples, text, language)
         return
     recognized, language = _transcribe(window_decoder, samples)
-    seconds = (len(samples) / SAMPLE_RATE, window_samples / SAMPLE_RATE)
-    for chunk in split_text(text, recognized, *seconds, language=language):
+    duration_s, window_s = len(samples) / SAMPLE_RATE, window_samples / SAMPLE_RATE
+    for chunk in split_text(text, recognized, duration_s, window_s, language=language):
         start, end = round(chunk.start_s * SAMPLE_RATE), round(chunk.end_s * SAMPLE_RATE)
         for word in _align_window(window_decoder, samples[start:end], chunk.text, language):
             start_s, end_s = round(word.start_s + chunk.start_s, 3), round(word.end_s + chunk.start_s, 3)
@@ -69,9 +69,9 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
 def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Word], str]:
     """Return the words of a transcription of a recording, and the code of its language."""
     options = replace(window_decoder.options, word_timestamps=True, task="transcribe", clip_timestamps=())
-    window_decoder = WindowDecoder(window_decoder.backend, window_decoder.tokenizer, options)
-    recording = RecordingTranscriber(window_decoder, iter([samples]))
-    segments = list(Scheduler(window_decoder, [recording], options.batch_size).segments(recording))
+    with_words = WindowDecoder(window_decoder.backend, window_decoder.tokenizer, options)
+    recording = RecordingTranscriber(with_words, iter([samples]))
+    segments = list(Scheduler(with_words, [recording], options.batch_size).segments(recording))
     return [word for segment in segments for word in segment.words], recording.language or "en"
 
 
@@ -92,12 +92,12 @@ def _align_window(
         language = next(iter(probabilities))
     words = [
         Word(
-            text=word.text,
-            start_s=word.start * TIMESTAMP_STEP_S,
-            end_s=word.end * TIMESTAMP_STEP_S,
-            probability=word.probability,
+            text=timing.text,
+            start_s=timing.start * TIMESTAMP_STEP_S,
+            end_s=timing.end * TIMESTAMP_STEP_S,
+            probability=timing.probability,
         )
-        for word in align_words(
+        for timing in align_words(
             backend, features, text, tokenizer, frames // FRAMES_PER_POSITION, language=language
         )
     ]
@@ -108,7 +108,7 @@ def _align_window(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextChunk:
-    """A part of the text and the times between which it is spoken."""
+    """A part of a text and the time span in which it is spoken."""
 
     text: str
     start_s: float
@@ -117,7 +117,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Anchor:
-    """A position between two recognized words that also follow each other in the text."""
+    """A position in text and recording between two recognized words that also follow each other in the text."""
 
     text_index: int
     time_s: float

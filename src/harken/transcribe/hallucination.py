@@ -184,7 +184,7 @@ def _evidence(features: HallucinationFeatures) -> Iterator[tuple[float, str]]:
 
 
 def count_repetitions(text: str) -> int:
-    """Return the most times that a sequence of words is immediately repeated in a text; 1 where none is repeated.
+    """Return the most consecutive occurrences of any sequence of words in a text; 1 without repetition.
 
     A text without spaces is taken character by character.
     """

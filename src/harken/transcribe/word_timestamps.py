@@ -117,10 +117,10 @@ def align_decoded(
     end_row = segment_rows[-1] + 1
     rows = sorted({*text_rows, end_row} & {*range(len(hypothesis.logprobs))})
     starts = token_starts(alignment_matrix(hypothesis.attention[:, rows], max(1, n_positions)))
-    ends = starts[len(segment_rows)] if len(segment_rows) < len(rows) else n_positions
+    end = starts[len(segment_rows)] if len(segment_rows) < len(rows) else n_positions
     return Alignment(
         tokens=tuple(hypothesis.tokens[i] for i in segment_rows),
-        bounds=np.append(starts[: len(segment_rows)], ends),
+        bounds=np.append(starts[: len(segment_rows)], end),
         probabilities=np.exp(np.array([hypothesis.logprobs[i] for i in segment_rows], np.float32)),
     )
 
