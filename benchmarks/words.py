@@ -254,7 +254,7 @@ def segment(cut: TokenSegment, words: Sequence[object]) -> Segment:
 
 def speech_in(samples: Floats) -> list[Span]:
     from harken.audio.vad import RegionTracker, SpeechDetector
-    from harken.transcribe.word_boundaries import WORD_VAD_OPTIONS
+    from harken.transcribe.chunking import WORD_VAD_OPTIONS
     from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
     detector, regions = SpeechDetector(), RegionTracker(WORD_VAD_OPTIONS)

@@ -1,31 +1,31 @@
-"""Every error that harken raises on purpose, in one tree.
+"""All errors that harken raises on purpose, in one tree.
 
 ::
 
     HarkenError
-    ├── AudioError (ValueError)                what was given as audio cannot be read as audio
-    │   └── AudioNotFound (FileNotFoundError)  there is no such file
+    ├── AudioError (ValueError)                the input cannot be read as audio
+    │   └── AudioNotFound (FileNotFoundError)  the audio file does not exist
     ├── CheckpointError (ValueError)           a model file is damaged, truncated, hostile or not Whisper
-    │   └── CheckpointNotFound (FileNotFoundError)  no model under that name or path
+    │   └── CheckpointNotFound (FileNotFoundError)  no model has that name or path
     ├── OptionError (ValueError)               an option has a value outside what is allowed
     ├── ManifestError (ValueError)             a list of recordings or of hypotheses is missing or malformed
-    ├── BackendUnavailable (ImportError)       a runtime that was asked for is not installed
+    ├── BackendUnavailable (ImportError)       a required runtime is not installed
     ├── OutputError (OSError)                  a result cannot be written
     └── Cancelled                              the caller asked to stop
 
-Each is also the matching builtin, so a caller may catch either. Every message is one line that names
-the file or the option, the value, and what is allowed.
+Each error is also a subclass of the builtin in parentheses, so a caller may catch either. Every message is one line
+that names the file or the option, the value, and what is allowed.
 """
 
 from __future__ import annotations
 
 
 class HarkenError(Exception):
-    """Base of every error that harken raises on purpose."""
+    """The base of all errors that harken raises on purpose."""
 
 
 class AudioError(HarkenError, ValueError):
-    """What was given as audio cannot be read as audio."""
+    """The input cannot be read as audio."""
 
 
 class AudioNotFound(AudioError, FileNotFoundError):
@@ -37,7 +37,7 @@ class CheckpointError(HarkenError, ValueError):
 
 
 class CheckpointNotFound(CheckpointError, FileNotFoundError):
-    """No model is known under that name or path."""
+    """No model has that name or path."""
 
 
 class OptionError(HarkenError, ValueError):
@@ -48,9 +48,9 @@ class OptionError(HarkenError, ValueError):
     field : str
         Name of the option.
     value : object
-        What was given.
+        Value that was given.
     allowed : str
-        What is allowed, in words.
+        Allowed values, in words.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
@@ -66,7 +66,7 @@ class ManifestError(HarkenError, ValueError):
 
 
 class BackendUnavailable(HarkenError, ImportError):
-    """A runtime that was asked for is not installed; the message holds the pip line that mends it."""
+    """A required runtime is not installed; the message gives the pip command that installs it."""
 
 
 class OutputError(HarkenError, OSError):
@@ -74,4 +74,4 @@ class OutputError(HarkenError, OSError):
 
 
 class Cancelled(HarkenError):
-    """The caller asked to stop; what was done until then has been delivered."""
+    """The caller asked to stop; results up to that point have been delivered."""

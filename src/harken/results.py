@@ -1,4 +1,4 @@
-"""What a transcription gives: transcripts of segments, each with the attempts that led to it."""
+"""Results of a transcription: transcripts, their segments and words, and the attempts at decoding each window."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from harken.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One word and when it was spoken.
+    """One word and its times.
 
     Attributes
     ----------
     start_s, end_s : float
         Seconds from the start of the recording, ``0 <= start_s <= end_s``.
     text : str
-        The word as decoded, with the space before it and the punctuation around it.
+        Decoded text, with the space before it and the punctuation around it.
     probability : float
         Mean probability of its tokens, 0 to 1.
     """
@@ -32,20 +32,20 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One rung of the fallback ladder, as tried on one window.
+    """One attempt at decoding a window, with one strategy of the fallback schedule.
 
     Attributes
     ----------
     temperature : float
-        0 for greedy or beam search, otherwise that of sampling.
+        Temperature of sampling; 0 for greedy or beam search.
     avg_logprob : float
-        Mean natural log-probability of the tokens, the end included.
+        Mean natural log-probability of the tokens, the end of text included.
     compression_ratio : float
-        Bytes of the text over its bytes after zlib; high for text that repeats itself.
+        Bytes of the text divided by its bytes after zlib; high for text that repeats itself.
     no_speech_prob : float
-        Probability of ``<|nospeech|>`` where the transcript starts, 0 to 1.
+        Probability of ``<|nospeech|>`` at the start of the transcript, 0 to 1.
     reason : str or None
-        Why it was rejected, None for the attempt that was kept.
+        Reason for rejecting the attempt; None for the one that was accepted.
     """
 
     temperature: float
@@ -66,21 +66,21 @@ class Segment:
     start_s, end_s : float
         Seconds from the start of the recording, ``0 <= start_s <= end_s``.
     text : str
-        As decoded: it usually begins with a space.
+        Decoded text, which usually begins with a space.
     tokens : tuple of int
-        Its tokens, timestamps included.
+        Decoded tokens, timestamps included.
     temperature, avg_logprob, compression_ratio, no_speech_prob : float
-        Those of the attempt that was kept (see `Attempt`).
+        Those of the accepted attempt (see `Attempt`).
     seek_s : float
-        Where the window begins that the segment was decoded in, in seconds from the start.
+        Start of the window that the segment was decoded in, in seconds from the start of the recording.
     attempts : tuple of Attempt
-        What was tried on that window, the one kept last.
+        All attempts at that window, the accepted one last.
     words : tuple of Word
-        Empty unless words were aligned.
+        Empty without word timestamps.
     language : str or None
         Code of the language that its window was decoded in.
     hallucination_score : float
-        How likely it is that nothing of this was said, 0 to 1 (see `harken.transcribe.hallucination`).
+        Probability that the text was never spoken, 0 to 1 (see `harken.transcribe.hallucination`).
 
     Raises
     ------
@@ -109,14 +109,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedSegment:
-    """A segment that was decoded and left out of the transcript.
+    """A segment that was decoded and left out of the transcript as a hallucination.
 
     Attributes
     ----------
     segment : Segment
-        Its `index` is that of the segment before which it stood.
+        Its `index` is that of the next segment of the transcript.
     reason : str
-        Why it was taken for invented, in a few words.
+        Evidence for a hallucination, in a few words.
     """
 
     segment: Segment
@@ -125,7 +125,7 @@ class DroppedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """A whole recording, or as much of it as was done.
+    """The transcript of a recording, or of the part of it that was decoded.
 
     Attributes
     ----------
@@ -134,17 +134,16 @@ class Transcript:
     language : str
         Code of the language, given or detected.
     language_probability : float or None
-        Probability of the language detected, 0 to 1; None where it was given or the model is English-only.
+        Probability of the detected language, 0 to 1; None where it was given or the model is English-only.
     duration_s : float
         Length of the recording in seconds.
     model : str
         Name or path of the model.
     task : {"transcribe", "translate"}
-        What was done with the speech.
-    dropped : tuple of Dropped
-        Segments that were taken for invented and left out, in order of time.
+    dropped : tuple of DroppedSegment
+        Segments that were left out as hallucinations, in order of time.
     speech : tuple of (float, float), or None
-        Where voice activity was detected, in seconds; None where it was not looked for.
+        Start and end of each speech region in seconds; None without voice activity detection.
     """
 
     segments: tuple[Segment, ...]
@@ -158,7 +157,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The whole text, without the space that it begins with."""
+        """Text of all segments, without leading and trailing spaces."""
         return "".join(segment.text for segment in self.segments).strip()
 
 

@@ -1,4 +1,4 @@
-"""A transcription in progress."""
+"""The transcription of one recording while it is in progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from harken.transcribe import RecordingTranscriber, Scheduler
 
 
 class Transcription:
-    """A transcription in progress: iterate for segments as they are decoded.
+    """A transcription in progress: iterate over it for the segments as they are decoded.
 
-    Iterating again starts from the first segment and decodes nothing twice; what ended the work early is raised
-    again behind the last segment.
+    Iterating again starts from the first segment and decodes nothing twice. An error that ended the decoding is raised
+    again after the last segment.
     """
 
     def __init__(self, recording: RecordingTranscriber, scheduler: Scheduler, model: str) -> None:
@@ -29,7 +29,7 @@ class Transcription:
             index += 1
 
     def _decode_one(self) -> bool:
-        """Decode one more segment; False where there is none."""
+        """Decode one more segment; return False if there is none."""
         if self._failure:
             raise self._failure
         try:
@@ -48,25 +48,25 @@ class Transcription:
 
     @property
     def stats(self) -> DecodeStats:
-        """What decoding has cost so far; a pass over windows of several recordings counts for each of them."""
+        """Decoding statistics so far; a pass over windows of several recordings counts for each of them."""
         return self._recording.stats
 
     @property
     def batch_stats(self) -> DecodeStats:
-        """What decoding has cost so far for all recordings that were given together."""
+        """Decoding statistics so far of all recordings that were given together."""
         return self._scheduler.stats
 
     @property
     def text(self) -> str:
-        """The whole text; decodes what has not been decoded."""
+        """Text of the whole recording; decodes the rest of it first."""
         return self.result().text
 
     def stop(self) -> None:
-        """Decode no more than has been decoded."""
+        """Stop decoding this recording."""
         self._recording.stop()
 
     def so_far(self) -> Transcript:
-        """What has been decoded up to now."""
+        """Return the transcript of what has been decoded so far."""
         return Transcript(
             segments=(*self._decoded_segments, *self._recording.ready_segments),
             language=self._recording.language or "en",
@@ -79,7 +79,7 @@ class Transcription:
         )
 
     def result(self) -> Transcript:
-        """Decode what has not been decoded and return the whole."""
+        """Decode the rest of the recording, and return the whole transcript."""
         for _ in self:
             pass
         return self.so_far()

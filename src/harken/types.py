@@ -1,4 +1,4 @@
-"""The values that travel through harken: frozen, slotted, keyword-only dataclasses."""
+"""Constants of Whisper's audio and time resolution, and the dimensions of a model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ WINDOW_S = 30
 WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
 WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
 FRAMES_PER_POSITION = 2
-"""Mel frames per position of the encoder's output and per step of timestamps: the second convolution's stride."""
+"""Mel frames per position of the encoder output, which is also the resolution of timestamps."""
 TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dims:
-    """Dimensions of one Whisper model (the reference's `ModelDimensions`).
+    """The dimensions of one Whisper model (the reference's `ModelDimensions`).
 
-    With ``n_audio_layer=0`` they are those of a decoder alone, which listens to what the encoder of another model
-    hears; `n_audio_ctx`, `n_audio_state` and `n_mels` are that model's.
+    With ``n_audio_layer=0`` they are those of a decoder alone, which attends to the encoder output of another model;
+    `n_audio_ctx`, `n_audio_state` and `n_mels` are that model's.
+
+    Raises
+    ------
+    OptionError
+        If a dimension is outside what is allowed, or the heads do not divide the state.
     """
 
     n_mels: int
@@ -52,7 +57,7 @@ class Dims:
         return self.n_audio_layer > 0
 
     def without_encoder(self) -> Dims:
-        """Dimensions of the decoder alone, for a model that is to use the encoder of another."""
+        """Return the dimensions of the decoder alone, for a model that uses the encoder of another."""
         return replace(self, n_audio_layer=0)
 
     @property

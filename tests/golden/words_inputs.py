@@ -1,4 +1,4 @@
-"""Inputs of `record_words.py` for openai-whisper, and of `test_words_golden.py` for harken."""
+"""The recordings that `record_words.py` aligns with openai-whisper, and the golden tests of words with harken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from real import EXAMPLE, SHARED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One recording, the model that transcribes it, and its language."""
+    """One recording, the model that decodes it and its language."""
 
     recording: str
     model: str = "tiny.en"
@@ -18,7 +18,7 @@ class Case:
 
     @property
     def path(self) -> Path:
-        """Path of the example, or of a shared recording."""
+        """Path of the example or of a shared recording."""
         return EXAMPLE if self.recording == "jfk" else SHARED / "audio" / self.recording
 
 

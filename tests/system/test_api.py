@@ -114,7 +114,7 @@ class TestAlign:
         assert words[0].start_s < WINDOW_S < words[-1].end_s <= 3 * WINDOW_S
 
     def test_a_long_recording_that_says_something_else(self) -> None:
-        with pytest.raises(AudioError, match=r"does not say what stands in the text, from 0\.00 s on"):
+        with pytest.raises(AudioError, match=r"does not match the text from 0\.00 s on"):
             recites(ONE).align(NOISE, "seven", AS_IT_IS, language="en")
 
     def test_a_text_longer_than_the_context_is_refused(self) -> None:

@@ -16,7 +16,7 @@ from harken.contract import Floats
 from harken.decoding import DecodingResult
 from harken.results import Attempt, Transcript
 from harken.transcribe import Callbacks
-from harken.transcribe.word_boundaries import WORD_VAD_OPTIONS
+from harken.transcribe.chunking import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 from real import EXAMPLE, SHARED, larger_recognizer, recognizer
 

@@ -1,4 +1,4 @@
-"""What may be chosen about a transcription, and what the choices decide."""
+"""The options of a transcription: their ranges, and the decisions that follow from them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ REFUSED = [
     ("clip_timestamps", (1.0, inf)),
     ("suppress_tokens", (-2,)),
     ("seed", -1),
+    ("vad_threshold", 1.0),
+    ("vad_min_speech_s", -0.1),
+    ("vad_speech_pad_s", -0.1),
 ]
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
-def test_refused_values_are_named(name: str, value: Any) -> None:
+def test_error_names_the_option_with_a_refused_value(name: str, value: Any) -> None:
     with pytest.raises(OptionError) as caught:
         TranscribeOptions(**{name: value})
     assert caught.value.field == name
@@ -69,12 +72,12 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize("options", ALLOWED)
-def test_the_edges_of_what_is_allowed(options: dict[str, Any]) -> None:
-    made = TranscribeOptions(**options)
-    assert {name: getattr(made, name) for name in options} == options
+def test_values_at_the_limits_are_accepted(options: dict[str, Any]) -> None:
+    accepted = TranscribeOptions(**options)
+    assert {name: getattr(accepted, name) for name in options} == options
 
 
-def test_every_option_says_what_it_is_for_in_a_sentence() -> None:
+def test_every_option_has_a_help_sentence() -> None:
     for field in fields(TranscribeOptions):
         assert field.metadata["help"].endswith("."), field.name
 
@@ -91,7 +94,7 @@ def test_every_option_says_what_it_is_for_in_a_sentence() -> None:
         ({"temperatures": (0.3,), "beam_size": 5}, [Sample(temperature=0.3)]),
     ],
 )
-def test_the_ladder_as_data(options: dict[str, Any], strategies: list[Any]) -> None:
+def test_temperatures_make_the_fallback_schedule(options: dict[str, Any], strategies: list[Any]) -> None:
     assert list(TranscribeOptions(**options).strategies()) == strategies
 
 
@@ -105,7 +108,9 @@ def test_the_ladder_as_data(options: dict[str, Any], strategies: list[Any]) -> N
         ((0.0, 0.0, 1.004, 1.006), [(0, 0), (100, 101)]),
     ],
 )
-def test_clips_in_frames(clips: tuple[float, ...], frames: list[tuple[int, int | None]]) -> None:
+def test_clip_times_are_converted_to_frames(
+    clips: tuple[float, ...], frames: list[tuple[int, int | None]]
+) -> None:
     assert list(TranscribeOptions(clip_timestamps=clips).clips(100)) == frames
 
 
@@ -124,7 +129,7 @@ BOTH = (2.5, -1.2)
 SPEECH, SILENCE = 0.1, 0.9
 TOO_REPETITIVE, TOO_IMPROBABLE = "compression ratio 2.50 above 2.4", "average log-probability -1.20 below -1.0"
 
-# (ratio, logprob), no-speech probability, options, why it is rejected, whether it is skipped as silence
+# (compression ratio, logprob), no-speech probability, options, reason for rejection, skipped as silence
 JUDGED = [
     (GOOD, SPEECH, {}, None, False),
     (REPETITIVE, SPEECH, {}, TOO_REPETITIVE, False),
@@ -134,7 +139,7 @@ JUDGED = [
     (REPETITIVE, SILENCE, {}, TOO_REPETITIVE, False),
     (IMPROBABLE, SILENCE, {}, None, True),
     (BOTH, SILENCE, {}, None, True),
-    # Exactly at a threshold is good enough, but no proof of speech.
+    # A value at its threshold is accepted, but does not prove speech.
     ((2.4, -1.0), SPEECH, {}, None, False),
     ((2.4, -1.0), SILENCE, {}, None, True),
     ((2.4, -1.0), 0.6, {}, None, False),
@@ -149,9 +154,9 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("quality", "no_speech", "options", "reason", "silent"), JUDGED)
-def test_judgement_of_a_result(
+def test_result_is_rejected_or_skipped_by_the_thresholds(
     quality: tuple[float, float], no_speech: float, options: dict[str, Any], reason: str | None, silent: bool
 ) -> None:
-    made, result = TranscribeOptions(**options), decoded(*quality, no_speech)
-    assert made.rejection_reason(result) == reason
-    assert made.is_silence(result) is silent
+    checked, result = TranscribeOptions(**options), decoded(*quality, no_speech)
+    assert checked.rejection_reason(result) == reason
+    assert checked.is_silence(result) is silent

@@ -1,4 +1,4 @@
-"""How the tokens of a window are cut into segments, against a transcription of the reference's loop."""
+"""Segments of the tokens of a window, against a copy of the reference's loop."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from hypothesis import strategies as st
 from harken.transcribe.segments import TokenSegment, split_at_timestamps
 
 BEGIN = 100
-SIZE = 1500.0
+POSITIONS = 1500.0
 
 
-def at(step: int) -> int:
-    return BEGIN + step
+def at(position: int) -> int:
+    return BEGIN + position
 
 
-# tokens, (start, end) of each segment and how many tokens it has, steps to the next window
+# tokens, (start, end, number of tokens) of each segment, positions to the next window
 CASES = {
-    "nothing was said": ([], [(0, SIZE, 0)], SIZE),
-    "text without timestamps": ([1, 2], [(0, SIZE, 2)], SIZE),
-    "one timestamp that opens": ([at(0), 1], [(0, SIZE, 2)], SIZE),
-    "a later one that opens": ([at(20), 1], [(0, 20, 2)], SIZE),
-    "one segment": ([at(10), 1, at(50)], [(0, 50, 3)], SIZE),
-    "two segments": ([at(0), 1, at(50), at(60), 2, at(90)], [(0, 50, 3), (60, 90, 3)], SIZE),
-    "the second is unfinished": ([at(0), 1, at(50), at(60), 2], [(0, 50, 3)], 50),
+    "no tokens": ([], [(0, POSITIONS, 0)], POSITIONS),
+    "text without timestamps": ([1, 2], [(0, POSITIONS, 2)], POSITIONS),
+    "one opening timestamp": ([at(0), 1], [(0, POSITIONS, 2)], POSITIONS),
+    "one opening timestamp later in the window": ([at(20), 1], [(0, 20, 2)], POSITIONS),
+    "one segment": ([at(10), 1, at(50)], [(0, 50, 3)], POSITIONS),
+    "two segments": ([at(0), 1, at(50), at(60), 2, at(90)], [(0, 50, 3), (60, 90, 3)], POSITIONS),
+    "unfinished second segment": ([at(0), 1, at(50), at(60), 2], [(0, 50, 3)], 50),
     "ends with a pair": ([at(0), 1, at(50), at(50)], [(0, 50, 3)], 50),
-    "two before an unfinished one": (
+    "two segments before an unfinished one": (
         [at(0), 1, at(9), at(9), 2, at(30), at(40), 3],
         [(0, 9, 3), (9, 30, 3)],
         30,
     ),
-    "a pair at the very start": ([at(0), at(0)], [(0, 0, 1)], SIZE),
-    "only a timestamp": ([at(7)], [(0, 7, 1)], SIZE),
+    "a pair at the very start": ([at(0), at(0)], [(0, 0, 1)], POSITIONS),
+    "only a timestamp": ([at(7)], [(0, 7, 1)], POSITIONS),
     "three in a row": ([at(3), at(4), at(5)], [(3, 3, 1), (4, 4, 1)], 4),
 }
 
 
 @pytest.mark.parametrize(("tokens", "spans", "advance"), CASES.values(), ids=CASES.keys())
-def test_table(tokens: list[int], spans: list[tuple[float, float, int]], advance: float) -> None:
-    cuts, far = split_at_timestamps(tokens, BEGIN, SIZE)
-    assert [(piece.start, piece.end, len(piece.tokens)) for piece in cuts] == spans
-    assert far == advance
+def test_tokens_are_split_at_pairs_of_timestamps(
+    tokens: list[int], spans: list[tuple[float, float, int]], advance: float
+) -> None:
+    segments, advanced = split_at_timestamps(tokens, BEGIN, POSITIONS)
+    assert [(segment.start, segment.end, len(segment.tokens)) for segment in segments] == spans
+    assert advanced == advance
 
 
 def reference(tokens: Sequence[int], size: float) -> tuple[list[tuple[float, float, list[int]]], float]:
-    """What whisper/transcribe.py, `transcribe`, does between `timestamp_tokens` and the word timestamps."""
+    """Return segments and seek as whisper/transcribe.py does, from `timestamp_tokens` to the word timestamps."""
     segments: list[tuple[float, float, list[int]]] = []
     is_timestamp = [token >= BEGIN for token in tokens]
     single_timestamp_ending = is_timestamp[-2:] == [False, True]
@@ -73,14 +75,14 @@ def reference(tokens: Sequence[int], size: float) -> tuple[list[tuple[float, flo
 
 
 text = st.lists(st.integers(0, BEGIN - 1), min_size=1, max_size=4)
-steps = st.integers(0, 1500)
-anything = st.lists(st.integers(0, BEGIN + 1500) | steps.map(at), max_size=12)
+positions = st.integers(0, 1500)
+any_tokens = st.lists(st.integers(0, BEGIN + 1500) | positions.map(at), max_size=12)
 
 
 @st.composite
 def legal(draw: st.DrawFn) -> list[int]:
-    """Draw what the rules of timestamps allow: pairs that never decrease, perhaps without the last of them."""
-    times = sorted(draw(st.lists(steps, min_size=2, max_size=10)))
+    """Draw tokens that the timestamp rules allow: pairs that never decrease, the last of them perhaps unfinished."""
+    times = sorted(draw(st.lists(positions, min_size=2, max_size=10)))
     times = times[: len(times) // 2 * 2]
     tokens: list[int] = []
     for start, end in zip(times[::2], times[1::2], strict=True):
@@ -90,22 +92,25 @@ def legal(draw: st.DrawFn) -> list[int]:
     return tokens[:-1] if ending == "open" else tokens
 
 
-@given(tokens=anything | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
+@given(tokens=any_tokens | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
 @example(tokens=[at(0), at(0)], size=0.5)
-def test_cuts_are_those_of_the_reference(tokens: list[int], size: float) -> None:
-    cuts, advance = split_at_timestamps(tokens, BEGIN, size)
+def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> None:
+    segments, advance = split_at_timestamps(tokens, BEGIN, size)
     expected, seek = reference(tokens, size)
-    assert cuts == [TokenSegment(start=start, end=end, tokens=tuple(its)) for start, end, its in expected]
-    # Where the reference would stay on the spot for ever, the window counts as done.
+    assert segments == [
+        TokenSegment(start=start, end=end, tokens=tuple(segment_tokens))
+        for start, end, segment_tokens in expected
+    ]
+    # Where the reference would decode the same window for ever, this one is done.
     assert advance == (seek or size)
     assert advance > 0
 
 
 @given(tokens=legal())
-def test_legal_cuts_follow_one_another_and_lose_nothing_but_the_unfinished(tokens: list[int]) -> None:
-    cuts, advance = split_at_timestamps(tokens, BEGIN, SIZE)
-    times = [time for piece in cuts for time in (piece.start, piece.end)]
+def test_segments_are_in_order_and_omit_only_an_unfinished_one(tokens: list[int]) -> None:
+    segments, advance = split_at_timestamps(tokens, BEGIN, POSITIONS)
+    times = [time for segment in segments for time in (segment.start, segment.end)]
     assert times == sorted(times)
-    kept = [token for piece in cuts for token in piece.tokens]
-    assert kept == tokens[: len(kept)]
-    assert advance == SIZE or (advance == cuts[-1].end and len(kept) < len(tokens))
+    in_segments = [token for segment in segments for token in segment.tokens]
+    assert in_segments == tokens[: len(in_segments)]
+    assert advance == POSITIONS or (advance == segments[-1].end and len(in_segments) < len(tokens))

@@ -1,4 +1,4 @@
-"""The offline pipeline, from a stream of samples to segments."""
+"""Offline transcription: chunking of recordings, decoding of their windows in batches, segments and words."""
 
 from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.forced_alignment import force_align

@@ -1,7 +1,7 @@
-"""Pack regions of speech into windows, and find the way back to the recording.
+"""Chunking of a recording: VAD speech packed into windows, with a map back to recording time.
 
-A window is a tuple of spans of the recording, which are put end to end: long silence between regions is left out.
-Positions in a window are frames from its start; positions in the recording are frames from the start of that.
+A packed window is a tuple of spans of the recording, put end to end without the long silence between them. Positions in
+a window are mel frames from its start; positions in the recording are mel frames from the start of the recording.
 """
 
 from __future__ import annotations
@@ -17,181 +17,92 @@ import numpy as np
 from harken.audio.vad import RegionTracker, SpeechDetector, SpeechRegion, VadOptions
 from harken.contract import Floats
 from harken.transcribe.mel_windows import MelWindows
-from harken.transcribe.word_boundaries import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, WINDOW_FRAMES
 
 FrameSpan = tuple[int, int]
 """First mel frame, and the one behind the last."""
 FrameSpans = tuple[FrameSpan, ...]
 """In order of time, without overlap."""
+ClipRange = tuple[int, int | None]
+"""First mel frame, and the one behind the last; None for the end of the recording."""
 
 MAX_GAP_FRAMES = FRAMES_PER_SECOND // 2
+"""Longest silence between two regions that is kept in a packed window."""
 FLUSH_SILENCE_FRAMES = WINDOW_FRAMES
-
-
-class SpeechPacker:
-    """Fills each window with as many whole regions as it holds, and gives it out as soon as it is certain.
-
-    Parameters
-    ----------
-    window_frames : int
-        Most that a window holds. A region that is longer than that is cut.
-    join_frames : int
-        Regions with at most this between them keep it: silence as it was recorded is better than a seam.
-    reach_frames : int
-        A window ends where this much holds no speech, so that it never waits for long.
-    """
-
-    def __init__(
-        self,
-        window_frames: int = WINDOW_FRAMES,
-        *,
-        max_gap_frames: int = MAX_GAP_FRAMES,
-        flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
-    ) -> None:
-        self._window_frames = window_frames
-        self._max_gap_frames = max_gap_frames
-        self._flush_silence_frames = flush_silence_frames
-        self._spans: list[FrameSpan] = []
-
-    @property
-    def start_frame(self) -> int | None:
-        """First frame of the window that is being filled; None where it is empty."""
-        return self._spans[0][0] if self._spans else None
-
-    def add(self, region: FrameSpan) -> list[FrameSpans]:
-        """Take the next region, and return the windows that are now certain."""
-        start, end = region
-        windows = self.advance_to(start)
-        for chunk_start in range(start, end, self._window_frames):
-            windows += self._append(chunk_start, min(end, chunk_start + self._window_frames))
-        return windows
-
-    def advance_to(self, frame: int) -> list[FrameSpans]:
-        """Learn that what comes begins at `frames` or behind it, and return the window that is now certain."""
-        may_grow = self._spans and frame - self._spans[-1][1] <= self._flush_silence_frames
-        return [] if may_grow else self.flush()
-
-    def flush(self) -> list[FrameSpans]:
-        """Return the window that is being filled, if there is one."""
-        filled, self._spans = tuple(self._spans), []
-        return [filled] if filled else []
-
-    def _append(self, start: int, end: int) -> list[FrameSpans]:
-        joins = bool(self._spans) and start - self._spans[-1][1] <= self._max_gap_frames
-        begin = self._spans[-1][1] if joins else start
-        windows = self.flush() if total_frames(self._spans) + end - begin > self._window_frames else []
-        if windows or not joins:
-            self._spans.append((start, end))
-        else:
-            self._spans[-1] = (self._spans[-1][0], end)
-        return windows
-
-
-def pack_speech(
-    regions: Iterable[FrameSpan],
-    window_frames: int = WINDOW_FRAMES,
-    *,
-    max_gap_frames: int = MAX_GAP_FRAMES,
-    flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
-) -> Iterator[FrameSpans]:
-    """Windows out of regions, lazily; see `Packer` for the parameters."""
-    packer = SpeechPacker(
-        window_frames, max_gap_frames=max_gap_frames, flush_silence_frames=flush_silence_frames
-    )
-    for region in regions:
-        yield from packer.add(region)
-    yield from packer.flush()
-
-
-class TimeMap:
-    """The way between a window's positions and the recording's.
-
-    Parameters
-    ----------
-    spans : tuple of (int, int)
-        At least one.
-
-    Attributes
-    ----------
-    spans : tuple of (int, int)
-    frames : int
-        Length of the window.
-    """
-
-    def __init__(self, spans: FrameSpans) -> None:
-        self.spans = spans
-        self.frames = total_frames(spans)
-        self._span_offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
-
-    def to_recording_start(self, window_frame: float) -> float:
-        """Where in the recording something begins; at a seam, with the later span."""
-        return self._to_recording(window_frame, bisect_right(self._span_offsets, window_frame) - 1)
-
-    def to_recording_end(self, window_frame: float) -> float:
-        """Where in the recording something ends; at a seam, with the earlier span."""
-        return self._to_recording(window_frame, bisect_left(self._span_offsets, window_frame) - 1)
-
-    def to_window(self, recording_frame: float) -> float:
-        """Where in the window a frame of the recording stands; what was left out stands at its seam."""
-        index = bisect_right(self.spans, recording_frame, key=lambda span: span[0]) - 1
-        if index < 0:
-            return 0
-        start, end = self.spans[index]
-        return self._span_offsets[index] + min(recording_frame, end) - start
-
-    def recording_spans(self, start: int, end: int) -> FrameSpans:
-        """Spans of the recording that stand between two positions."""
-        inside = (
-            (max(first, first + start - span_offset), min(last, first + end - span_offset))
-            for span_offset, (first, last) in zip(self._span_offsets, self.spans, strict=True)
-        )
-        return tuple((first, last) for first, last in inside if first < last)
-
-    def recording_spans_from(self, window_frame: int) -> FrameSpans:
-        """Spans of the recording that stand behind a position."""
-        return self.recording_spans(window_frame, self.frames)
-
-    def _to_recording(self, window_frame: float, span_index: int) -> float:
-        start, end = self.spans[max(0, span_index)]
-        return min(max(start, start + window_frame - self._span_offsets[max(0, span_index)]), end)
+"""Longest silence that a window waits for more speech."""
+WORD_VAD_OPTIONS = VadOptions(min_silence_s=0.3, speech_pad_s=0.05)
+"""Voice activity detection for word boundaries: also finds silences that are too short to divide windows at."""
 
 
 def total_frames(spans: Iterable[FrameSpan]) -> int:
-    """Frames in all spans together."""
+    """Return the number of frames in all spans together."""
     return sum(end - start for start, end in spans)
 
 
+class TimeMap:
+    """Map between the frames of a packed window and those of the recording.
+
+    Parameters
+    ----------
+    spans : tuple of (int, int)
+        Spans of the recording that the window consists of, at least one.
+    """
+
+    def __init__(self, spans: FrameSpans) -> None:
+        self._spans = spans
+        self._span_offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
+
+    def to_recording_start(self, window_frame: float) -> float:
+        """Return the recording frame of something that starts at a window frame; at a seam, in the later span."""
+        return self._to_recording(window_frame, bisect_right(self._span_offsets, window_frame) - 1)
+
+    def to_recording_end(self, window_frame: float) -> float:
+        """Return the recording frame of something that ends at a window frame; at a seam, in the earlier span."""
+        return self._to_recording(window_frame, bisect_left(self._span_offsets, window_frame) - 1)
+
+    def recording_spans(self, start: int, end: int) -> FrameSpans:
+        """Return the spans of the recording between two window frames."""
+        inside = (
+            (max(first, first + start - span_offset), min(last, first + end - span_offset))
+            for span_offset, (first, last) in zip(self._span_offsets, self._spans, strict=True)
+        )
+        return tuple((first, last) for first, last in inside if first < last)
+
+    def _to_recording(self, window_frame: float, span_index: int) -> float:
+        start, end = self._spans[max(0, span_index)]
+        return min(max(start, start + window_frame - self._span_offsets[max(0, span_index)]), end)
+
+
 class FrameSource(Protocol):
-    """A stretch of mel frames, counted from its own start.
+    """A stretch of mel frames that windows are read from, counted from its own start.
 
     Attributes
     ----------
-    whole : bool
-        Whether what is said in its windows ends in them.
+    self_contained : bool
+        Whether speech in its windows never continues behind its end.
     """
 
     self_contained: bool
 
     def window(self, offset: int) -> tuple[Floats, int]:
-        """Window of shape (1, n_mels, window_frames) from frame `at` on, and how many of its frames there are."""
+        """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames have content."""
         ...
 
     def start_s(self, offset: float) -> float:
-        """Time in the recording of something that starts at that frame."""
+        """Return the time in the recording of something that starts at a frame."""
         ...
 
     def end_s(self, offset: float) -> float:
-        """Time in the recording of something that ends at that frame."""
+        """Return the time in the recording of something that ends at a frame."""
         ...
 
     def spans(self, start: int, end: int) -> FrameSpans:
-        """Frames of the recording between two frames."""
+        """Return the spans of the recording between two frames."""
         ...
 
 
 class ClipSource:
-    """The recording from one frame to another, or to its end."""
+    """The recording as it is, from one frame to another or to its end."""
 
     self_contained = False
 
@@ -214,7 +125,7 @@ class ClipSource:
 
 
 class PackedSpeech:
-    """Spans of speech side by side, at most a window of them."""
+    """Spans of speech put end to end, at most one window long."""
 
     self_contained = True
 
@@ -238,11 +149,67 @@ class PackedSpeech:
         return self._time_map.recording_spans(start, end)
 
 
-ClipRange = tuple[int, int | None]
+class SpeechPacker:
+    """Packer of speech regions into windows, each with as many whole regions as fit, given out as soon as complete.
+
+    Parameters
+    ----------
+    window_frames : int
+        Most frames of a window. A longer region is cut.
+    max_gap_frames : int
+        Silence of at most this length between two regions is kept: recorded silence is better than a seam.
+    flush_silence_frames : int
+        A longer silence ends a window, so that the window does not wait for more speech.
+    """
+
+    def __init__(
+        self,
+        window_frames: int = WINDOW_FRAMES,
+        *,
+        max_gap_frames: int = MAX_GAP_FRAMES,
+        flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
+    ) -> None:
+        self._window_frames = window_frames
+        self._max_gap_frames = max_gap_frames
+        self._flush_silence_frames = flush_silence_frames
+        self._spans: list[FrameSpan] = []
+
+    @property
+    def start_frame(self) -> int | None:
+        """First frame of the window that is being filled; None where it is empty."""
+        return self._spans[0][0] if self._spans else None
+
+    def add(self, region: FrameSpan) -> list[FrameSpans]:
+        """Add the next region, and return the windows that are now complete."""
+        start, end = region
+        windows = self.advance_to(start)
+        for chunk_start in range(start, end, self._window_frames):
+            windows += self._append(chunk_start, min(end, chunk_start + self._window_frames))
+        return windows
+
+    def advance_to(self, frame: int) -> list[FrameSpans]:
+        """Note that no further region starts before a frame, and return the window that is now complete."""
+        may_grow = self._spans and frame - self._spans[-1][1] <= self._flush_silence_frames
+        return [] if may_grow else self.flush()
+
+    def flush(self) -> list[FrameSpans]:
+        """Return the window that is being filled, if there is one."""
+        filled, self._spans = tuple(self._spans), []
+        return [filled] if filled else []
+
+    def _append(self, start: int, end: int) -> list[FrameSpans]:
+        joins = bool(self._spans) and start - self._spans[-1][1] <= self._max_gap_frames
+        joined_start = self._spans[-1][1] if joins else start
+        windows = self.flush() if total_frames(self._spans) + end - joined_start > self._window_frames else []
+        if windows or not joins:
+            self._spans.append((start, end))
+        else:
+            self._spans[-1] = (self._spans[-1][0], end)
+        return windows
 
 
 class SpeechSegmenter:
-    """Listens in on the samples of a recording.
+    """Voice activity detection on the samples of a recording while they are read.
 
     Parameters
     ----------
@@ -252,13 +219,13 @@ class SpeechSegmenter:
     Attributes
     ----------
     regions : list of (int, int)
-        Mel frames of the speech that is certain by now.
+        Mel frames of the speech that is certain so far.
     """
 
     def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
         self._blocks = blocks
         self._detector, self._vad = SpeechDetector(), RegionTracker(options)
-        # Of the same speech: a word that only a lower threshold finds has its region here too.
+        # With the thresholds of the windows: a word that only a lower threshold finds has a region here too.
         self._word_vad = RegionTracker(
             replace(
                 WORD_VAD_OPTIONS,
@@ -274,7 +241,7 @@ class SpeechSegmenter:
         self.regions: list[SpeechRegion] = []
 
     def blocks(self) -> Iterator[Floats]:
-        """The samples, passed on once they have been listened to."""
+        """Yield the samples, each block after voice activity detection has seen it."""
         try:
             for block in self._blocks:
                 self._n_samples += len(block)
@@ -288,15 +255,16 @@ class SpeechSegmenter:
     def packed_spans(
         self, windows: MelWindows, clips: Iterable[ClipRange], window_frames: int
     ) -> Iterator[FrameSpans]:
-        """Spans of speech within some clips, a window of them at a time, as soon as they are certain.
+        """Yield the spans of speech within some clips, one window of them at a time, as soon as they are certain.
 
         Parameters
         ----------
         windows : MelWindows
-            Reads `blocks`; forgets what no window can need any more.
+            Reader of `blocks`; frames that no window can need any more are discarded from it.
         clips : iterable of (start, end)
             In frames; an end of None is that of the recording.
         window_frames : int
+            Most frames of a window.
         """
         for start, end in clips:
             packer, n_packed, reading = SpeechPacker(window_frames), 0, True
@@ -311,18 +279,17 @@ class SpeechSegmenter:
                 certain_frames = self._vad.stable_until_frames
                 yield from packer.advance_to(certain_frames)
                 needed = certain_frames if packer.start_frame is None else packer.start_frame
-                windows.discard_before(
-                    needed if end is None else min(needed, end)
-                )  # the next clip may begin there
+                # The next clip may begin at the end of this one.
+                windows.discard_before(needed if end is None else min(needed, end))
             yield from packer.flush()
 
     @property
     def probabilities(self) -> Floats:
-        """How probable speech is, one value every 512 samples, so far."""
+        """Probabilities of speech so far, one for every 512 samples."""
         return self._probabilities[: self._n_chunks]
 
     def word_regions(self, start: int, end: int) -> list[SpeechRegion]:
-        """Speech near a stretch that has been read, with the silences between words left out."""
+        """Return the speech near a stretch that has been read, without the silences between words."""
         first = bisect_left(self._word_regions, start, key=lambda region: region[1])
         last = bisect_right(self._word_regions, end, key=lambda region: region[0])
         speaking_since = self._word_vad.speaking_since

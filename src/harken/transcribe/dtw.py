@@ -1,4 +1,4 @@
-"""When each token was spoken: a path of dynamic time warping through what it listens to.
+"""Dynamic time warping of text tokens along the encoder positions that they attend to.
 
 Source: openai/whisper, timing.py, find_alignment and dtw.
 """
@@ -12,19 +12,19 @@ from harken.contract import Floats, Ints
 
 
 def token_starts(attention: Floats) -> Ints:
-    """Step at which each token begins, along the monotonic path that listens best.
+    """Return the position at which each token begins, on the monotonic path with the highest attention.
 
-    The path goes from the first token and step to the last, by one token, one step or both at a time.
+    The path leads from the first token and position to the last, by one token, one position or both at a time.
 
     Parameters
     ----------
-    matrix : ndarray of shape (tokens, steps), float32
-        From `listening`.
+    attention : ndarray of shape (tokens, positions), float32
+        From `harken.decoding.alignment_attention.alignment_matrix`.
 
     Returns
     -------
     ndarray of shape (tokens,), int64
-        In rising order, the first of them 0.
+        In rising order, from 0.
     """
     entered, diagonal = _dtw_trace(-attention.astype(np.float64))
     starts = np.zeros(len(attention), np.int64)
@@ -36,10 +36,17 @@ def token_starts(attention: Floats) -> Ints:
 
 
 def _dtw_trace(cost: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """For each token and step, where the best path there has entered the token, and how many steps entering it took.
+    """Return the trace of the cheapest path to each token and position.
 
-    A row of the table is computed at once: to stay at a token up to step j costs the running sum S(j), so the best
-    way to be there is S(j) + min over k <= j of (cheapest way in at k - S(k - 1)).
+    A row of the table is computed at once: staying at a token up to position j costs the running sum S(j), so the
+    cheapest path to it costs S(j) + min over k <= j of (cheapest entry at k - S(k - 1)).
+
+    Returns
+    -------
+    entered : ndarray of shape (tokens, positions), int64
+        Position at which the path enters the token.
+    diagonal : ndarray of shape (tokens, positions), int64
+        1 where a path that enters the token at this position comes from the position before, 0 where it does not.
     """
     entered = np.zeros(cost.shape, np.int64)
     diagonal = np.zeros(cost.shape, np.int64)

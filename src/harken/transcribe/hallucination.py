@@ -1,7 +1,7 @@
-"""How likely it is that a segment was invented, from what is known about it; nothing here hears or decodes.
+"""Hallucination score of a segment: the probability that its text was never spoken, from features of the segment.
 
-Each observation weighs for or against, in log-odds, and the sum becomes a probability. The weights were chosen by hand
-on segments that were true and segments that were not; the two are far apart (docs/decisions/guard.md).
+Each feature has a weight in log-odds, and the sum of the weights becomes a probability. The weights were chosen by hand
+on true and on hallucinated segments, which are far apart (docs/decisions/guard.md).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SILENCE_PHRASES = {
     "vi": ("Cảm ơn các bạn đã theo dõi", "Hẹn gặp lại các bạn trong những video tiếp theo"),
     "id": ("Terima kasih", "Terima kasih telah menonton"),
 }  # fmt: skip
-"""By language. They may have been said."""
+"""Phrases, by language, that Whisper often writes for silence. They may also have been spoken."""
 
 _SUBTITLE_CREDITS = re.compile(
     r"""amara\ org | dimatorzok | castingwords | zeoranger | btistudios | authorwave | jesper\ buhl | nicolai\ winther
@@ -90,34 +90,10 @@ _SUBTITLE_CREDITS = re.compile(
     | ^продолжение\ следует$ | (subtitles|captions|transcription|transcribed|translation|subtitled)\ by\b""",
     re.VERBOSE,
 )
-"""Names of those who made subtitles: nobody says these."""
-
-
-def is_silence_phrase(text: str) -> bool:
-    """Whether a text is, as a whole, one that Whisper likes to write for silence."""
-    return normalize_phrase(text) in _silence_phrases()
-
-
-def is_subtitle_credit(text: str) -> bool:
-    """Whether a text names those who made subtitles."""
-    return _SUBTITLE_CREDITS.search(normalize_phrase(text)) is not None
-
-
-def normalize_phrase(text: str) -> str:
-    """Letters, marks and digits in small letters, words separated by one space."""
-    letters = (
-        char if unicodedata.category(char)[0] in "LMN" else " " for char in text.casefold().replace("'", "")
-    )
-    return " ".join("".join(letters).split())
-
-
-@cache
-def _silence_phrases() -> frozenset[str]:
-    return frozenset(normalize_phrase(phrase) for phrases in SILENCE_PHRASES.values() for phrase in phrases)
-
+"""Credits of subtitle authors, which are not spoken."""
 
 PRIOR_LOG_ODDS = -3.0
-"""Log-odds of a segment that nothing speaks for or against."""
+"""Log-odds of a hallucination before any feature is known."""
 WEIGHT_CURVES = {
     "speech_prob": ("speech probability", (0.0, 0.4, 0.7), (7.0, -0.5, -2.0)),
     "attention_concentration": ("attention", (0.1, 0.4), (1.5, -2.0)),
@@ -125,32 +101,33 @@ WEIGHT_CURVES = {
     "no_speech_prob": ("no-speech probability", (0.0, 1.0), (-1.5, 1.5)),
     "compression_ratio": ("compression ratio", (1.8, 2.8), (0.0, 2.0)),
 }
-"""What each number weighs: its name in words, some of its values, and their weights; straight lines between."""
+"""Weight of each numeric feature, by field name: its label, some values, and their weights; linear in between."""
 SILENCE_PHRASE_WEIGHT, SUBTITLE_CREDIT_WEIGHT = 2.5, 6.0
 
-_MIN_TOKEN_S = 0.1  # what a token of speech takes at least
-_MAX_SPARSE_SPEECH_WEIGHT = 1.5  # most that little speech weighs where there is enough of it for the text
-_MIN_REPORTED_WEIGHT = 1.0  # from this weight on, an observation is named
-_PEAK_RADIUS_POSITIONS = 10  # 0.2 s: about a token of speech
+_MIN_TOKEN_S = 0.1  # shortest duration of a spoken token
+_MAX_SPARSE_SPEECH_WEIGHT = 1.5  # of a low speech probability, where there is enough speech for the tokens
+_MIN_REPORTED_WEIGHT = 1.0  # lowest weight of evidence that the reason names
+_PEAK_RADIUS_POSITIONS = 10  # 0.2 s: about one spoken token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallucinationFeatures:
-    """What is known about one segment.
+    """The features of one segment that its hallucination score is computed from.
 
     Attributes
     ----------
     text : str
-    tokens : int
-        How many tokens of text it has.
+    n_tokens : int
+        Number of text tokens.
     duration_s : float
-        How much sound it stands on, without what was left out between regions.
+        Duration of its audio in seconds, without silence that was left out between regions.
     avg_logprob, no_speech_prob, compression_ratio : float
         Those of its window (see `harken.results.Attempt`).
     speech_prob : float or None
-        Mean probability of speech under it, 0 to 1, by voice activity detection; None where there was none.
-    attention : float or None
-        How much of its attention each token had at one place, 0 to 1 (see `concentration`); None if not known.
+        Mean speech probability over its audio, 0 to 1, from voice activity detection; None without it.
+    attention_concentration : float or None
+        Mean share of attention near the most attended position, 0 to 1 (see the function `attention_concentration`);
+        None if not known.
     """
 
     text: str
@@ -165,14 +142,14 @@ class HallucinationFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallucinationVerdict:
-    """What the facts say.
+    """The hallucination score of one segment, and the reason for it.
 
     Attributes
     ----------
     score : float
-        How likely it is that the segment was invented, 0 to 1.
+        Probability that the text was never spoken, 0 to 1.
     reason : str or None
-        What speaks for that, the strongest first; None where nothing does.
+        Evidence for that in words, the strongest first; None where there is none.
     """
 
     score: float
@@ -180,17 +157,17 @@ class HallucinationVerdict:
 
 
 def score_hallucination(features: HallucinationFeatures) -> HallucinationVerdict:
-    """Weigh what is known about a segment."""
+    """Return the hallucination score of a segment."""
     evidence = list(_evidence(features))
     log_odds = PRIOR_LOG_ODDS + sum(weight for weight, _ in evidence)
-    reported = sorted((-weight, words) for weight, words in evidence if weight >= _MIN_REPORTED_WEIGHT)
+    reported = sorted((-weight, label) for weight, label in evidence if weight >= _MIN_REPORTED_WEIGHT)
     return HallucinationVerdict(
-        score=1 / (1 + math.exp(-log_odds)), reason=", ".join(words for _, words in reported) or None
+        score=1 / (1 + math.exp(-log_odds)), reason=", ".join(label for _, label in reported) or None
     )
 
 
 def _evidence(features: HallucinationFeatures) -> Iterator[tuple[float, str]]:
-    """Weights in log-odds, above 0 where something speaks for invention, and what it is in words."""
+    """Yield the weight of each piece of evidence in log-odds, above 0 for a hallucination, and a label for it."""
     for name, (label, values, weights) in WEIGHT_CURVES.items():
         if (value := getattr(features, name)) is not None:
             weight = float(np.interp(value, values, weights))
@@ -207,9 +184,9 @@ def _evidence(features: HallucinationFeatures) -> Iterator[tuple[float, str]]:
 
 
 def count_repetitions(text: str) -> int:
-    """How often some words stand one right after another in a text, at most; 1 where none are repeated.
+    """Return the most consecutive occurrences of any sequence of words in a text; 1 without repetition.
 
-    Writing without spaces is taken character by character.
+    A text without spaces is taken character by character.
     """
     words: Sequence[str] = normalize_phrase(text).split()
     if len(words) < 2:
@@ -218,23 +195,46 @@ def count_repetitions(text: str) -> int:
 
 
 def _longest_run(words: Sequence[str], distance: int) -> int:
-    """Longest row of words that each stand `distance` behind their like."""
+    """Return the length of the longest run of words that each equal the word `distance` before them."""
     longest = run = 0
-    for before, word in zip(words, words[distance:], strict=False):
-        run = run + 1 if word == before else 0
+    for earlier, word in zip(words, words[distance:], strict=False):
+        run = run + 1 if word == earlier else 0
         longest = max(longest, run)
     return longest
 
 
+def is_silence_phrase(text: str) -> bool:
+    """Return whether the whole text is a phrase that Whisper often writes for silence."""
+    return normalize_phrase(text) in _silence_phrases()
+
+
+def is_subtitle_credit(text: str) -> bool:
+    """Return whether a text contains a credit of subtitle authors."""
+    return _SUBTITLE_CREDITS.search(normalize_phrase(text)) is not None
+
+
+def normalize_phrase(text: str) -> str:
+    """Return the letters, marks and digits of a text in lower case, words separated by one space."""
+    letters = (
+        char if unicodedata.category(char)[0] in "LMN" else " " for char in text.casefold().replace("'", "")
+    )
+    return " ".join("".join(letters).split())
+
+
+@cache
+def _silence_phrases() -> frozenset[str]:
+    return frozenset(normalize_phrase(phrase) for phrases in SILENCE_PHRASES.values() for phrase in phrases)
+
+
 def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpans) -> float:
-    """Mean probability of speech in some spans of the recording, 0 where there is nothing.
+    """Return the mean probability of speech in some spans of the recording, 0 without any.
 
     Parameters
     ----------
     probabilities : ndarray of shape (chunks,), float32
-        From `harken.audio.vad.SpeechDetector`, for the recording from its start.
+        From `harken.audio.vad.SpeechDetector`, from the start of the recording.
     spans : tuple of (int, int)
-        In mel frames; `Timeline.between` gives those under a segment.
+        In mel frames; `FrameSource.spans` gives those of a segment.
     """
     frames_per_chunk = CHUNK_SAMPLES / HOP_SAMPLES
     span_probabilities = [
@@ -245,21 +245,21 @@ def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpan
 
 
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
-    """How much of its attention each token has around one place of the sound, on average.
+    """Return the mean share of attention that the tokens of a segment have near their most attended position.
 
-    A token that was heard is looked for where it was spoken; for one that was not, the decoder looks everywhere.
+    For a token that was spoken, the decoder attends to the position where it was; otherwise it attends everywhere.
 
     Parameters
     ----------
     attention : ndarray of shape (heads, tokens, positions), float32
         Softmax weights of the alignment heads for the text tokens of a segment (`harken.contract.Session.attention`).
-    steps : int
-        Positions that hold sound.
+    n_positions : int
+        Number of positions that hold audio.
 
     Returns
     -------
     float
-        0 to 1: the share within 0.2 s of the place that is looked at most. 0 where there are no tokens.
+        Share within 0.2 s of the most attended position, 0 to 1; 0 where there are no tokens.
     """
     weights = attention.mean(axis=0)
     if not len(weights):

@@ -1,6 +1,6 @@
-"""Which language a recording is in, or each of its windows: from the probabilities of windows, heard one by one.
+"""Language identification: the language of a recording or of each of its windows, from probabilities per window.
 
-Nothing here computes: `Vote` and `Tracker` are told what `harken.decoding.language_probabilities` found, and answer.
+The probabilities come from `harken.decoding.language_probabilities`; no model runs here.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from dataclasses import dataclass, field
 from harken.errors import OptionError
 
 LanguageProbabilities = Mapping[str, float]
-"""Probability of each language that comes into question, from code to number; they sum to 1."""
+"""Probability of each candidate language by code; they sum to 1."""
 
 SWITCH_ODDS = 0.05
-"""Odds that a window is in one given other language, to that it is in the language of the window before it."""
+"""Odds of a change to one given other language, against no change from the window before."""
 FULL_EVIDENCE_S = 4.0
-"""Seconds of speech from which on a window's probabilities are taken as they are."""
+"""Seconds of speech from which on a window's probabilities have full weight."""
 MIN_PROBABILITY = 1e-6
-"""Least probability that a window may give a language."""
+"""Lower bound on the probability of a language in one window."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageVote:
     """The language of a whole recording, from its first windows.
 
-    The first window whose best language reaches the threshold decides; otherwise all windows together do, by the mean
-    of their probabilities.
+    The first window whose most probable language reaches the threshold decides. If no window reaches it, the mean of
+    their probabilities decides.
 
     Parameters
     ----------
     threshold : float
         Probability at which one window decides, 0 to 1.
-    windows : int
-        How many windows are heard at most, 1 or more.
-    heard : tuple of mapping
-        Probabilities of the windows heard so far.
+    max_windows : int
+        Most windows to take into account, 1 or more.
+    observed : tuple of mapping
+        Probabilities of the windows so far.
 
     Raises
     ------
     OptionError
-        If `threshold` or `windows` is outside what is allowed.
+        If `threshold` or `max_windows` is outside what is allowed.
     """
 
     threshold: float = 0.5
@@ -54,7 +54,7 @@ class LanguageVote:
             raise OptionError("language_windows", self.max_windows, "an integer from 1 to 1000")
 
     def update(self, probabilities: LanguageProbabilities) -> LanguageVote:
-        """The vote after one more window."""
+        """Return the vote after one more window; this one is unchanged."""
         return LanguageVote(self.threshold, self.max_windows, (*self.observed, probabilities))
 
     @property
@@ -64,15 +64,15 @@ class LanguageVote:
 
     @property
     def result(self) -> tuple[str, float]:
-        """Code of the language and its probability; at least one window must have been heard."""
+        """Code of the language and its probability; at least one window must have been observed."""
         return most_probable(self.probabilities)
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Probability of each language, most probable first: of the window that decided, or the mean of all."""
-        assert self.observed, "no window has been heard"
-        found = mean_probabilities(self.observed) if self._decisive is None else self._decisive
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        """Probability of each language, most probable first: those of the window that decided, or the mean of all."""
+        assert self.observed, "no window has been observed"
+        probabilities = mean_probabilities(self.observed) if self._decisive is None else self._decisive
+        return dict(sorted(probabilities.items(), key=lambda item: -item[1]))
 
     @property
     def _decisive(self) -> LanguageProbabilities | None:
@@ -81,33 +81,34 @@ class LanguageVote:
 
 @dataclass(frozen=True, slots=True)
 class LanguageFilter:
-    """The language of each window of a recording that may change its language.
+    """The language of each window of a recording in which the language may change.
 
-    The forward filter of a hidden Markov model with one state a language, each as likely to be left for any other. One
-    weak window never changes the language; a strong one does, or two fairly strong ones in a row.
+    It is the forward filter of a hidden Markov model with one state per language; a change to any other language is
+    equally likely. One window with weak evidence never changes the language; one with strong evidence does, or two in
+    a row with fairly strong evidence.
 
     Parameters
     ----------
-    belief : mapping
+    posterior : mapping
         Probability of each language after the windows so far; empty before the first.
 
     Notes
     -----
-    How the two constants were chosen stands in docs/decisions/languages.md. Source of the filter: Rabiner 1989, "A
-    Tutorial on Hidden Markov Models", section III.A.
+    The choice of the two constants is documented in docs/decisions/languages.md. Source of the filter: Rabiner 1989,
+    "A Tutorial on Hidden Markov Models", section III.A.
     """
 
     posterior: LanguageProbabilities = field(default_factory=dict)
 
     def update(self, probabilities: LanguageProbabilities, speech_s: float = FULL_EVIDENCE_S) -> LanguageFilter:
-        """The tracker after one more window.
+        """Return the filter after one more window; this one is unchanged.
 
         Parameters
         ----------
         probabilities : mapping
-            The same languages in every window.
+            Probabilities of the window; the same languages in every window.
         speech_s : float
-            Seconds of speech in the window; little speech is little evidence, and none changes no language.
+            Seconds of speech in the window; less speech has less weight, and no speech never changes the language.
         """
         weight = min(speech_s / FULL_EVIDENCE_S, 1.0)
         unnormalized = {
@@ -119,12 +120,12 @@ class LanguageFilter:
 
     @property
     def result(self) -> tuple[str, float]:
-        """Code of the last window's language and its probability; at least one window must have been heard."""
-        assert self.posterior, "no window has been heard"
+        """Code of the last window's language and its probability; at least one window must have been observed."""
+        assert self.posterior, "no window has been observed"
         return most_probable(self.posterior)
 
     def _prior(self, code: str) -> float:
-        """How probable a language is for the next window, before that is heard; not normalised."""
+        """Return the prior probability of a language for the next window, not normalised."""
         if not self.posterior:
             return 1.0
         stay_probability = self.posterior.get(code, 0.0)
@@ -132,10 +133,10 @@ class LanguageFilter:
 
 
 def most_probable(probabilities: LanguageProbabilities) -> tuple[str, float]:
-    """The most probable language and its probability."""
+    """Return the most probable language and its probability."""
     return max(probabilities.items(), key=lambda item: item[1])
 
 
 def mean_probabilities(windows: Sequence[LanguageProbabilities]) -> dict[str, float]:
-    """Mean probability of each language over windows that have the same languages."""
+    """Return the mean probability of each language over windows with the same languages."""
     return {code: sum(window[code] for window in windows) / len(windows) for code in windows[0]}

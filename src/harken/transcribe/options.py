@@ -1,4 +1,4 @@
-"""What can be chosen about a transcription. Faces derive their flags from these fields, so each is written once."""
+"""Options of a transcription. The command line derives its flags from these fields, so each is declared once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIDELITIES = ("auto", "exact", "fast")
 
 
 def option(section: str, default: Any, help: str) -> Any:
-    """Declare a field with the heading and the sentence that faces show it with."""
+    """Declare an option with its default, its section heading and its help sentence."""
     return field(default=default, metadata={"section": section, "help": help})
 
 
@@ -32,10 +32,11 @@ _speech = partial(option, "Speech")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeOptions:
-    """Options of a transcription; the defaults are those of the reference's command line but where its users suffer.
+    """The options of a transcription.
 
-    Greedy search, voice activity detection, dropped hallucinations, and windows that are not conditioned on one
-    another: docs/decisions/defaults.md says why, and how to have it as the reference does.
+    The defaults are those of the reference's command line, except for greedy search, voice activity detection, dropped
+    hallucinations, and windows that are not conditioned on one another. docs/decisions/defaults.md gives the reasons,
+    and the options to set for the reference's behaviour.
 
     Raises
     ------
@@ -44,14 +45,12 @@ class TranscribeOptions:
     """
 
     language: str | None = _language(None, "Language spoken, as a code or a name; detected if not given.")
-    languages: tuple[str, ...] = _language(
-        (), "The only languages that come into question where it is detected."
-    )
+    languages: tuple[str, ...] = _language((), "The only candidates where the language is detected.")
     language_threshold: float = _language(
         0.5,
-        "Probability at which the first window decides on the language; below it, later ones are asked too.",
+        "Probability at which the first window decides on the language; below it, later windows are used too.",
     )
-    language_windows: int = _language(4, "Most windows that the language is looked for in.")
+    language_windows: int = _language(4, "Most windows to detect the language in.")
     multilingual: bool = _language(False, "The language may change: detect it for every window.")
     task: str = _language("transcribe", "transcribe, or translate into English.")
 
@@ -64,15 +63,16 @@ class TranscribeOptions:
         "Temperatures to try in turn until a result passes the three thresholds.",
     )
     compression_ratio_threshold: float | None = _decoding(
-        2.4, "A text that deflates further than this is repetitive."
+        2.4, "A text with a higher compression ratio than this is repetitive."
     )
     logprob_threshold: float | None = _decoding(-1.0, "An average log-probability below this is a failure.")
     no_speech_threshold: float | None = _decoding(
-        0.6, "A window more probably silent than this is skipped, if its text fails the threshold above too."
+        0.6,
+        "A window with a higher no-speech probability than this is skipped, if its text fails the threshold above too.",
     )
     timestamps: bool = _decoding(True, "Decode timestamps; without them every segment is a window.")
     max_initial_timestamp_s: float | None = _decoding(
-        1.0, "Latest start of a window's first segment, in seconds."
+        1.0, "Latest start of the first segment of a window, in seconds."
     )
     clip_timestamps: tuple[float, ...] = _decoding(
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
@@ -80,17 +80,17 @@ class TranscribeOptions:
     fidelity: str = _decoding(
         "auto",
         "exact makes windows as the reference does, 30 s with zeros behind the end; fast encodes a few seconds of "
-        "silence behind it instead; auto is exact in fp32.",
+        "silence behind the end instead; auto is exact in fp32.",
     )
     suppress_tokens: tuple[int, ...] = _decoding(
-        (-1,), "Ids never sampled; -1 stands for symbols that are not spoken."
+        (-1,), "Token ids that are never sampled; -1 stands for symbols that are not spoken."
     )
     suppress_blank: bool = _decoding(True, "Never begin a window with a blank.")
     suppress_regex: str | None = _decoding(
         None, "Tokens whose text matches this regular expression are never sampled."
     )
-    batch_size: int = _decoding(1, "Most windows to decode together, of one recording or of several.")
-    seed: int = _decoding(0, "Where the random numbers of sampling start; equal seeds give equal texts.")
+    batch_size: int = _decoding(1, "Most windows to decode together, of one or several recordings.")
+    seed: int = _decoding(0, "Seed of the random numbers for sampling; equal seeds give equal texts.")
 
     condition_on_previous_text: bool = _prompting(
         False, "Prompt each window with the text before it; windows of one recording then wait for one another."
@@ -102,22 +102,26 @@ class TranscribeOptions:
         None, "Text to prompt the first window with: names, spelling, style."
     )
     carry_initial_prompt: bool = _prompting(False, "Give the initial prompt to every window.")
-    prefix: str | None = _prompting(None, "Text that the first window is made to begin with.")
+    prefix: str | None = _prompting(None, "Text that the first window is forced to begin with.")
     hotwords: tuple[str, ...] = _prompting(
-        (), "Words to expect, such as names: favoured where they are plausible."
+        (), "Words to expect, such as names; they are favoured where they are plausible."
     )
 
-    word_timestamps: bool = _words(False, "Find out when each word was spoken.")
-    prepend_punctuations: str = _words(PREPEND_PUNCTUATIONS, "Punctuation that belongs to the word behind it.")
-    append_punctuations: str = _words(APPEND_PUNCTUATIONS, "Punctuation that belongs to the word before it.")
+    word_timestamps: bool = _words(False, "Add the start and end time of each word.")
+    prepend_punctuations: str = _words(
+        PREPEND_PUNCTUATIONS, "Punctuation that is merged into the word after it."
+    )
+    append_punctuations: str = _words(
+        APPEND_PUNCTUATIONS, "Punctuation that is merged into the word before it."
+    )
 
-    vad: bool = _speech(True, "Decode only what voice activity detection takes for speech.")
-    vad_threshold: float = _speech(0.5, "Speech begins where it is at least this probable.")
-    vad_min_speech_s: float = _speech(0.1, "Shorter speech is passed over, in seconds.")
+    vad: bool = _speech(True, "Decode only the speech that voice activity detection finds.")
+    vad_threshold: float = _speech(0.5, "Speech begins where its probability is at least this.")
+    vad_min_speech_s: float = _speech(0.1, "Shorter speech is ignored, in seconds.")
     vad_min_silence_s: float = _speech(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    vad_speech_pad_s: float = _speech(0.4, "Sound kept before and behind speech, in seconds.")
+    vad_speech_pad_s: float = _speech(0.4, "Audio kept before and after speech, in seconds.")
     hallucination_threshold: float | None = _speech(
-        0.5, "Segments with a hallucination score from here on are dropped; none drops nothing."
+        0.5, "Segments with at least this hallucination score are dropped; none drops nothing."
     )
 
     def __post_init__(self) -> None:
@@ -146,7 +150,7 @@ class TranscribeOptions:
             raise OptionError("clip_timestamps", clips, "times in seconds from 0 on, in rising order")
 
     def strategies(self) -> tuple[Strategy, ...]:
-        """The fallback ladder as data."""
+        """Return the fallback schedule: the decoding strategies to try in turn."""
         for temperature in self.temperatures:
             _check_temperature("temperatures", temperature)
         beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
@@ -156,16 +160,25 @@ class TranscribeOptions:
         )
 
     def vad_options(self) -> VadOptions:
-        """What counts as speech."""
-        return VadOptions(
-            threshold=self.vad_threshold,
-            min_speech_s=self.vad_min_speech_s,
-            min_silence_s=self.vad_min_silence_s,
-            speech_pad_s=self.vad_speech_pad_s,
-        )
+        """Return the options of voice activity detection.
+
+        Raises
+        ------
+        OptionError
+            If one of them is outside what is allowed; it names the option as it is called here.
+        """
+        try:
+            return VadOptions(
+                threshold=self.vad_threshold,
+                min_speech_s=self.vad_min_speech_s,
+                min_silence_s=self.vad_min_silence_s,
+                speech_pad_s=self.vad_speech_pad_s,
+            )
+        except OptionError as error:
+            raise OptionError(f"vad_{error.field}", error.value, error.allowed) from None
 
     def rejection_reason(self, decoded: DecodingResult) -> str | None:
-        """Why a result must be tried again at the next temperature; None if it need not.
+        """Return the reason to decode a window again at the next temperature; None if there is none.
 
         Source: openai/whisper, transcribe.py, decode_with_fallback.
         """
@@ -179,7 +192,7 @@ class TranscribeOptions:
         return f"average log-probability {logprob:.2f} below {logprob_limit}" if improbable else None
 
     def is_silence(self, decoded: DecodingResult) -> bool:
-        """Whether a window is to be skipped (openai/whisper, transcribe.py, transcribe)."""
+        """Return whether to skip a window as silence (openai/whisper, transcribe.py, transcribe)."""
         limit = self.logprob_threshold
         return self._is_no_speech(decoded) and (limit is None or decoded.hypothesis.avg_logprob <= limit)
 
@@ -187,11 +200,11 @@ class TranscribeOptions:
         return self.no_speech_threshold is not None and decoded.no_speech_prob > self.no_speech_threshold
 
     def is_exact(self, precision: str) -> bool:
-        """Whether windows are to be the reference's, frame by frame, for a backend of that precision."""
+        """Return whether windows equal the reference's frame by frame, for a backend of a precision."""
         return self.fidelity == "exact" or (self.fidelity == "auto" and precision == "fp32")
 
     def clips(self, frames_per_second: int) -> Iterable[tuple[int, int | None]]:
-        """Clips as frames; an end of None is that of the recording."""
+        """Return the clips in frames; an end of None is that of the recording."""
         points: list[int | None] = [round(t * frames_per_second) for t in self.clip_timestamps] or [0]
         if len(points) % 2:
             points.append(None)

@@ -1,4 +1,4 @@
-"""Cut the tokens of one window into segments, and say where the next window begins.
+"""Segments of the decoded tokens of one window, and the start of the next window.
 
 Source: openai/whisper, transcribe.py, transcribe.
 """
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """One segment in the steps of timestamps, counted from the start of its window."""
+    """One segment of a window, with its tokens; times in positions of 0.02 s from the start of the window."""
 
     start: float
     end: float
@@ -22,29 +22,29 @@ class TokenSegment:
 def split_at_timestamps(
     tokens: Sequence[int], timestamp_begin: int, window_positions: float, *, self_contained: bool = False
 ) -> tuple[list[TokenSegment], float]:
-    """Cut at pairs of timestamps.
+    """Split the tokens of a window into segments at pairs of timestamps.
 
     Parameters
     ----------
     tokens : sequence of int
-        As decoded, without the end of text.
+        Decoded tokens, without the end of text.
     timestamp_begin : int
         Id of <|0.00|>.
-    size : float
-        Length of what the window holds of the recording, in steps of timestamps.
-    whole : bool
-        Whether what is said in the window ends in it, as in one that was packed between silences.
+    window_positions : float
+        Length of the window's part of the recording, in positions of 0.02 s.
+    self_contained : bool
+        Whether speech in the window also ends in it, as in one that was packed between silences.
 
     Returns
     -------
-    cuts : list of Cut
+    token_segments : list of TokenSegment
     advance : float
-        How far to go to the next window, in steps; above 0.
+        Positions from the start of this window to that of the next; above 0.
 
     Notes
     -----
-    After a pair of timestamps an unfinished segment is left to the next window, which begins at the pair, or ends with
-    a window that is whole. A window that ends with a single timestamp has nothing behind it.
+    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
+    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
     """
 
     def to_position(token: int) -> int:
@@ -78,12 +78,12 @@ def split_at_timestamps(
 
 
 def single_timestamp_ending(tokens: Sequence[int], timestamp_begin: int) -> bool:
-    """Whether the last token is a timestamp behind text."""
+    """Return whether the last token is a timestamp and the one before it is not."""
     return [token >= timestamp_begin for token in tokens[-2:]] == [False, True]
 
 
 def shift_timestamps(tokens: Sequence[int], timestamp_begin: int, n_positions: int) -> tuple[int, ...]:
-    """Tokens as they would be in a window that begins so many steps later."""
+    """Return the tokens with timestamps of a window that begins a number of positions later."""
     return tuple(
         max(token - n_positions, timestamp_begin) if token >= timestamp_begin else token for token in tokens
     )

@@ -1,7 +1,7 @@
-"""Settle the words of a window in the recording: no drawn-out words, no silence in them, no overlaps.
+"""Refinement of the word boundaries of a window: no words stretched over pauses, no silence in them, no overlaps.
 
-Dynamic time warping gives every moment to some token, silence too: a word before or behind a pause lasts over it. The
-reference mends that by how long words usually last. Where voice activity is known, silence is cut out as well.
+Dynamic time warping assigns every position to some token, silence too, so a word next to a pause is stretched over it.
+The reference corrects this with the median duration of words. Where speech regions are known, silence is cut out too.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 
-from harken.audio.vad import VadOptions
 from harken.results import Segment, Word
 
 SpeechInterval = tuple[float, float]
+"""Start and end of speech, in seconds."""
 
 MIN_WORD_S = 0.02
-"""What a word is left with where there is speech for it: one step of timestamps."""
+"""Shortest duration of a word where there is enough speech: one timestamp position."""
 SEGMENT_TOLERANCE_S = 0.5
-"""Where a word reaches this far out of its segment, the segment is believed; speech farther away attracts no word."""
-WORD_VAD_OPTIONS = VadOptions(min_silence_s=0.3, speech_pad_s=0.05)
-"""Speech as `settle` needs it: with the silences in it that are too short to divide windows at."""
+"""Farthest that a word may reach out of its segment before the segment's time is used instead; also the farthest
+that speech may be from the words of a window to be used for them."""
 
 
 def refine_word_boundaries(
@@ -31,26 +30,26 @@ def refine_word_boundaries(
     last_speech_s: float,
     speech: Sequence[SpeechInterval] | None = None,
 ) -> tuple[list[Segment], float]:
-    """Correct the words of a window by its segments, and the segments by their words.
+    """Correct the words of a window with the times of its segments, and the segments with those of their words.
 
     Parameters
     ----------
     segments : sequence of Segment
-        Of one window, with their words, all in seconds of the recording and in order.
-    usual_s : float
-        Median duration of the window's words, in seconds (from `window_words`).
+        Segments of one window with their words, in order, all times in seconds of the recording.
+    median_duration_s : float
+        Median duration of the window's words, in seconds (from `words_by_segment`).
     last_speech_s : float
-        Where the last word before this window ends, 0 at first; what this function has returned last.
+        End of the last word before this window, as returned for the window before; 0 for the first window.
     speech : sequence of (float, float), optional
-        Where there is speech, in seconds, in order and without overlap.
+        Speech regions in seconds, in order and without overlap.
 
     Returns
     -------
     segments : list of Segment
-        The same, each as long as its words. Words neither overlap nor run backwards; where speech is known each lies in
-        one region of it and lasts at least `SHORTEST_S`, as far as the region has room.
+        The same segments, each as long as its words. Words neither overlap nor run backwards; where speech is given,
+        each lies in one region of it and lasts at least `MIN_WORD_S`, as far as the region has room.
     last_speech_s : float
-        Where the last word ends; the end of the last segment where none has words.
+        End of the last word; end of the last segment where no segment has words.
 
     Notes
     -----
@@ -70,7 +69,7 @@ def refine_word_boundaries(
         if regions
         else partial(_without_overlaps, not_before_s=last_speech_s)
     )
-    # Silence is cut out first: what then is still too long is so for another reason.
+    # Silence is cut out first: a word that is still too long then is so for another reason.
     corrected = list(_correct_segments(_replace_words(segments, fit(words)), median_duration_s, last_speech_s))
     words = fit(_words(corrected))
     return [_fit_to_words(segment) for segment in _replace_words(corrected, words)], words[-1].end_s
@@ -91,10 +90,10 @@ def _correct_segments(
 
 
 def _correct_segment(segment: Segment, median_duration_s: float, last_speech_s: float) -> Segment:
-    """Shorten what is too long at either end of a segment."""
+    """Return a segment with its first and last words shortened where they are too long."""
     words = list(segment.words)
     max_duration_s = 2 * median_duration_s
-    # Rounded, as times are: between floats, noise would decide where both are equal.
+    # Rounded as times are: where both are equal, floating-point noise would decide.
     if round(words[0].end_s - last_speech_s - 2 * max_duration_s, 3) > 0:
         words[:2] = _shorten_after_pause(words[:2], max_duration_s)
 
@@ -110,7 +109,7 @@ def _correct_segment(segment: Segment, median_duration_s: float, last_speech_s: 
 
 
 def _shorten_after_pause(words: Sequence[Word], max_duration_s: float) -> list[Word]:
-    """The first two words behind a pause, neither longer than that."""
+    """Return the first two words behind a pause, neither of them longer than a duration."""
     first, *others = words
     total_s = others[0].end_s - first.start_s if others else 0.0
     if _duration_s(first) <= max_duration_s and total_s <= 2 * max_duration_s:
@@ -123,7 +122,7 @@ def _shorten_after_pause(words: Sequence[Word], max_duration_s: float) -> list[W
 
 
 def _without_overlaps(words: Iterable[Word], not_before_s: float) -> list[Word]:
-    """Words none of which begins before the one before it has ended."""
+    """Return the words with each start moved to the end of the word before it, or later."""
     ordered = []
     for word in words:
         start_s = max(word.start_s, not_before_s)
@@ -133,7 +132,7 @@ def _without_overlaps(words: Iterable[Word], not_before_s: float) -> list[Word]:
 
 
 def fit_to_speech(words: Sequence[Word], regions: Sequence[SpeechInterval]) -> list[Word]:
-    """Words, each in the one region of which it covers the most."""
+    """Return the words, each moved into the one speech region that it overlaps most."""
     region_indices = accumulate((_nearest_region(word, regions) for word in words), max)
     fitted = []
     for region, group in groupby(zip(region_indices, words, strict=True), key=lambda pair: pair[0]):
@@ -142,33 +141,33 @@ def fit_to_speech(words: Sequence[Word], regions: Sequence[SpeechInterval]) -> l
 
 
 def _nearest_region(word: Word, regions: Sequence[SpeechInterval]) -> int:
-    """Index of the region that a word covers the most of, or else of the nearest."""
+    """Return the index of the region that a word overlaps most, or else of the nearest."""
 
-    def covered_s(region: SpeechInterval) -> float:
-        # Below 0: how far it is away.
+    def overlap_s(region: SpeechInterval) -> float:
+        # Negative where they do not overlap: minus the distance.
         return min(word.end_s, region[1]) - max(word.start_s, region[0])
 
-    return max(range(len(regions)), key=lambda i: covered_s(regions[i]))
+    return max(range(len(regions)), key=lambda i: overlap_s(regions[i]))
 
 
 def _fit_to_region(words: Sequence[Word], start_s: float, end_s: float) -> list[Word]:
-    """Words in one region, each with at least the shortest duration, as far as there is room for all of them."""
+    """Return the words fitted into one region, each of the shortest duration or longer as far as there is room."""
     min_duration_s = min(MIN_WORD_S, (end_s - start_s) / len(words))
-    forwards = []
+    spans_s, earliest_s = [], start_s
     for word in words:
-        begin_s = min(max(word.start_s, start_s), end_s)
-        start_s = max(min(word.end_s, end_s), begin_s + min_duration_s)
-        forwards.append((begin_s, start_s))
-    fitted = []
-    for word, (begin_s, until_s) in zip(reversed(words), reversed(forwards), strict=True):
-        until_s = min(until_s, end_s)
-        end_s = min(begin_s, until_s - min_duration_s)
-        fitted.append(_with_times(word, end_s, until_s))
+        word_start_s = min(max(word.start_s, earliest_s), end_s)
+        earliest_s = max(min(word.end_s, end_s), word_start_s + min_duration_s)
+        spans_s.append((word_start_s, earliest_s))
+    fitted, latest_s = [], end_s
+    for word, (word_start_s, word_end_s) in zip(reversed(words), reversed(spans_s), strict=True):
+        word_end_s = min(word_end_s, latest_s)
+        latest_s = min(word_start_s, word_end_s - min_duration_s)
+        fitted.append(_with_times(word, latest_s, word_end_s))
     return fitted[::-1]
 
 
 def _replace_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[Segment]:
-    """Segments with new words in place of as many of theirs."""
+    """Return the segments with their words replaced by as many new ones."""
     bounds = pairwise(accumulate((len(segment.words) for segment in segments), initial=0))
     return [
         replace(segment, words=tuple(words[first:last]))
@@ -177,7 +176,7 @@ def _replace_words(segments: Sequence[Segment], words: Sequence[Word]) -> list[S
 
 
 def _fit_to_words(segment: Segment) -> Segment:
-    """A segment that begins and ends with its words."""
+    """Return a segment with the start of its first word and the end of its last."""
     if not segment.words:
         return segment
     return replace(segment, start_s=segment.words[0].start_s, end_s=segment.words[-1].end_s)

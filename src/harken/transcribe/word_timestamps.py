@@ -1,4 +1,4 @@
-"""From tokens and their times to words: punctuation goes with the word it belongs to.
+"""Word timestamps: the alignment of the text tokens of a window, and its words with their punctuation.
 
 Source: openai/whisper, timing.py, find_alignment, merge_punctuations and the first half of add_word_timestamps.
 """
@@ -20,19 +20,28 @@ from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 from harken.transcribe.dtw import token_starts
 from harken.transcribe.segments import TokenSegment
 
+PREPEND_PUNCTUATIONS = "\"'“¿([{-"
+"""Marks that are merged into the word after them."""
+APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
+"""Marks that are merged into the word before them."""
+SENTENCE_END_MARKS = ".。!！?？"
+MAX_MEDIAN_DURATION_POSITIONS = 35
+"""Upper bound on the median duration of a window's words: 0.7 s."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """When the text tokens of a window were spoken.
+    """The times of the text tokens of a window.
 
     Parameters
     ----------
     tokens : tuple of int
-        Text tokens alone.
+        Text tokens only.
     bounds : ndarray of shape (len(tokens) + 1,), int64
-        Step at which each of them begins, in rising order, and at which the last one ends; steps of 0.02 s from
-        the start of the window.
+        Position at which each token begins, in rising order, and at which the last one ends; positions of 0.02 s
+        from the start of the window.
     probabilities : ndarray of shape (len(tokens),), float32
+        Probability of each token, 0 to 1.
     """
 
     tokens: tuple[int, ...]
@@ -40,8 +49,33 @@ class Alignment:
     probabilities: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordTiming:
+    """One word of a window and its times.
+
+    Parameters
+    ----------
+    text : str
+        Decoded text, with the space before it and the punctuation around it.
+    start, end : float
+        Positions of 0.02 s from the start of the window, ``start <= end``.
+    probability : float
+        Mean probability of its tokens, 0 to 1.
+    """
+
+    text: str
+    start: float
+    end: float
+    probability: float
+
+    @property
+    def duration(self) -> float:
+        """Duration in positions of 0.02 s."""
+        return self.end - self.start
+
+
 def text_tokens(token_segments: Sequence[TokenSegment], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Text tokens of some segments, one segment after the other."""
+    """Return the text tokens of some segments, one segment after the other."""
     return tuple(
         token for token_segment in token_segments for token in token_segment.tokens if token < tokenizer.eot
     )
@@ -50,29 +84,29 @@ def text_tokens(token_segments: Sequence[TokenSegment], tokenizer: Tokenizer) ->
 def align_decoded(
     hypothesis: Hypothesis, token_segments: Sequence[TokenSegment], tokenizer: Tokenizer, n_positions: int
 ) -> Alignment:
-    """Align the text of a window by what its decoding listened to: no pass of the model at all.
+    """Align the text of a window with the attention kept while decoding it, without another pass of the model.
 
-    Timestamps are left out of the path, but for the token behind the text, which takes what is heard after it. Text
-    behind the last segment takes part too, so that no word of a segment is drawn out over it.
+    The path covers all text tokens, and the one token right behind the text of the segments, which takes the audio
+    after it. Text behind the last segment is included, so that no word of a segment is stretched over it.
 
     Parameters
     ----------
     hypothesis : Hypothesis
         Decoded with `attention`.
-    cuts : sequence of Cut
-        What `cut` made of its tokens.
+    token_segments : sequence of TokenSegment
+        Segments that `split_at_timestamps` made of its tokens.
     tokenizer : Tokenizer
-    steps : int
-        How many steps of the window hold sound.
+    n_positions : int
+        Number of positions of the window that hold audio.
 
     Returns
     -------
     Alignment
-        Of the text tokens of the cuts.
+        Of the text tokens of the segments.
 
     Notes
     -----
-    How closely this agrees with `align_text` is measured in docs/decisions/words.md.
+    The difference from `align_tokens` is measured in docs/decisions/words.md.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
     n_segment_tokens = sum(len(token_segment.tokens) for token_segment in token_segments)
@@ -83,10 +117,10 @@ def align_decoded(
     end_row = segment_rows[-1] + 1
     rows = sorted({*text_rows, end_row} & {*range(len(hypothesis.logprobs))})
     starts = token_starts(alignment_matrix(hypothesis.attention[:, rows], max(1, n_positions)))
-    ends = starts[len(segment_rows)] if len(segment_rows) < len(rows) else n_positions
+    end = starts[len(segment_rows)] if len(segment_rows) < len(rows) else n_positions
     return Alignment(
         tokens=tuple(hypothesis.tokens[i] for i in segment_rows),
-        bounds=np.append(starts[: len(segment_rows)], ends),
+        bounds=np.append(starts[: len(segment_rows)], end),
         probabilities=np.exp(np.array([hypothesis.logprobs[i] for i in segment_rows], np.float32)),
     )
 
@@ -102,22 +136,22 @@ def align_tokens(
     language: str,
     task: str = "transcribe",
 ) -> Alignment:
-    """Align a text with a window as the reference does: one pass of the decoder over the whole text.
+    """Align a text with a window as the reference does, with one pass of the decoder over the whole text.
 
     Parameters
     ----------
     backend : Backend
     features : Features
-        Of `backend.encode`.
-    audio : int
-        Which of the encoded windows.
+        From `backend.encode`.
+    audio_index : int
+        Index of the window in `features`.
     tokens : sequence of int
         Text tokens.
     tokenizer : Tokenizer
-    steps : int
-        How many steps of the window hold sound.
+    n_positions : int
+        Number of positions of the window that hold audio.
     language : str
-        Code of the language spoken.
+        Code of the spoken language.
     task : {"transcribe", "translate"}
 
     Raises
@@ -136,49 +170,11 @@ def align_tokens(
     logits = session.extend([prompt], last_n=len(tokens) + 2)
     logits.suppress_ranges([[(tokenizer.eot, tokenizer.n_vocab)]] * len(logits))
     probabilities = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(tokens)]
-    # What follows <|notimestamps|> is the first token, and the end follows the last.
+    # From the row of <|notimestamps|>, which predicts the first token, to that of the last, which predicts the end.
     rows = alignment_matrix(session.attention(0), max(1, n_positions))[len(sot_sequence) - 1 : -1]
     return Alignment(
         tokens=tuple(tokens), bounds=token_starts(rows), probabilities=np.array(probabilities, np.float32)
     )
-
-
-def _empty_alignment() -> Alignment:
-    return Alignment(tokens=(), bounds=np.zeros(1, np.int64), probabilities=np.zeros(0, np.float32))
-
-
-PREPEND_PUNCTUATIONS = "\"'“¿([{-"
-"""Marks that belong to the word behind them."""
-APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
-"""Marks that belong to the word before them."""
-SENTENCE_END_MARKS = ".。!！?？"
-MAX_MEDIAN_DURATION_POSITIONS = 35
-"""No window's usual duration of a word is taken to be longer than this, 0.7 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordTiming:
-    """One word of a window.
-
-    Parameters
-    ----------
-    text : str
-        As decoded, with the space before it and the punctuation around it.
-    start, end : float
-        Steps of 0.02 s from the start of the window, ``start <= end``.
-    probability : float
-        Mean probability of its tokens, 0 to 1.
-    """
-
-    text: str
-    start: float
-    end: float
-    probability: float
-
-    @property
-    def duration(self) -> float:
-        """In steps."""
-        return self.end - self.start
 
 
 def words_by_segment(
@@ -190,31 +186,31 @@ def words_by_segment(
     prepend_punctuations: str = PREPEND_PUNCTUATIONS,
     append_punctuations: str = APPEND_PUNCTUATIONS,
 ) -> tuple[list[list[WordTiming]], float]:
-    """Words of every segment of a window.
+    """Return the words of every segment of a window, and their median duration.
 
     Parameters
     ----------
-    cuts : sequence of Cut
+    token_segments : sequence of TokenSegment
         Segments in the order of the window.
     alignment : Alignment
-        Of the text tokens of these segments, one segment after the other.
+        Alignment of the text tokens of these segments, one segment after the other.
     tokenizer : Tokenizer
     language : str
-        Code of the language written: it says how to tell words apart. A translation is written in ``"en"``.
-    prepended, appended : str
-        Marks that are merged into the word behind them, and into the word before them.
+        Code of the language of the text, which decides where words end; ``"en"`` for a translation.
+    prepend_punctuations, append_punctuations : str
+        Marks that are merged into the word after them, and into the word before them.
 
     Returns
     -------
-    words : list of list of TimedWord
-        One list a cut; its texts put together are that of the cut. They neither overlap nor run backwards.
-    usual : float
-        Median duration of the words, in steps; 0 where none has any.
+    words : list of list of WordTiming
+        One list per segment; the texts joined are the text of the segment. Words neither overlap nor run backwards.
+    median_duration : float
+        Median duration of the words in positions, words without duration left out; 0 if there are no others.
 
     Notes
     -----
-    The reference cuts all text of a window into words at once and merges punctuation across segments; here a word never
-    reaches into another segment.
+    The reference splits all text of a window into words at once and merges punctuation across segments; here a word
+    never extends over two segments.
     """
     texts, words_per_segment, tokens_per_word = [], [], []
     for token_segment in token_segments:
@@ -224,7 +220,7 @@ def words_by_segment(
         texts += segment_texts
         words_per_segment.append(len(segment_texts))
         tokens_per_word += [len(group) for group in groups]
-    assert sum(tokens_per_word) == len(alignment.tokens), "the alignment is of these cuts"
+    assert sum(tokens_per_word) == len(alignment.tokens), "the alignment is of these segments"
     spans = list(pairwise(accumulate(tokens_per_word, initial=0)))
     words = [
         WordTiming(
@@ -256,24 +252,24 @@ def align_words(
     prepend_punctuations: str = PREPEND_PUNCTUATIONS,
     append_punctuations: str = APPEND_PUNCTUATIONS,
 ) -> list[WordTiming]:
-    """Words of a text that is known, as they are spoken in one window.
+    """Return the words of a known text with their times in one window.
 
     Parameters
     ----------
     backend : Backend
     features : Features
-        Of `backend.encode`.
+        From `backend.encode`.
     text : str
-        What is said in the window.
+        Text that is spoken in the window.
     tokenizer : Tokenizer
-    steps : int
-        How many steps of 0.02 s of the window hold sound.
+    n_positions : int
+        Number of positions of the window that hold audio.
     language : str
-        Code of the language spoken.
-    audio : int
-        Which of the encoded windows.
-    prepended, appended : str
-        As in `window_words`.
+        Code of the spoken language.
+    audio_index : int
+        Index of the window in `features`.
+    prepend_punctuations, append_punctuations : str
+        As in `words_by_segment`.
 
     Raises
     ------
@@ -295,13 +291,17 @@ def align_words(
     return words
 
 
+def _empty_alignment() -> Alignment:
+    return Alignment(tokens=(), bounds=np.zeros(1, np.int64), probabilities=np.zeros(0, np.float32))
+
+
 def _median_duration(words: Sequence[WordTiming]) -> float:
     durations = [word.duration for word in words if word.duration]
     return min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
 
 
 def _shorten_at_sentence_ends(words: Sequence[WordTiming], max_duration: float) -> list[WordTiming]:
-    """Shorten what lasts over the pause between two sentences: the mark that ends one, and the word behind it."""
+    """Shorten long sentence-end marks and the long words after them: they include the pause between sentences."""
     shortened = list(words)
     for i, (before, word) in enumerate(pairwise(words), 1):
         if word.duration <= max_duration:
@@ -316,14 +316,14 @@ def _shorten_at_sentence_ends(words: Sequence[WordTiming], max_duration: float) 
 def _merge_punctuations(
     words: Sequence[WordTiming], prepend_punctuations: str, append_punctuations: str
 ) -> list[WordTiming]:
-    """Words with their punctuation; times and probability are those of the word itself."""
-    backwards: list[WordTiming] = []
+    """Return the words with their punctuation; times and probability are those of the word without it."""
+    reversed_words: list[WordTiming] = []
     for word in reversed(words):
-        if backwards and word.text.startswith(" ") and word.text.strip() in prepend_punctuations:
-            backwards[-1] = replace(backwards[-1], text=word.text + backwards[-1].text)
+        if reversed_words and word.text.startswith(" ") and word.text.strip() in prepend_punctuations:
+            reversed_words[-1] = replace(reversed_words[-1], text=word.text + reversed_words[-1].text)
         else:
-            backwards.append(word)
-    return list(_merge_appended(reversed(backwards), append_punctuations))
+            reversed_words.append(word)
+    return list(_merge_appended(reversed(reversed_words), append_punctuations))
 
 
 def _merge_appended(words: Iterator[WordTiming], append_punctuations: str) -> Iterator[WordTiming]:

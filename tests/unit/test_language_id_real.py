@@ -1,4 +1,4 @@
-"""The languages of a recording that is joined from several, with a real model."""
+"""The languages of a recording joined from several languages, with a real model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from real import SHARED, larger_recognizer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-SPOKEN = ("german", "french", "dutch", "german")
+FOLDERS = ("german", "french", "dutch", "german")
 CODES = ["de", "fr", "nl", "de"]
 BLOCK_S, WINDOW_S = 15, 5
 
 
 def block(name: str) -> Floats:
-    """The first seconds of a set, one recording behind the other."""
+    """Return the first seconds of a data set, its recordings end to end."""
     manifest = SHARED / "audio" / name / "manifest.jsonl"
     if not manifest.is_file():
         pytest.skip(f"{manifest} is missing")
@@ -32,14 +32,14 @@ def block(name: str) -> Floats:
     return np.concatenate(samples)[: BLOCK_S * SAMPLE_RATE]
 
 
-def test_the_language_changes_where_another_is_spoken_and_nowhere_else() -> None:
-    samples = np.concatenate([block(name) for name in SPOKEN])
+def test_language_changes_only_where_the_spoken_language_changes() -> None:
+    samples = np.concatenate([block(name) for name in FOLDERS])
     windows = samples.reshape(-1, WINDOW_S * SAMPLE_RATE)
     recognizer = larger_recognizer("base")
     backend, padding = recognizer.backend, WINDOW_SAMPLES - windows.shape[1]
     mel = np.stack([log_mel(window, backend.dims.n_mels, padding) for window in windows])
-    tracker, found = LanguageFilter(), []
+    language_filter, languages = LanguageFilter(), []
     for probabilities in language_probabilities(backend, backend.encode(mel), recognizer.tokenizer):
-        tracker = tracker.update(probabilities, WINDOW_S)
-        found.append(tracker.result[0])
-    assert [code for code, _ in groupby(found)] == CODES
+        language_filter = language_filter.update(probabilities, WINDOW_S)
+        languages.append(language_filter.result[0])
+    assert [code for code, _ in groupby(languages)] == CODES

@@ -1,4 +1,4 @@
-"""What speaks for a segment that was invented, and what against it."""
+"""Hallucination scores of true and of hallucinated segments, and the features behind them."""
 
 from __future__ import annotations
 
@@ -17,45 +17,57 @@ from harken.transcribe.hallucination import (
 )
 
 
-def facts(text=" What was said.", **changes):
-    heard = {
+def make_features(text=" What was said.", **changes):
+    defaults = {
         "n_tokens": 5,
         "duration_s": 2.0,
         "avg_logprob": -0.3,
         "no_speech_prob": 0.1,
         "compression_ratio": 1.2,
     }
-    return HallucinationFeatures(text=text, **{**heard, **changes})
+    return HallucinationFeatures(text=text, **{**defaults, **changes})
 
 
-# Segments as models wrote them, with what was measured (docs/decisions/guard.md).
-INVENTED = [
-    facts(" You", n_tokens=1, avg_logprob=-1.24, no_speech_prob=0.52, speech_prob=0.05),
-    facts(" you", n_tokens=1, avg_logprob=-0.78, no_speech_prob=0.99, speech_prob=0.0, duration_s=0.8),
-    facts(" Thanks for watching!", avg_logprob=-1.28, no_speech_prob=0.42, speech_prob=0.01, duration_s=25.0),
-    facts(
+# Segments that models decoded, with their features (docs/decisions/guard.md).
+HALLUCINATED = [
+    make_features(" You", n_tokens=1, avg_logprob=-1.24, no_speech_prob=0.52, speech_prob=0.05),
+    make_features(" you", n_tokens=1, avg_logprob=-0.78, no_speech_prob=0.99, speech_prob=0.0, duration_s=0.8),
+    make_features(
+        " Thanks for watching!", avg_logprob=-1.28, no_speech_prob=0.42, speech_prob=0.01, duration_s=25.0
+    ),
+    make_features(
         " Moo.", n_tokens=3, avg_logprob=-0.38, no_speech_prob=0.15, compression_ratio=2.12, speech_prob=0.01
     ),
-    facts(
+    make_features(
         " So, I'm going to go to the next one.",
         n_tokens=12,
         avg_logprob=-0.24,
         no_speech_prob=0.83,
         speech_prob=0.0,
     ),
-    facts(" I'm sorry, I got it.", n_tokens=8, avg_logprob=-1.23, no_speech_prob=0.25, speech_prob=0.14),
-    facts(" [♪ OUTRO MUSIC PLAYING [♪", n_tokens=8, avg_logprob=-1.3, no_speech_prob=0.26, speech_prob=0.01),
-    # Laughter and an owl, which voice activity detection takes for speech.
-    facts(" Thank you.", n_tokens=3, avg_logprob=-0.94, no_speech_prob=0.34, speech_prob=0.26, duration_s=1.08),
-    facts(" Thank you.", n_tokens=3, avg_logprob=-1.11, no_speech_prob=0.46, speech_prob=0.26, duration_s=1.0),
-    facts(" You", n_tokens=1, avg_logprob=-0.91, no_speech_prob=0.88, speech_prob=0.27, duration_s=0.59),
-    # Where no voice activity is looked for.
-    facts(" Thank you.", n_tokens=3, avg_logprob=-0.9, no_speech_prob=0.7),
-    facts(" Untertitel der Amara.org-Community", n_tokens=9, avg_logprob=-0.3, no_speech_prob=0.3),
+    make_features(
+        " I'm sorry, I got it.", n_tokens=8, avg_logprob=-1.23, no_speech_prob=0.25, speech_prob=0.14
+    ),
+    make_features(
+        " [♪ OUTRO MUSIC PLAYING [♪", n_tokens=8, avg_logprob=-1.3, no_speech_prob=0.26, speech_prob=0.01
+    ),
+    # Laughter and an owl, which voice activity detection classifies as speech.
+    make_features(
+        " Thank you.", n_tokens=3, avg_logprob=-0.94, no_speech_prob=0.34, speech_prob=0.26, duration_s=1.08
+    ),
+    make_features(
+        " Thank you.", n_tokens=3, avg_logprob=-1.11, no_speech_prob=0.46, speech_prob=0.26, duration_s=1.0
+    ),
+    make_features(
+        " You", n_tokens=1, avg_logprob=-0.91, no_speech_prob=0.88, speech_prob=0.27, duration_s=0.59
+    ),
+    # Without voice activity detection.
+    make_features(" Thank you.", n_tokens=3, avg_logprob=-0.9, no_speech_prob=0.7),
+    make_features(" Untertitel der Amara.org-Community", n_tokens=9, avg_logprob=-0.3, no_speech_prob=0.3),
 ]
 TRUE = [
-    facts(speech_prob=0.9),
-    facts(
+    make_features(speech_prob=0.9),
+    make_features(
         " of this country.",
         n_tokens=4,
         avg_logprob=-0.18,
@@ -63,28 +75,30 @@ TRUE = [
         speech_prob=0.35,
         duration_s=2.6,
     ),
-    facts(
+    make_features(
         " Yes.", n_tokens=2, avg_logprob=-0.4, no_speech_prob=0.2, speech_prob=0.1, duration_s=5.0
-    ),  # drawn out
-    facts(" Thank you.", n_tokens=3, avg_logprob=-0.4, no_speech_prob=0.1, speech_prob=0.8, duration_s=0.8),
-    facts(" Thank you.", n_tokens=3, avg_logprob=-0.5, no_speech_prob=0.1),
-    facts(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4, speech_prob=0.7),  # much noise
-    facts(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4),
-    facts(" No, no, no, no, no!", n_tokens=11, compression_ratio=1.6, speech_prob=0.7),
-    facts(" routine.", avg_logprob=-0.2, no_speech_prob=0.61, speech_prob=0.9),
+    ),  # a short word stretched over silence
+    make_features(
+        " Thank you.", n_tokens=3, avg_logprob=-0.4, no_speech_prob=0.1, speech_prob=0.8, duration_s=0.8
+    ),
+    make_features(" Thank you.", n_tokens=3, avg_logprob=-0.5, no_speech_prob=0.1),
+    make_features(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4, speech_prob=0.7),  # in loud noise
+    make_features(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4),
+    make_features(" No, no, no, no, no!", n_tokens=11, compression_ratio=1.6, speech_prob=0.7),
+    make_features(" routine.", avg_logprob=-0.2, no_speech_prob=0.61, speech_prob=0.9),
 ]
 
 
-@pytest.mark.parametrize("known", INVENTED, ids=lambda known: known.text)
-def test_invented_segments_are_dropped(known):
-    verdict = score_hallucination(known)
+@pytest.mark.parametrize("features", HALLUCINATED, ids=lambda features: features.text)
+def test_hallucinated_segments_are_dropped(features):
+    verdict = score_hallucination(features)
     assert verdict.score >= 0.5
     assert verdict.reason
 
 
-@pytest.mark.parametrize("known", TRUE, ids=lambda known: known.text)
-def test_true_segments_are_kept(known):
-    assert score_hallucination(known).score < 0.5
+@pytest.mark.parametrize("features", TRUE, ids=lambda features: features.text)
+def test_true_segments_are_not_dropped(features):
+    assert score_hallucination(features).score < 0.5
 
 
 @pytest.mark.parametrize(
@@ -100,20 +114,22 @@ def test_true_segments_are_kept(known):
         ({"text": " A text by nobody."}, {"text": " Subtitles by nobody."}),
     ],
 )
-def test_every_observation_counts(better, worse):
-    assert score_hallucination(facts(**better)).score < score_hallucination(facts(**worse)).score
+def test_every_feature_changes_the_score(better, worse):
+    assert (
+        score_hallucination(make_features(**better)).score < score_hallucination(make_features(**worse)).score
+    )
 
 
-def test_the_reason_names_what_weighs_most_first():
-    known = facts(" Thank you.", n_tokens=3, avg_logprob=-1.2, speech_prob=0.02)
-    assert score_hallucination(known).reason == (
+def test_reason_names_the_strongest_evidence_first():
+    features = make_features(" Thank you.", n_tokens=3, avg_logprob=-1.2, speech_prob=0.02)
+    assert score_hallucination(features).reason == (
         "speech probability 0.02, what is often written for silence, average log-probability -1.20"
     )
-    assert score_hallucination(facts(speech_prob=0.9)).reason is None
+    assert score_hallucination(make_features(speech_prob=0.9)).reason is None
 
 
 @pytest.mark.parametrize(
-    ("text", "times"),
+    ("text", "n_repetitions"),
     [
         ("", 1),
         (" Once and for all.", 1),
@@ -125,8 +141,8 @@ def test_the_reason_names_what_weighs_most_first():
         (" la la la di da la la la di da", 3),
     ],
 )
-def test_repetitions(text, times):
-    assert count_repetitions(text) == times
+def test_repetitions_are_counted(text, n_repetitions):
+    assert count_repetitions(text) == n_repetitions
 
 
 @pytest.mark.parametrize(
@@ -140,12 +156,12 @@ def test_repetitions(text, times):
         " Спасибо.",
     ],
 )
-def test_courtesies(text):
+def test_silence_phrase_is_recognized(text):
     assert is_silence_phrase(text)
 
 
 @pytest.mark.parametrize("text", ["", " Thank you for the bread.", " You know.", " Vielen Dank für das Brot."])
-def test_what_is_more_than_a_courtesy(text):
+def test_longer_text_is_no_silence_phrase(text):
     assert not is_silence_phrase(text)
 
 
@@ -167,7 +183,7 @@ def test_what_is_more_than_a_courtesy(text):
         " ترجمة نانسي قنقر",
     ],
 )
-def test_credits(text):
+def test_subtitle_credit_is_recognized(text):
     assert is_subtitle_credit(text)
 
 
@@ -181,17 +197,17 @@ def test_credits(text):
         " Captain, by the sea.",
     ],
 )
-def test_what_only_speaks_of_subtitles(text):
+def test_text_about_subtitles_is_no_subtitle_credit(text):
     assert not is_subtitle_credit(text)
 
 
-def test_no_courtesy_is_also_a_credit():
+def test_no_silence_phrase_is_also_a_subtitle_credit():
     assert not [
         phrase for phrases in SILENCE_PHRASES.values() for phrase in phrases if is_subtitle_credit(phrase)
     ]
 
 
-def test_speech_under_some_spans():
+def test_speech_probability_is_the_mean_over_the_spans():
     probabilities = np.array([0, 1, 1, 0, 0, 0.5], np.float32)
     assert mean_speech_probability(probabilities, ((0, 19),)) == pytest.approx(2.5 / 6)
     assert mean_speech_probability(probabilities, ((4, 9),)) == 1.0
@@ -200,7 +216,7 @@ def test_speech_under_some_spans():
     assert mean_speech_probability(probabilities, ((100, 200),)) == 0.0
 
 
-def test_attention_to_one_place_and_to_all():
+def test_attention_concentration_of_peaked_and_of_uniform_attention():
     sharp = np.zeros((2, 3, 100), np.float32)
     sharp[:, [0, 1, 2], [10, 40, 70]] = 1
     assert attention_concentration(sharp, 100) == 1.0
@@ -208,7 +224,7 @@ def test_attention_to_one_place_and_to_all():
     assert attention_concentration(sharp[:, :0], 100) == 0.0
 
 
-def test_attention_behind_the_sound_does_not_count_as_a_place():
+def test_attention_peak_behind_the_audio_is_ignored():
     behind = np.zeros((1, 1, 100), np.float32)
     behind[0, 0, 80] = 1
     assert attention_concentration(behind, 50) == 0.0

@@ -1,0 +1,383 @@
+"""Chunking of recordings: packed windows, the map back to recording time, and speech found while samples are read."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harken.audio import log_mel
+from harken.audio.vad import CHUNK_SAMPLES, VadOptions
+from harken.contract import Floats
+from harken.errors import AudioError
+from harken.transcribe import chunking, mel_windows
+from harken.transcribe.chunking import (
+    ClipRange,
+    ClipSource,
+    FrameSpan,
+    FrameSpans,
+    PackedSpeech,
+    SpeechPacker,
+    SpeechSegmenter,
+    TimeMap,
+    total_frames,
+)
+from harken.transcribe.mel_windows import MelWindows
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
+from loudness import Loudness, blocks, loud
+
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
+OPTIONS = VadOptions()
+WHOLE: list[ClipRange] = [(0, None)]
+WINDOW_FRAMES = 3000
+SAMPLES = loud(5)
+MEL = log_mel(SAMPLES, 8, padding_samples=WINDOW_SAMPLES)
+
+gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)), max_size=30)
+
+
+def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
+    regions, end = [], 0
+    for gap, length in gaps_and_lengths:
+        regions.append((end + gap, end + gap + length))
+        end += gap + length
+    return regions
+
+
+class TestTimeMap:
+    time_map = TimeMap(((100, 150), (300, 310), (500, 600)))
+
+    @pytest.mark.parametrize(
+        ("frame", "start", "end"),
+        [
+            (0, 100, 100),
+            (49.5, 149.5, 149.5),
+            (50, 300, 150),
+            (60, 500, 310),
+            (61, 501, 501),
+            (160, 600, 600),
+            (900, 600, 600),
+        ],
+    )
+    def test_frames_map_to_the_recording(self, frame: float, start: float, end: float) -> None:
+        assert self.time_map.to_recording_start(frame) == start
+        assert self.time_map.to_recording_end(frame) == end
+
+    @pytest.mark.parametrize(
+        ("start", "end", "spans"),
+        [
+            (0, 160, ((100, 150), (300, 310), (500, 600))),
+            (50, 160, ((300, 310), (500, 600))),
+            (55, 160, ((305, 310), (500, 600))),
+            (160, 160, ()),
+            (40, 61, ((140, 150), (300, 310), (500, 501))),
+            (7, 7, ()),
+        ],
+    )
+    def test_recording_spans_are_those_between_two_frames(
+        self, start: int, end: int, spans: FrameSpans
+    ) -> None:
+        assert self.time_map.recording_spans(start, end) == spans
+
+    @given(steps=gaps_and_lengths.filter(bool), data=st.data())
+    def test_frames_map_to_those_they_were_packed_from(
+        self, steps: list[tuple[int, int]], data: st.DataObject
+    ) -> None:
+        spans = tuple(regions_of([(gap + 1, length) for gap, length in steps]))
+        packed = [frame for start, end in spans for frame in range(start, end)]
+        time_map = TimeMap(spans)
+        frame = data.draw(st.integers(0, len(packed)))
+        assert time_map.to_recording_start(frame) == [*packed, packed[-1] + 1][frame]
+        assert time_map.to_recording_end(frame) == [packed[0], *(before + 1 for before in packed)][frame]
+        assert time_map.to_recording_end(frame) <= time_map.to_recording_start(frame)
+        assert total_frames(time_map.recording_spans(frame, len(packed))) == len(packed) - frame
+
+
+def mel_of_samples() -> MelWindows:
+    return MelWindows(iter([SAMPLES]), n_mels=8, window_frames=120)
+
+
+class TestClipSource:
+    @pytest.mark.parametrize(("offset", "frames"), [(0, 120), (30, 120), (200, 50), (249, 1)])
+    def test_windows_end_with_the_clip(self, offset: int, frames: int) -> None:
+        mel, size = ClipSource(mel_of_samples(), 100, 350).window(offset)
+        assert size == frames
+        np.testing.assert_array_equal(mel[0, :, :size], MEL[:, 100 + offset : 100 + offset + size])
+
+    @pytest.mark.parametrize("offset", [250, 400])
+    def test_windows_behind_the_clip_are_empty(self, offset: int) -> None:
+        assert ClipSource(mel_of_samples(), 100, 350).window(offset)[1] == 0
+
+    def test_times_are_those_of_the_recording(self) -> None:
+        clip = ClipSource(mel_of_samples(), 100, None)
+        assert (clip.start_s(50), clip.end_s(50.5), clip.spans(20, 30)) == (1.5, 1.505, ((120, 130),))
+        assert not clip.self_contained
+
+
+class TestPackedSpeech:
+    spans = ((100, 140), (300, 350))
+
+    @pytest.mark.parametrize(("offset", "frames"), [(0, 90), (39, 51), (41, 49), (89, 1), (90, 0)])
+    def test_window_has_the_frames_of_the_spans_from_an_offset_on(self, offset: int, frames: int) -> None:
+        mel, size = PackedSpeech(mel_of_samples(), self.spans).window(offset)
+        assert mel.shape == (1, 8, 120)
+        assert size == frames
+        expected = np.concatenate([MEL[:, start:end] for start, end in self.spans], axis=1)[:, offset:]
+        np.testing.assert_array_equal(mel[0, :, :size], expected)
+        assert not mel[..., size:].any()
+
+    def test_times_are_those_of_the_recording(self) -> None:
+        packed = PackedSpeech(mel_of_samples(), self.spans)
+        assert [packed.start_s(offset) for offset in (0, 39, 40, 60, 90)] == [1.0, 1.39, 3.0, 3.2, 3.5]
+        assert [packed.end_s(offset) for offset in (0, 39, 40, 60, 90)] == [1.0, 1.39, 1.4, 3.2, 3.5]
+        assert packed.spans(30, 50) == ((130, 140), (300, 310))
+        assert packed.self_contained
+
+    def test_frames_are_kept_when_the_reader_discards_them(self) -> None:
+        windows = mel_of_samples()
+        packed = PackedSpeech(windows, self.spans)
+        expected = packed.window(0)[0].copy()
+        windows.discard_before(500)
+        np.testing.assert_array_equal(packed.window(0)[0], expected)
+        assert windows.read_spans([(50, 120)])[0].shape == (8, 0)
+
+    def test_frames_are_normalised_with_the_peak_before_them(self) -> None:
+        samples = SAMPLES.copy()
+        samples[16_000:] *= 1e-4
+        mel = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
+        windows = MelWindows(iter([samples]), n_mels=8, window_frames=120)
+        window = PackedSpeech(windows, ((200, 260),)).window(0)[0]
+        np.testing.assert_array_equal(window[0, :, :60], mel[:, 200:260])
+
+
+def pack(regions: Iterable[FrameSpan]) -> list[FrameSpans]:
+    """Return the windows of at most 100 frames that regions are packed into."""
+    packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
+    return [window for region in regions for window in packer.add(region)] + packer.flush()
+
+
+class TestSpeechPacker:
+    @pytest.mark.parametrize(
+        ("regions", "windows"),
+        [
+            ([], []),
+            ([(10, 50)], [((10, 50),)]),
+            ([(0, 50), (100, 130)], [((0, 50), (100, 130))]),  # the silence between them is left out
+            ([(0, 50), (60, 70)], [((0, 70),)]),  # the silence between them is short
+            ([(0, 50), (100, 151)], [((0, 50),), ((100, 151),)]),  # one frame too many
+            ([(0, 50), (55, 100)], [((0, 100),)]),
+            ([(0, 50), (55, 101)], [((0, 50),), ((55, 101),)]),  # too long together with the silence
+            ([(0, 90), (200, 205), (206, 209)], [((0, 90), (200, 209))]),
+            ([(0, 250)], [((0, 100),), ((100, 200),), ((200, 250),)]),  # longer than a window
+            ([(0, 20), (321, 330)], [((0, 20),), ((321, 330),)]),  # too far apart
+        ],
+    )
+    def test_regions_are_packed_into_windows(self, regions: list[FrameSpan], windows: list[FrameSpans]) -> None:
+        assert pack(regions) == windows
+
+    def test_window_is_given_out_after_enough_silence(self) -> None:
+        packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
+        assert packer.add((5, 60)) == []
+        assert packer.start_frame == 5
+        assert packer.advance_to(360) == []
+        assert packer.advance_to(361) == [((5, 60),)]
+        assert packer.start_frame is None
+        assert packer.advance_to(5000) == []
+        assert packer.flush() == []
+
+    @given(steps=gaps_and_lengths)
+    def test_windows_have_all_speech_and_only_short_gaps(self, steps: list[tuple[int, int]]) -> None:
+        regions = regions_of(steps)
+        windows = pack(regions)
+        packed = [frame for window in windows for start, end in window for frame in range(start, end)]
+        assert packed == sorted(set(packed))
+        speech = {frame for start, end in regions for frame in range(start, end)}
+        assert speech <= set(packed)
+        gaps = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= 10 for frame in range(a, b)}
+        assert set(packed) - speech <= gaps
+        assert all(0 < total_frames(window) <= 100 for window in windows)
+        assert all(b[0] - a[1] > 10 for window in windows for a, b in pairwise(window))
+
+
+def read(
+    sample_blocks: Iterator[Floats], clips: Sequence[ClipRange] = WHOLE, window_frames: int = WINDOW_FRAMES
+) -> tuple[SpeechSegmenter, list[tuple[FrameSpans, Floats]]]:
+    """Read a whole recording, and return its segmenter and the spans and the mel of every packed window."""
+    segmenter = SpeechSegmenter(sample_blocks, OPTIONS)
+    windows = MelWindows(segmenter.blocks(), n_mels=8, window_frames=window_frames)
+    packed = []
+    for spans in segmenter.packed_spans(windows, clips, window_frames):
+        mel, frames = PackedSpeech(windows, spans).window(0)
+        assert frames == total_frames(spans), "frames that are needed have been discarded"
+        packed.append((spans, mel))
+    return segmenter, packed
+
+
+class TestClips:
+    def spans(
+        self, samples: Floats, *clips: ClipRange, block_samples: int = WINDOW_SAMPLES
+    ) -> list[FrameSpans]:
+        sample_blocks = blocks(samples, range(block_samples, len(samples), block_samples))
+        return [spans for spans, _ in read(iter(sample_blocks), clips)[1]]
+
+    @pytest.mark.parametrize("block_samples", [512, 16_000, WINDOW_SAMPLES])
+    def test_clip_without_speech_does_not_change_the_next(self, block_samples: int) -> None:
+        spans = self.spans(loud(0, 6, 4, 10), (0, 200), (600, 1000), block_samples=block_samples)
+        assert spans == [((600, 1000),)]
+
+    @pytest.mark.parametrize("block_samples", [512, 16_000, WINDOW_SAMPLES])
+    def test_speech_across_several_clips_is_in_each(self, block_samples: int) -> None:
+        clips = [(0, 100), (150, 200), (200, 450), (2000, 3000)]
+        spans = self.spans(loud(4, 26), *clips, block_samples=block_samples)
+        assert spans == [((0, 100),), ((150, 200),), ((200, 440),)]
+
+    def test_speech_outside_of_all_clips_is_left_out(self) -> None:
+        assert self.spans(loud(2, 10, 2, 10, 2), (300, 1100), (1100, 1300)) == [((1160, 1300),)]
+
+    def test_blocks_behind_the_last_clip_are_not_read(self) -> None:
+        n_blocks_read = 0
+
+        def counted() -> Iterator[Floats]:
+            nonlocal n_blocks_read
+            for _ in range(100):
+                n_blocks_read += 1
+                yield loud(0, 30)
+
+        read(counted(), [(0, 100), (200, 500)])
+        assert n_blocks_read == 1
+
+
+@pytest.mark.parametrize("n_samples", [1, 100, CHUNK_SAMPLES - 1, CHUNK_SAMPLES, 3 * CHUNK_SAMPLES])
+def test_recording_shorter_than_any_speech_has_no_windows(n_samples: int) -> None:
+    segmenter, packed = read(iter([loud(1)[:n_samples]]))
+    assert (packed, segmenter.regions) == ([], [])
+    assert len(segmenter.probabilities) == -(-n_samples // CHUNK_SAMPLES)
+
+
+@pytest.mark.parametrize("n_samples", [2048, 2100, 5000, 15_999])
+def test_short_recording_of_speech_is_packed_to_its_last_frame(n_samples: int) -> None:
+    assert [spans for spans, _ in read(iter([loud(1)[:n_samples]]))[1]] == [((0, n_samples // HOP_SAMPLES),)]
+
+
+def test_speech_at_the_end_is_packed() -> None:
+    samples = loud(0, 50, 0.15)
+    segmenter, packed = read(iter([samples]))
+    assert [spans for spans, _ in packed] == [((4958, 5015),)]
+    assert segmenter.word_regions(4960, 5015) == [(4993, 5015)]
+
+
+def test_speech_before_a_read_error_is_packed() -> None:
+    def unreadable() -> Iterator[Floats]:
+        yield loud(2)
+        raise AudioError("talk.mp3: cut short")
+
+    _, packed = read(unreadable())
+    assert [spans for spans, _ in packed] == [((0, 200),)]
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5])
+def test_word_regions_use_the_threshold_of_the_windows(
+    monkeypatch: pytest.MonkeyPatch, threshold: float
+) -> None:
+    class LowProbability(Loudness):
+        def feed(self, samples: Floats) -> Floats:
+            return np.float32(0.4) * super().feed(samples)
+
+    monkeypatch.setattr(chunking, "SpeechDetector", LowProbability)
+    segmenter = SpeechSegmenter(iter([loud(0, 3, 1, 3)]), VadOptions(threshold=threshold, min_speech_s=0.05))
+    for _ in segmenter.blocks():
+        pass
+    assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
+
+
+def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
+    segmenter = SpeechSegmenter(iter([loud(1, 0.5, 1, 3)]), OPTIONS)
+    for _ in segmenter.blocks():
+        pass
+    assert segmenter.regions == [(0, 292)]
+    assert segmenter.word_regions(0, 300) == [(0, 107), (142, 257)]
+    # With the region before, for words that begin before the stretch.
+    assert segmenter.word_regions(200, 300) == [(0, 107), (142, 257)]
+
+
+pauses_and_speech_s = st.lists(
+    st.tuples(st.sampled_from([0.2, 1.5, 4.0]), st.sampled_from([0.2, 1.2, 31.0])), max_size=4
+)
+some_clips = st.sampled_from([WHOLE, WHOLE, [(0, 150), (300, 400), (400, None)], [(100, 101), (2000, 3500)]])
+
+
+@settings(max_examples=40)
+@given(parts=pauses_and_speech_s, clips=some_clips, data=st.data())
+@example(parts=[(0.2, 4.0), (4.0, 31.0)], clips=[(0, 150), (300, 400), (400, None)], data=None)
+def test_packed_windows_do_not_depend_on_block_sizes(
+    parts: list[tuple[float, float]], clips: list[ClipRange], data: st.DataObject | None
+) -> None:
+    samples = loud(0.0, 0.5, *[length_s for pair in parts for length_s in pair])
+    points = (
+        data.draw(st.lists(st.integers(0, len(samples)), max_size=6)) if data else range(0, len(samples), 700)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
+        _, expected = read(iter([samples]), clips, window_frames=300)
+        _, packed = read(iter(blocks(samples, points)), clips, window_frames=300)
+    assert [spans for spans, _ in packed] == [spans for spans, _ in expected]
+    for (_, mel), (_, expected_mel) in zip(packed, expected, strict=True):
+        np.testing.assert_array_equal(mel, expected_mel)
+
+
+def test_packed_windows_of_a_short_recording_equal_its_log_mel() -> None:
+    samples = loud(1, 2, 1, 40, 1)
+    mel = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
+    _, packed = read(iter([samples]))
+    assert len(packed) == 2
+    for spans, window in packed:
+        expected = np.concatenate([mel[:, start:end] for start, end in spans], axis=1)
+        np.testing.assert_array_equal(window[0, :, : total_frames(spans)], expected)
+
+
+class SilentMel:
+    """A stand-in for `LogMel` that computes nothing."""
+
+    ceiling = -10.0
+
+    def __init__(self, n_mels: int) -> None:
+        self.n_mels = n_mels
+
+    def feed(self, samples: Floats) -> Floats:
+        return np.full((self.n_mels, len(samples) // HOP_SAMPLES), -10, np.float32)
+
+    def flush(self) -> Floats:
+        return np.empty((self.n_mels, 0), np.float32)
+
+
+@pytest.mark.parametrize(
+    "minute",
+    [
+        pytest.param(loud(0, 60), id="silence"),
+        pytest.param(loud(60), id="speech"),
+        pytest.param(loud(*[0.5, 19.5] * 3), id="words"),
+    ],
+)
+def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.MonkeyPatch, minute: Floats) -> None:
+    monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
+
+    def peak_bytes(minutes: int) -> int:
+        segmenter = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS)
+        windows = MelWindows(segmenter.blocks(), n_mels=80, window_frames=WINDOW_FRAMES)
+        tracemalloc.start()
+        try:
+            for spans in segmenter.packed_spans(windows, WHOLE, WINDOW_FRAMES):
+                PackedSpeech(windows, spans)
+            assert windows.frames_read == minutes * 60 * FRAMES_PER_SECOND
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # Probabilities and regions take at most 16 bytes for 32 ms, 18 MB for ten hours.
+    assert peak_bytes(60) < peak_bytes(20) + 16 * 60 * 60 * SAMPLE_RATE // CHUNK_SAMPLES

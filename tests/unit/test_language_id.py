@@ -1,0 +1,141 @@
+"""The language of a recording by vote, and of each of voted windows by a filter, from tables of probabilities."""
+
+from __future__ import annotations
+
+import pytest
+
+from harken.errors import OptionError
+from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
+
+CODES = ("de", "en", "nl", "fr")
+
+
+def window(
+    code: str, probability: float, other: str | None = None, other_probability: float = 0.0
+) -> dict[str, float]:
+    """Return the probabilities of one window; the remaining probability is shared by all other languages."""
+    named = {code: probability} | ({other: other_probability} if other else {})
+    rest = (1 - sum(named.values())) / (len(CODES) - len(named))
+    return {code: named.get(code, rest) for code in CODES}
+
+
+def vote(*windows: dict[str, float], threshold: float = 0.5, max_windows: int = 3) -> LanguageVote:
+    voted = LanguageVote(threshold, max_windows)
+    for probabilities in windows:
+        assert voted.wants_more
+        voted = voted.update(probabilities)
+    return voted
+
+
+def test_first_window_that_reaches_the_threshold_decides() -> None:
+    voted = vote(window("de", 0.5))
+    assert not voted.wants_more
+    assert voted.result == ("de", 0.5)
+
+
+def test_later_window_that_reaches_the_threshold_outvotes_those_before() -> None:
+    voted = vote(window("nl", 0.45), window("de", 0.6))
+    assert not voted.wants_more
+    assert voted.result == ("de", 0.6)
+
+
+def test_mean_of_all_windows_decides_when_none_reaches_the_threshold() -> None:
+    windows = [window("nl", 0.45, "de", 0.4), window("fr", 0.45, "de", 0.4), window("en", 0.45, "de", 0.4)]
+    voted = vote(*windows)
+    assert not voted.wants_more
+    assert voted.result == ("de", pytest.approx(0.4))
+
+
+def test_vote_has_a_result_before_all_windows_are_observed() -> None:
+    voted = vote(window("nl", 0.4))
+    assert voted.wants_more
+    assert voted.result == ("nl", 0.4)
+
+
+def test_probabilities_are_sorted_from_the_most_probable() -> None:
+    voted = vote(window("nl", 0.4), window("de", 0.45))
+    assert next(iter(voted.probabilities)) == voted.result[0] == "de"
+    assert list(voted.probabilities.values()) == sorted(voted.probabilities.values(), reverse=True)
+    assert sum(voted.probabilities.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("threshold", "max_windows"), [(0.0, 1), (0.0, 9), (0.3, 9), (1.0, 1)])
+def test_vote_ends_after_one_window_when_one_is_enough(threshold: float, max_windows: int) -> None:
+    assert not vote(window("nl", 0.3), threshold=threshold, max_windows=max_windows).wants_more
+
+
+def test_update_does_not_change_the_vote_before() -> None:
+    before = LanguageVote()
+    before.update(window("de", 0.9))
+    assert before.observed == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("language_threshold", {"threshold": -0.1}),
+        ("language_threshold", {"threshold": 1.1}),
+        ("language_threshold", {"threshold": float("nan")}),
+        ("language_windows", {"max_windows": 0}),
+    ],
+)
+def test_vote_options_outside_their_range_are_refused(field: str, arguments: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=field):
+        LanguageVote(**arguments)
+
+
+def track(*windows: dict[str, float] | tuple[dict[str, float], float]) -> str:
+    """Return the first letter of the language after each window."""
+    language_filter, languages = LanguageFilter(), ""
+    for observed in windows:
+        arguments = observed if isinstance(observed, tuple) else (observed,)
+        language_filter = language_filter.update(*arguments)
+        assert sum(language_filter.posterior.values()) == pytest.approx(1)
+        languages += language_filter.result[0][0]
+    return languages
+
+
+DE, FR = window("de", 0.97, "fr", 0.01), window("fr", 0.97, "de", 0.01)
+WEAK, FAIR = window("fr", 0.55, "de", 0.35), window("fr", 0.8, "de", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("windows", "languages"),
+    [
+        ([DE, DE, DE], "ddd"),
+        ([FR, DE, DE], "fdd"),
+        ([DE, FR, FR], "dff"),  # a window with strong evidence changes it at once
+        ([DE, DE, WEAK, DE], "dddd"),  # one with weak evidence does not,
+        ([DE, DE, WEAK, WEAK, DE], "ddddd"),  # nor do two,
+        ([DE, DE, WEAK, DE, WEAK, DE, WEAK, DE], "dddddddd"),  # nor many with others in between
+        ([DE, DE, FAIR, DE], "dddd"),  # nor one with fairly strong evidence,
+        ([DE, DE, FAIR, FAIR], "dddf"),  # but two in a row do
+        ([DE] * 50 + [FR], "d" * 50 + "f"),  # however long the other language has lasted
+        ([WEAK, DE], "fd"),  # a weak first window is soon outweighed
+        ([DE, FR, DE, FR], "dfdf"),
+    ],
+)
+def test_language_changes_only_with_enough_evidence(windows: list[dict[str, float]], languages: str) -> None:
+    assert track(*windows) == languages
+
+
+@pytest.mark.parametrize(
+    ("speech_s", "language"), [(0.0, "d"), (0.5, "d"), (FULL_EVIDENCE_S, "f"), (30.0, "f")]
+)
+def test_window_with_little_speech_does_not_change_the_language(speech_s: float, language: str) -> None:
+    assert track(DE, (FR, speech_s)) == "d" + language
+
+
+def test_language_with_probability_zero_can_come_back() -> None:
+    assert track({"de": 1.0, "en": 0.0}, {"de": 0.0, "en": 1.0}, {"de": 1.0, "en": 0.0}) == "ded"
+
+
+def test_number_of_languages_does_not_change_the_result() -> None:
+    many = {f"x{i}": 0.0 for i in range(97)}
+    assert track(DE | many, FAIR | many, FAIR | many) == track(DE, FAIR, FAIR) == "ddf"
+
+
+@pytest.mark.parametrize("unobserved", [LanguageVote(), LanguageFilter()])
+def test_result_needs_an_observed_window(unobserved: LanguageVote | LanguageFilter) -> None:
+    with pytest.raises(AssertionError, match="no window"):
+        _ = unobserved.result

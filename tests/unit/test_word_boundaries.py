@@ -1,0 +1,152 @@
+"""Refinement of word boundaries: the reference's corrections, and silence cut out of words."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from harken.results import Segment, Word
+from harken.transcribe.word_boundaries import MIN_WORD_S, SpeechInterval, refine_word_boundaries
+
+MEDIAN_S = 0.3
+
+
+def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
+    return Segment(
+        index=0,
+        start_s=start_s,
+        end_s=end_s,
+        text="",
+        tokens=(),
+        temperature=0,
+        avg_logprob=0,
+        compression_ratio=1,
+        no_speech_prob=0,
+        seek_s=0,
+        words=tuple(Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words)),
+    )
+
+
+def times(segments: list[Segment]) -> list[tuple[float, float]]:
+    return [(word.start_s, word.end_s) for segment in segments for word in segment.words]
+
+
+def refined_times(
+    *segments: Segment, last_s: float = 0.0, speech: list[SpeechInterval] | None = None
+) -> list[tuple[float, float]]:
+    refined, last = refine_word_boundaries(
+        segments, median_duration_s=MEDIAN_S, last_speech_s=last_s, speech=speech
+    )
+    assert last == times(refined)[-1][1]
+    assert [len(segment.words) for segment in refined] == [len(segment.words) for segment in segments]
+    return times(refined)
+
+
+def test_normal_words_are_unchanged() -> None:
+    assert refined_times(segment(1, 2, (1, 1.4), (1.4, 2))) == [(1, 1.4), (1.4, 2)]
+
+
+def test_segment_takes_the_times_of_its_words() -> None:
+    (refined,), last_s = refine_word_boundaries(
+        [segment(0.8, 2.3, (1, 1.4), (1.4, 2))], median_duration_s=MEDIAN_S, last_speech_s=0.9, speech=None
+    )
+    assert (refined.start_s, refined.end_s, last_s) == (1, 2, 2)
+
+
+def test_segment_without_words_is_unchanged() -> None:
+    empty = segment(3, 4)
+    assert refine_word_boundaries([empty], median_duration_s=MEDIAN_S, last_speech_s=2) == ([empty], 4)
+    assert refine_word_boundaries([], median_duration_s=MEDIAN_S, last_speech_s=2) == ([], 2)
+
+
+def test_long_first_word_after_a_pause_is_shortened() -> None:
+    assert refined_times(segment(4.5, 6, (3, 5), (5, 5.5)), last_s=0.5) == [(4.4, 5), (5, 5.5)]
+
+
+def test_long_first_word_without_a_pause_is_unchanged() -> None:
+    assert refined_times(segment(3, 6, (3, 4.1), (4.1, 4.5)), last_s=3) == [(3, 4.1), (4.1, 4.5)]
+
+
+def test_two_long_words_after_a_pause_are_shortened() -> None:
+    assert refined_times(segment(6, 7, (3, 5), (5, 7)), last_s=0.5) == [(5.8, 6.4), (6.4, 7)]
+
+
+def test_first_word_starts_with_its_segment_when_it_starts_much_earlier() -> None:
+    # The median duration, 0.3 s, before the end of the word is before the start of the segment.
+    assert refined_times(segment(1.9, 3, (1, 2), (2, 3)), last_s=1) == [(1.7, 2), (2, 3)]
+    assert refined_times(segment(1.6, 3, (1, 2), (2, 3)), last_s=1) == [(1.6, 2), (2, 3)]
+
+
+def test_last_word_ends_with_its_segment_when_it_ends_much_later() -> None:
+    (refined,), last_s = refine_word_boundaries(
+        [segment(1, 2.5, (1, 2), (2, 4))], median_duration_s=MEDIAN_S, last_speech_s=1
+    )
+    assert times([refined]) == [(1, 2), (2, 2.5)]
+    assert (refined.end_s, last_s) == (2.5, 2.5)
+
+
+def test_pause_before_a_segment_is_counted_from_the_corrected_words() -> None:
+    refined = refined_times(segment(0, 1, (0, 1)), segment(5, 6, (1, 5.5), (5.5, 6)), last_s=0)
+    assert refined == [(0, 1), (4.9, 5.5), (5.5, 6)]
+
+
+def test_no_word_begins_before_the_end_of_the_last_window() -> None:
+    assert refined_times(segment(1, 2, (1, 1.2), (1.2, 1.6), (1.6, 2)), last_s=1.3) == [
+        (1.3, 1.3),
+        (1.3, 1.6),
+        (1.6, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "region"),
+    [
+        ((1.5, 3.1), (1.5, 2)),  # stretched over the pause behind it
+        ((1.9, 3.4), (3, 3.4)),  # begun in the pause before it
+        ((2.1, 2.4), (1.98, 2)),  # in silence, nearer to the speech before it
+        ((2.6, 2.9), (3, 3.02)),  # in silence, nearer to the speech behind it
+        ((1.2, 1.2), (1.2, 1.22)),  # no duration
+    ],
+)
+def test_silence_is_cut_out_of_words(word: tuple[float, float], region: SpeechInterval) -> None:
+    (word_times,) = refined_times(segment(1, 4, word), last_s=1, speech=[(1, 2), (3, 4)])
+    assert word_times == region
+
+
+def test_segment_takes_the_times_of_words_fitted_to_speech() -> None:
+    (refined,), last_s = refine_word_boundaries(
+        [segment(1, 4, (1, 1.5), (1.5, 2.4))], median_duration_s=0.7, last_speech_s=1, speech=[(1.2, 2)]
+    )
+    assert times([refined]) == [(1.2, 1.5), (1.5, 2)]
+    assert (refined.start_s, refined.end_s, last_s) == (1.2, 2, 2)
+
+
+def test_words_without_duration_share_the_speech_region() -> None:
+    refined = refined_times(segment(1, 2, (1, 1.98), (2, 2), (2, 2), (2, 2)), last_s=1, speech=[(1, 2)])
+    assert refined == [(1, 1.94), (1.94, 1.96), (1.96, 1.98), (1.98, 2)]
+
+
+def test_words_are_shortened_when_speech_is_too_short_for_them() -> None:
+    refined = refined_times(segment(1, 2, *[(1, 1)] * 10), last_s=1, speech=[(1, 1.1)])
+    assert refined == [(round(1 + i / 100, 2), round(1.01 + i / 100, 2)) for i in range(10)]
+
+
+def test_speech_far_away_does_not_move_words() -> None:
+    word = (5, 5.3)
+    assert refined_times(segment(5, 6, word), last_s=4.9, speech=[(1, 2), (8, 9)]) == [word]
+
+
+def test_speech_before_the_end_of_the_last_window_is_not_used() -> None:
+    refined = refined_times(segment(1, 2, (1.1, 1.5)), last_s=1.4, speech=[(1, 1.45), (1.6, 2)])
+    assert refined == [(1.4, 1.45)]
+
+
+def test_words_do_not_overlap_after_fitting_to_speech() -> None:
+    refined = refined_times(
+        segment(0, 3, (0, 1.2), (1.2, 1.3), (1.3, 1.35), (1.35, 3)),
+        segment(3, 6, (3, 3), (3, 5.5)),
+        speech=[(0.2, 0.9), (1.4, 1.5), (2.9, 4)],
+    )
+    assert all(one[1] <= other[0] for one, other in pairwise(refined))
+    assert all(end - start >= MIN_WORD_S - 1e-9 for start, end in refined)
