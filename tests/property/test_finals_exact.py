@@ -43,7 +43,7 @@ options = st.builds(
     fidelity=st.sampled_from(["exact", "fast"]),
     vad=st.sampled_from([True, True, False]),
     vad_min_silence_s=st.just(0.3),
-    vad_padding_s=st.just(0.05),
+    vad_speech_pad_s=st.just(0.05),
     hallucination_threshold=st.none(),
 )
 

@@ -68,7 +68,7 @@ def test_a_sentence(finals: str) -> None:
     events = heard(SENTENCE, finals=finals)
     assert [kind for kind in kinds(events) if kind != "Interim"] == [
         "SpeechStarted",
-        "Committed",
+        "FinalSegment",
         "SpeechEnded",
     ]
     (said,) = check(events, len(SENTENCE.samples))
@@ -308,7 +308,7 @@ SMEARED_S = 0.04
         {"delay": "medium"},
         {"delay": "high"},
         {"delay": "1500"},
-        {"hop": 10, "hold": 0},
+        {"hop_frames": 10, "commit_delay_frames": 0},
         {"hop_frames": 26, "commit_delay_frames": 31, "local_agreement": 3},
         {"hop_frames": 100, "window_frames": 100, "commit_delay_frames": 60, "local_agreement": 2},
         {"adaptive": False, "delay": "low"},
