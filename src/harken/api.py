@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,9 +22,9 @@ from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
     LatencyPlan,
     LatencyPlanner,
-    SyntheticUpdate,
     UpdateCost,
     measure_update_cost,
+    synthetic_update,
 )
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
@@ -282,7 +283,7 @@ class Recognizer:
         /,
         *,
         stream_options: StreamOptions | None = None,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = perf_counter,
         **changes: Any,
     ) -> LiveSession:
         """Begin a live session.
@@ -292,9 +293,9 @@ class Recognizer:
         options : TranscribeOptions, optional
             As for `transcribe`; clips and timestamps do not count.
         live : StreamOptions, optional
-        clock : callable
-            Seconds. The session adapts itself to what computing takes by it; with ``float``, which stands still, events
-            are the same in every run.
+        clock : callable, optional
+            Returns seconds. The session measures computing times by it and adapts to them. With None nothing is
+            measured, and the events are the same in every run.
         **changes
             Single options of either kind by name.
 
@@ -327,7 +328,7 @@ class Recognizer:
         /,
         *,
         stream_options: StreamOptions | None = None,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = perf_counter,
         **changes: Any,
     ) -> LiveSessions:
         """Begin several live sessions that compute together what they need at the same time.
@@ -353,7 +354,7 @@ class Recognizer:
         count: int,
         options: TranscribeOptions | None,
         stream_options: StreamOptions | None,
-        clock: Callable[[], float],
+        clock: Callable[[], float] | None,
         changes: dict[str, Any],
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """What a live session is made of."""
@@ -363,12 +364,12 @@ class Recognizer:
         )
         options = self.resolve_options(options, **changes)
         # What was heard while it was spoken drafts the final text, also without an assistant.
-        speculator = self.speculator or SpeculativeDecoder(clock)
-        window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
-        if clock is not float and count not in self._costs:
-            self._costs[count] = measure_update_cost(
-                SyntheticUpdate(self.backend, self.tokenizer, count).run, clock
-            )
+        read_clock = clock or _stopped_clock
+        speculator = self.speculator or SpeculativeDecoder(read_clock)
+        window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, read_clock)
+        if clock and count not in self._costs:
+            run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
+            self._costs[count] = measure_update_cost(run_update, clock)
         cost = self._costs.get(count, UpdateCost())
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
         return ModelWorker(window_decoder, clock), stream_options, planner.choose()
@@ -394,3 +395,7 @@ class Recognizer:
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+
+
+def _stopped_clock() -> float:
+    return 0.0

@@ -82,7 +82,7 @@ def test_whatever_is_fed_in_whatever_blocks(finals: str) -> None:
             samples = DAMAGES[damage](rng, samples)
         its = {
             "finals": finals,
-            "clock": float,
+            "clock": None,
             "delay": str(rng.choice(["minimal", "low", "high"])),
             **SPELLED,
         }

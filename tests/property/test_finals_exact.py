@@ -16,7 +16,7 @@ from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
-from harken.streaming.worker import FinalPass, FinalRequest
+from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER
@@ -130,7 +130,7 @@ def test_finals_are_what_transcription_says(
     speculator.greedy.controller, speculator.sampling.controller = eager_pace(), eager_pace()
     for drafting in (speculator, None):
         hearing = WindowDecoder(recognizer.backend, TOKENIZER, options, drafting)
-        finals = FinalPass(hearing, size).transcribe(utterances)
+        finals = final_pass(hearing, utterances, size)
         assert [said(its) for its in finals] == [
             shifted(segments, start_s) for segments, start_s in zip(plain, starts_s, strict=False)
         ]

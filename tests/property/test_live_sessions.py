@@ -100,7 +100,7 @@ def flushed(
     recognizer: Recognizer, samples: Floats, cuts: list[int], flushes: set[int], **its: Any
 ) -> list[Event]:
     """All events of samples that are cut, and of utterances that are ended, at some places."""
-    session = recognizer.stream(clock=float, **its)
+    session = recognizer.stream(clock=None, **its)
     flushes = {place for place in flushes if place <= len(samples)}
     events, at = [], 0
     for place in sorted([*(cut for cut in cuts if cut <= len(samples)), *flushes, len(samples)]):
@@ -136,8 +136,8 @@ def test_how_samples_are_cut_changes_nothing(
 def test_blocks_of_any_length_give_the_same(block: int) -> None:
     samples = (silence(0.3) + saying(1, 2, 9) + silence(0.7)).samples
     recognizer = hearing(fickle=True)
-    expected = live(recognizer.stream(clock=float, **SPELLED), samples)
-    assert live(recognizer.stream(clock=float, **SPELLED), samples, range(0, len(samples), block)) == expected
+    expected = live(recognizer.stream(clock=None, **SPELLED), samples)
+    assert live(recognizer.stream(clock=None, **SPELLED), samples, range(0, len(samples), block)) == expected
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -148,7 +148,7 @@ def test_how_samples_are_cut_changes_nothing_for_a_random_model(
     samples = loud(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
     at_once, in_pieces = (
         live(
-            random_model.stream(clock=float, finals=finals, **RANDOM),
+            random_model.stream(clock=None, finals=finals, **RANDOM),
             samples,
             [cut % len(samples) for cut in its],
         )
@@ -177,7 +177,7 @@ def timed(segments: tuple[Segment, ...] | list[Segment], by_s: float = 0.0) -> l
 
 def check_exact(recognizer: Recognizer, samples: Floats, its: dict[str, Any], options: dict[str, Any]) -> None:
     """Check that each utterance says what a transcription of its samples says."""
-    told = check(live(recognizer.stream(clock=float, **its, **options), samples), len(samples))
+    told = check(live(recognizer.stream(clock=None, **its, **options), samples), len(samples))
     assert told
     for utterance in told:
         offline = recognizer.transcribe(utterance.of(samples), **options).result().segments
@@ -209,7 +209,7 @@ def test_exact_finals_are_what_transcription_says_with_a_random_model(
 @example(speech=rambling(60), its={"delay": "low", "finals": "exact"})
 def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
     """Where utterances are cut too, and where the stream ends in a word."""
-    events = live(hearing().stream(clock=float, **SPELLED, **its), speech.samples)
+    events = live(hearing().stream(clock=None, **SPELLED, **its), speech.samples)
     assert text(events) == speech.text
 
 
@@ -274,9 +274,9 @@ def check_together(
     *,
     exactly: bool = True,
 ) -> None:
-    sessions = recognizer.stream_many(3, clock=float, **its)
+    sessions = recognizer.stream_many(3, clock=None, **its)
     for found, samples in zip(together(sessions, many, order), many, strict=True):
-        alone = live(recognizer.stream(clock=float, **its), samples)
+        alone = live(recognizer.stream(clock=None, **its), samples)
         assert text(found) == text(alone)
         assert [(type(e), e.audio_s, e.emitted_samples) for e in found] == [
             (type(e), e.audio_s, e.emitted_samples) for e in alone

@@ -30,7 +30,7 @@ def example() -> Floats:
 @cache
 def events(finals: str, precision: str = "int8") -> list[Event]:
     samples = example()
-    session = recognizer(precision).stream(clock=float, finals=finals)
+    session = recognizer(precision).stream(clock=None, finals=finals)
     return live(session, samples, range(BLOCK, len(samples), BLOCK))
 
 
@@ -77,11 +77,11 @@ def test_words_are_shown_while_they_are_spoken() -> None:
 def test_how_samples_are_cut_changes_nothing() -> None:
     samples = example()
     cuts = np.random.default_rng(0).integers(0, len(samples), 40)
-    assert live(recognizer("int8").stream(clock=float), samples, cuts.tolist()) == events("exact")
+    assert live(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact")
 
 
 def test_several_streams_say_what_each_says_alone() -> None:
-    its = recognizer("int8").stream_many(2, clock=float)
+    its = recognizer("int8").stream_many(2, clock=None)
     its.open("now")
     its.open("later")
     samples = example()
@@ -94,7 +94,7 @@ def test_several_streams_say_what_each_says_alone() -> None:
 def test_a_stream_that_stops_in_a_word_keeps_what_was_said_before() -> None:
     stopped = example()[: round(7.3 * SAMPLE_RATE)]
     for finals in ("exact", "streamed"):
-        session = recognizer("int8").stream(clock=float, finals=finals)
+        session = recognizer("int8").stream(clock=None, finals=finals)
         told = live(session, stopped, range(BLOCK, len(stopped), BLOCK))
         check(told, len(stopped))
         assert words(text(told))[:5] == ["and", "so", "my", "fellow", "americans"]
@@ -104,7 +104,7 @@ def test_a_stream_that_stops_in_a_word_keeps_what_was_said_before() -> None:
 def test_what_is_no_speech_produces_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):
         samples = load_audio(path)[: 20 * SAMPLE_RATE]
-        session = recognizer("int8").stream(clock=float, finals=finals)
+        session = recognizer("int8").stream(clock=None, finals=finals)
         assert text(live(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
 
@@ -116,7 +116,7 @@ def test_speech_without_a_pause_is_cut_and_says_most_of_what_is_said() -> None:
     samples = chunks[np.abs(chunks).max(axis=1) > 0.02].ravel()
     offline = words(recognizer("int8").transcribe(samples).text)
     for finals in ("exact", "streamed"):
-        session = recognizer("int8").stream(clock=float, finals=finals)
+        session = recognizer("int8").stream(clock=None, finals=finals)
         told = live(session, samples, range(BLOCK, len(samples), BLOCK))
         said = check(told, len(samples))
         if finals == "streamed":

@@ -8,7 +8,7 @@ import pytest
 from drafting import Table, eager_pace, saying
 from harken.decoding import DecodeStats, SpeculativeDecoder
 from harken.errors import AudioError, OptionError
-from harken.streaming.worker import FinalPass, FinalRequest
+from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER
@@ -39,7 +39,7 @@ def drafted(previous: tuple[int, ...], *, many: int = 1, size: int = 4, drafting
     speculator.greedy.controller = eager_pace()
     hearing = WindowDecoder(backend, TOKENIZER, OPTIONS, speculator if drafting else None)
     utterances = [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=previous)] * many
-    for segments in FinalPass(hearing, size).transcribe(utterances):
+    for segments in final_pass(hearing, utterances, size):
         assert [its.text for its in segments] == ["hello there.", "good day"]
     return hearing.stats
 
@@ -67,7 +67,7 @@ def test_several_utterances_are_decoded_together():
 
 def test_segments_have_the_times_of_the_stream():
     its = WindowDecoder(Recital(line(0, "hello", 10, 10, "there", WINDOW_STEPS)), TOKENIZER, OPTIONS)
-    ((first, second),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
+    ((first, second),) = final_pass(its, [FinalRequest(samples=NOISE, start_s=100.0)], 1)
     assert (first.text, first.start_s, first.end_s) == ("hello", 100.0, 100.2)
     assert (second.start_s, second.end_s, second.seek_s) == (100.2, 100.0 + WINDOW_S, 100.0)
     assert (first.index, second.index) == (0, 1)
@@ -76,7 +76,7 @@ def test_segments_have_the_times_of_the_stream():
 def test_words_have_the_times_of_the_stream():
     options = TranscribeOptions(language="en", vad=False, hallucination_threshold=None, word_timestamps=True)
     its = WindowDecoder(Recital(line(0, "hello there", WINDOW_STEPS)), TOKENIZER, options)
-    ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
+    ((segment,),) = final_pass(its, [FinalRequest(samples=NOISE, start_s=100.0)], 1)
     assert [word.text for word in segment.words]
     assert all(100 <= word.start_s <= word.end_s <= 100 + WINDOW_S for word in segment.words)
 
@@ -88,22 +88,21 @@ def test_words_have_the_times_of_the_stream():
 def test_the_language_is_the_one_asked_for_or_the_one_known_or_detected(asked, known, language):
     options = TranscribeOptions(language=asked, vad=False, hallucination_threshold=None)
     its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, options)
-    ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language=known)])
+    ((segment,),) = final_pass(its, [FinalRequest(samples=NOISE, start_s=0.0, language=known)], 1)
     assert segment.language == language
 
 
 def test_an_unknown_language_is_told():
     its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, TranscribeOptions(vad=False))
     with pytest.raises(OptionError, match="klingon"):
-        FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language="klingon")])
+        final_pass(its, [FinalRequest(samples=NOISE, start_s=0.0, language="klingon")], 1)
 
 
 def test_no_utterances_no_finals():
-    assert FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe([]) == []
+    assert final_pass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), [], 4) == []
 
 
 def test_an_utterance_has_samples():
     with pytest.raises(AudioError, match="no audio"):
-        FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe(
-            [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)]
-        )
+        empty = FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)
+        final_pass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), [empty], 4)

@@ -495,5 +495,5 @@ def test_a_tape_keeps_no_more_than_is_needed():
     assert tape.end == 100_000
     assert tape._samples.base is None, "what is forgotten is not held by a view"
     assert len(tape._samples) == 10
-    with pytest.raises(AssertionError, match="forgotten"):
+    with pytest.raises(AssertionError, match="discarded"):
         tape.between(tape.end - 11, tape.end)

@@ -48,7 +48,7 @@ def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(backend: Listener | None = None, **changes: Any) -> LiveSession:
     """A session with a model that hears words."""
     recognizer = Recognizer(backend or Listener(), TOKENIZER, "listener")
-    return recognizer.stream(**{"clock": float, **SPELLED, **changes})
+    return recognizer.stream(**{"clock": None, **SPELLED, **changes})
 
 
 def heard(speech: Speech, **changes: Any) -> list[Event]:
@@ -431,7 +431,7 @@ def test_what_is_no_sound_is_refused_and_the_session_goes_on(samples: Any, told:
 
 
 def test_one_that_is_refused_keeps_the_samples_of_the_other_streams_out() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
+    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=None, **SPELLED)
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -477,7 +477,7 @@ def test_a_session_without_samples() -> None:
 
 
 def test_streams_have_names() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
+    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=None, **SPELLED)
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -492,7 +492,7 @@ def test_streams_have_names() -> None:
 @pytest.mark.parametrize("finals", FINALS)
 def test_what_streams_need_at_the_same_time_is_computed_together(finals: str) -> None:
     backend = Listener()
-    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(3, clock=float, finals=finals, **SPELLED)
+    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(3, clock=None, finals=finals, **SPELLED)
     for name in "abc":
         sessions.open(name)
     events = sessions.feed(dict.fromkeys("abc", SENTENCE.samples))

@@ -162,7 +162,7 @@ def utterance(start_s: float) -> FinalRequest:
 
 
 def worker(hall: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
-    return ModelWorker(WindowDecoder(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
+    return ModelWorker(WindowDecoder(hall, TOKENIZER, replace(OPTIONS, **options)), clock)
 
 
 def drive(its: ModelWorker, *streams: Asking) -> None:
