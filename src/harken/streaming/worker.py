@@ -43,7 +43,7 @@ class FinalRequest:
     draft_tokens : tuple of int
         Tokens of its last hypothesis, with timestamps or without.
     language : str or None
-        Code or name of its language; if None, the one in the options, or else the detected one.
+        Code or name of its language, unless the options set one; if None it is detected.
     """
 
     samples: Floats
