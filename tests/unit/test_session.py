@@ -13,7 +13,7 @@ import pytest
 from drafting import Clock
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.decoding import PartialHypothesis
+from harken.decoding import PartialHypothesis, SpeculativeDecoder
 from harken.errors import AudioError, HarkenError, OptionError
 from harken.streaming import (
     Event,
@@ -23,11 +23,14 @@ from harken.streaming import (
     LoadChanged,
     SpeechEnded,
     SpeechStarted,
+    StreamOptions,
     stream,
 )
+from harken.streaming.latency import LatencyPlanner
 from harken.streaming.utterance import ActiveUtterance
 from harken.streaming.utterance_text import utterance_words
-from harken.transcribe import chunking
+from harken.streaming.worker import ModelWorker
+from harken.transcribe import TranscribeOptions, WindowDecoder, chunking
 from harken.types import SAMPLE_RATE
 from loudness import Loudness
 from models import TOKENIZER
@@ -49,6 +52,16 @@ def open_session(backend: Listener | None = None, **changes: Any) -> LiveSession
     """Return a session with a model that recognises the synthetic words."""
     recognizer = Recognizer(backend or Listener(), TOKENIZER, "listener")
     return recognizer.stream(**{"clock": None, **SPELLED, **changes})
+
+
+def open_session_with_worker(backend: Listener, **changes: Any) -> tuple[LiveSession, ModelWorker]:
+    """Return a session and the worker that holds its model."""
+    options = StreamOptions(**changes)
+    window_decoder = WindowDecoder(
+        backend, TOKENIZER, TranscribeOptions(**SPELLED), SpeculativeDecoder(lambda: 0.0)
+    )
+    worker = ModelWorker(window_decoder)
+    return LiveSession(worker, options, LatencyPlanner(options=options).choose()), worker
 
 
 def events_of(speech: Speech, **changes: Any) -> list[Event]:
@@ -266,8 +279,8 @@ def held_bytes(root: object, shared: tuple[object, ...]) -> int:
 def test_memory_and_cost_do_not_grow_over_an_hour() -> None:
     """One minute with 6 s of speech, 60 times."""
     backend = Listener()
-    session = open_session(backend, sentence_pause_s=0.5)
-    shared = (backend, TOKENIZER, session._worker)
+    session, worker = open_session_with_worker(backend, sentence_pause_s=0.5)
+    shared = (backend, TOKENIZER, worker)
     minute = rambling(12) + saying(9) + silence(60 - 13 * 0.4)
     assert len(minute.samples) == 60 * SAMPLE_RATE
     bytes_held, costs, texts = [], [], []
@@ -291,8 +304,8 @@ def _read_tokens(backend: Listener) -> int:
 
 
 def test_memory_is_bounded_during_long_speech() -> None:
-    session = open_session(backend := Listener())
-    shared = (backend, TOKENIZER, session._worker)
+    session, worker = open_session_with_worker(backend := Listener())
+    shared = (backend, TOKENIZER, worker)
     speech = rambling(150, gap_s=0.12)
     bytes_held = []
     for block in np.split(speech.samples, range(BLOCK, len(speech.samples), BLOCK)):

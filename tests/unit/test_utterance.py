@@ -78,34 +78,34 @@ class UtteranceFeeder:
 
     def update(self, config: StreamingConfig, more: int = 0) -> EncoderChunk:
         """Encode the next window when it is due, or some samples later."""
-        self._take_until(self.utterance.next_update_sample(config) + more)
+        self._receive_until(self.utterance.next_update_sample(config) + more)
         chunk = self.utterance.next_chunk(config)
         self._check(
             chunk,
-            LogMel(N_MELS).feed(self._taken)[:, : self.utterance.encoded_frames + 1],
+            LogMel(N_MELS).feed(self._received)[:, : self.utterance.encoded_frames + 1],
             TRAILING_SILENCE_FRAMES,
         )
         return chunk
 
     def end(self, frame: int) -> EncoderChunk:
         """Encode the rest up to a frame of the stream."""
-        self._take_until(160 * frame)
+        self._receive_until(160 * frame)
         chunk = self.utterance.last_chunk(frame)
         mel = LogMel(N_MELS)
-        whole = np.concatenate([mel.feed(self._taken), mel.flush()], axis=1)[
+        whole = np.concatenate([mel.feed(self._received), mel.flush()], axis=1)[
             :, : self.utterance.encoded_frames + 1
         ]
         silence = chunk.mel.shape[1] - (self.utterance.encoded_frames - 2 * self.encoder.final_positions)
         self._check(chunk, whole, silence)
         return chunk
 
-    def _take_until(self, sample: int) -> None:
+    def _receive_until(self, sample: int) -> None:
         assert sample <= len(self._samples), "the test asks for more than there is"
         if sample > self.utterance.next_sample:
             self.utterance.add_samples(self._samples[self.utterance.next_sample : sample])
 
     @property
-    def _taken(self) -> Floats:
+    def _received(self) -> Floats:
         return self._samples[self.utterance.start_sample : self.utterance.next_sample]
 
     def _check(self, chunk: EncoderChunk, whole: Floats, silence_frames: int) -> None:

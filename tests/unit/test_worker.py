@@ -284,7 +284,7 @@ def test_final_requests_are_decoded_in_batches_of_the_batch_size():
     assert sorted(map(len, backend.decoded)) == [1, 2]
 
 
-# --- languages and read_prompts -----------------------------------------------------------------------------
+# --- languages and prompts ----------------------------------------------------------------------------------
 
 
 def read_prompts(backend: StreamBackend) -> list[tuple[int, ...]]:
