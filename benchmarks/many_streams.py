@@ -81,7 +81,7 @@ def speech(args: argparse.Namespace, count: int) -> list[Any]:
 
 def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> tuple[Feed, list[int]]:
     """Streams that share passes of the model."""
-    sessions, words = recognizer.stream_many(count, delay=args.delay, finals=args.finals, clock=float), [0]
+    sessions, words = recognizer.stream_many(count, delay=args.delay, finals=args.finals, clock=None), [0]
     for name in range(count):
         sessions.open(name)
 
@@ -93,7 +93,7 @@ def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> tu
 
 def alone(recognizer: Recognizer, count: int, args: argparse.Namespace) -> tuple[Feed, list[int]]:
     """Streams that know nothing of each other."""
-    sessions = [recognizer.stream(delay=args.delay, finals=args.finals, clock=float) for _ in range(count)]
+    sessions = [recognizer.stream(delay=args.delay, finals=args.finals, clock=None) for _ in range(count)]
     words = [0]
 
     def feed(blocks: dict[int, Any]) -> None:

@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
 
 def live(recognizer: Recognizer, way: StreamOptions, options: TranscribeOptions) -> LiveSessionProtocol:
     """Open a session that knows no time."""
-    return recognizer.stream(options, stream_options=way, clock=float)
+    return recognizer.stream(options, stream_options=way, clock=None)
 
 
 if __name__ == "__main__":

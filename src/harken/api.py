@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
@@ -22,9 +23,9 @@ from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
     LatencyPlan,
     LatencyPlanner,
-    SyntheticUpdate,
     UpdateCost,
     measure_update_cost,
+    synthetic_update,
 )
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
@@ -300,7 +301,7 @@ class Recognizer:
         /,
         *,
         stream_options: StreamOptions | None = None,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = perf_counter,
         **keywords: Unpack[StreamKeywords],
     ) -> LiveSession:
         """Open a live session.
@@ -310,9 +311,9 @@ class Recognizer:
         options : TranscribeOptions, optional
             As for `transcribe`; clips and timestamps have no effect.
         stream_options : StreamOptions, optional
-        clock : callable
-            Seconds. The session adapts itself to what computing takes by it; with ``float``, which stands still, events
-            are the same in every run.
+        clock : callable, optional
+            Returns seconds. The session measures computing times by it and adapts to them. With None nothing is
+            measured, and the events are the same in every run.
         **keywords
             Single options of either kind by name.
 
@@ -345,7 +346,7 @@ class Recognizer:
         /,
         *,
         stream_options: StreamOptions | None = None,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = perf_counter,
         **keywords: Unpack[StreamKeywords],
     ) -> LiveSessions:
         """Open several live sessions that share the passes of the model.
@@ -371,19 +372,18 @@ class Recognizer:
         count: int,
         options: TranscribeOptions | None,
         stream_options: StreamOptions | None,
-        clock: Callable[[], float],
+        clock: Callable[[], float] | None,
         given: dict[str, Any],
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
         stream_options = replace(stream_options or StreamOptions(), **_pop_fields(StreamOptions, given))
         options = self._resolve_options(options, given)
         # Streamed tokens are the draft of the final text, also without an assistant.
-        speculator = self.speculator or SpeculativeDecoder(clock)
+        speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
         window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
-        if clock is not float and count not in self._costs:
-            self._costs[count] = measure_update_cost(
-                SyntheticUpdate(self.backend, self.tokenizer, count).run, clock
-            )
+        if clock and count not in self._costs:
+            run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
+            self._costs[count] = measure_update_cost(run_update, clock)
         cost = self._costs.get(count, UpdateCost())
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
         return ModelWorker(window_decoder, clock), stream_options, planner.choose()
@@ -421,3 +421,8 @@ class Recognizer:
 def _pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     """Remove the fields of a dataclass from keyword arguments, and return them."""
     return {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
+
+
+def _stopped_clock() -> float:
+    """Return the same time at every call."""
+    return 0.0

@@ -1,4 +1,4 @@
-"""Exact finals say what a transcription of the utterance's samples says, whatever was heard before: random models."""
+"""The final pass gives the result of an offline transcription, whatever the draft: random models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
-from harken.streaming.worker import FinalPass, FinalRequest
+from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from loudness import loud
 from models import DIMS, TOKENIZER
 
 WINDOW_S = 0.02 * DIMS.n_audio_ctx
-BEGIN, END = TOKENIZER.timestamp_begin, DIMS.n_vocab
+TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
 ENGINES = ["onnx-fp32", "onnx-int8"]
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
@@ -43,7 +43,7 @@ options = st.builds(
     fidelity=st.sampled_from(["exact", "fast"]),
     vad=st.sampled_from([True, True, False]),
     vad_min_silence_s=st.just(0.3),
-    vad_padding_s=st.just(0.05),
+    vad_speech_pad_s=st.just(0.05),
     hallucination_threshold=st.none(),
 )
 
@@ -53,50 +53,52 @@ def recognizer(request: pytest.FixtureRequest, open_backend: Callable[[str], Bac
     return Recognizer(open_backend(request.param), TOKENIZER, "tiny")
 
 
-def said(segments: tuple[Segment, ...]) -> list[tuple[Any, ...]]:
-    """What must be equal: numbers only so far as rounding in another batch lets them be."""
+def comparable(segments: tuple[Segment, ...]) -> list[tuple[Any, ...]]:
+    """Return the fields that must be equal, rounded where another batch size changes the last digits."""
     return [
         (
-            its.index,
-            round(its.start_s, 6),
-            round(its.end_s, 6),
-            its.text,
-            its.tokens,
-            its.language,
-            round(its.seek_s, 6),
-            round(its.avg_logprob, 3),
-            [(attempt.temperature, attempt.reason is None) for attempt in its.attempts],
-            [(word.text, round(word.start_s, 6), round(word.end_s, 6)) for word in its.words],
+            segment.index,
+            round(segment.start_s, 6),
+            round(segment.end_s, 6),
+            segment.text,
+            segment.tokens,
+            segment.language,
+            round(segment.seek_s, 6),
+            round(segment.avg_logprob, 3),
+            [(attempt.temperature, attempt.reason is None) for attempt in segment.attempts],
+            [(word.text, round(word.start_s, 6), round(word.end_s, 6)) for word in segment.words],
         )
-        for its in segments
+        for segment in segments
     ]
 
 
-def shifted(segments: tuple[Segment, ...], by_s: float) -> list[tuple[Any, ...]]:
-    """As `said`, later."""
+def shifted(segments: tuple[Segment, ...], offset_s: float) -> list[tuple[Any, ...]]:
+    """Return the same fields with later times."""
     moved = [
         replace(
-            its,
-            start_s=its.start_s + by_s,
-            end_s=its.end_s + by_s,
-            seek_s=its.seek_s + by_s,
-            words=tuple(replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in its.words),
+            segment,
+            start_s=segment.start_s + offset_s,
+            end_s=segment.end_s + offset_s,
+            seek_s=segment.seek_s + offset_s,
+            words=tuple(
+                replace(w, start_s=w.start_s + offset_s, end_s=w.end_s + offset_s) for w in segment.words
+            ),
         )
-        for its in segments
+        for segment in segments
     ]
-    return said(tuple(moved))
+    return comparable(tuple(moved))
 
 
-def recalled(how: str, segments: tuple[Segment, ...], rng: np.random.Generator) -> tuple[int, ...]:
-    """What was heard before, by how well it was heard."""
-    tokens = [token for its in segments for token in its.tokens]
-    match how:
+def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Generator) -> tuple[int, ...]:
+    """Return draft tokens of a given kind."""
+    tokens = [token for segment in segments for token in segment.tokens]
+    match draft_kind:
         case "without times":
-            return tuple(token for token in tokens if token < BEGIN)
+            return tuple(token for token in tokens if token < TIMESTAMP_BEGIN)
         case "half":
             return tuple(t if rng.random() < 0.7 else int(rng.integers(TOKENIZER.eot)) for t in tokens)
         case "wrong":
-            return tuple(rng.integers(END, size=30).tolist())
+            return tuple(rng.integers(N_VOCAB, size=30).tolist())
         case "nothing":
             return ()
     return tuple(tokens)
@@ -104,33 +106,37 @@ def recalled(how: str, segments: tuple[Segment, ...], rng: np.random.Generator) 
 
 @settings(max_examples=9)
 @given(
-    many=st.lists(recordings, min_size=1, max_size=3),
-    how=st.lists(st.sampled_from(["all", "without times", "half", "wrong", "nothing"]), min_size=3, max_size=3),
+    recordings_drawn=st.lists(recordings, min_size=1, max_size=3),
+    draft_kinds=st.lists(
+        st.sampled_from(["all", "without times", "half", "wrong", "nothing"]), min_size=3, max_size=3
+    ),
     options=options,
     starts_s=st.lists(st.sampled_from([0.0, 3.5, 36_000.0]), min_size=3, max_size=3),
-    size=st.integers(1, 4),
+    batch_size=st.integers(1, 4),
     seed=st.integers(0, 9),
 )
-def test_finals_are_what_transcription_says(
+def test_final_pass_equals_offline_transcription_for_any_draft(
     recognizer: Recognizer,
-    many: list[np.ndarray],
-    how: list[str],
+    recordings_drawn: list[np.ndarray],
+    draft_kinds: list[str],
     options: TranscribeOptions,
     starts_s: list[float],
-    size: int,
+    batch_size: int,
     seed: int,
 ) -> None:
-    plain = [recognizer.transcribe(samples, options).result().segments for samples in many]
+    plain = [recognizer.transcribe(samples, options).result().segments for samples in recordings_drawn]
     rng = np.random.default_rng(seed)
-    utterances = [
-        FinalRequest(samples=samples, start_s=start_s, draft_tokens=recalled(its, segments, rng))
-        for samples, start_s, its, segments in zip(many, starts_s, how, plain, strict=False)
+    requests = [
+        FinalRequest(samples=samples, start_s=start_s, draft_tokens=make_draft(kind, segments, rng))
+        for samples, start_s, kind, segments in zip(
+            recordings_drawn, starts_s, draft_kinds, plain, strict=False
+        )
     ]
     speculator = SpeculativeDecoder(float)
     speculator.greedy.controller, speculator.sampling.controller = eager_pace(), eager_pace()
-    for drafting in (speculator, None):
-        hearing = WindowDecoder(recognizer.backend, TOKENIZER, options, drafting)
-        finals = FinalPass(hearing, size).transcribe(utterances)
-        assert [said(its) for its in finals] == [
+    for speculator_used in (speculator, None):
+        window_decoder = WindowDecoder(recognizer.backend, TOKENIZER, options, speculator_used)
+        finals = final_pass(window_decoder, requests, batch_size)
+        assert [comparable(segments) for segments in finals] == [
             shifted(segments, start_s) for segments, start_s in zip(plain, starts_s, strict=False)
         ]

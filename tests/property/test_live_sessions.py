@@ -1,4 +1,4 @@
-"""Live sessions as a whole: any sound, cut anyhow, alone or beside others."""
+"""Live sessions: any speech, in any blocks, alone or together with other streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TINY = replace(
     n_text_layer=1,
 )
 QUICK = (Phase.explicit, Phase.generate)
-"""A session takes too long for a hundred attempts at a shorter one that fails."""
+"""No shrinking: a session takes too long for a hundred attempts."""
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
@@ -47,7 +47,7 @@ def _loud_is_speech() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=[1, 4])
 def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
-    """A random model that has something to say of noise."""
+    """A random model that decodes noise to varied text."""
     seed: int = request.param
     sharp = {"query.weight": 3, "decoder.ln.weight": 3}
     weights = {
@@ -58,26 +58,26 @@ def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     return Recognizer(make_backend("onnx-fp32", graphs, weights, dims=TINY), TOKENIZER, "tiny")
 
 
-def hearing(**changes: Any) -> Recognizer:
-    """A model that hears words."""
+def word_recognizer(**changes: Any) -> Recognizer:
+    """Return a model that recognises the synthetic words."""
     return Recognizer(Listener(**changes), TOKENIZER, "listener")
 
 
 @st.composite
 def speeches(draw: st.DrawFn) -> Speech:
-    """Speech with pauses that end an utterance and pauses that do not, and now and then with none for long."""
-    its = silence(draw(st.sampled_from([0.0, 0.2, 1.0])))
+    """Draw speech with pauses that end an utterance, pauses that do not, and sometimes long speech without any."""
+    speech = silence(draw(st.sampled_from([0.0, 0.2, 1.0])))
     for _ in range(draw(st.integers(1, 3))):
         words = draw(st.sampled_from([1, 2, 5, 9, 30]))
         gap_s = draw(st.sampled_from([0.1, 0.13, 0.25]))
-        its = its + rambling(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
+        speech = speech + rambling(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
         if draw(st.booleans()):
-            its = its + saying(9)
-        its = its + silence(draw(st.sampled_from([0.0, 0.3, 0.6, 2.0])))
-    return its
+            speech = speech + saying(9)
+        speech = speech + silence(draw(st.sampled_from([0.0, 0.3, 0.6, 2.0])))
+    return speech
 
 
-settings_of_streams = st.fixed_dictionaries(
+session_options = st.fixed_dictionaries(
     {
         "delay": st.sampled_from(["minimal", "low", "medium", "high", "3000"]),
         "finals": st.sampled_from(["exact", "streamed"]),
@@ -93,109 +93,116 @@ settings_of_streams = st.fixed_dictionaries(
         "window_frames": st.sampled_from([80, 240]),
     },
 )
-places = st.lists(st.integers(0, 400_000), max_size=12)
+offsets = st.lists(st.integers(0, 400_000), max_size=12)
 
 
-def flushed(
-    recognizer: Recognizer, samples: Floats, cuts: list[int], flushes: set[int], **its: Any
+def events_with_flushes(
+    recognizer: Recognizer, samples: Floats, cuts: list[int], flushes: set[int], **options: Any
 ) -> list[Event]:
-    """All events of samples that are cut, and of utterances that are ended, at some places."""
-    session = recognizer.stream(clock=float, **its)
-    flushes = {place for place in flushes if place <= len(samples)}
-    events, at = [], 0
-    for place in sorted([*(cut for cut in cuts if cut <= len(samples)), *flushes, len(samples)]):
-        events += session.feed(samples[at:place])
-        if place in flushes:
+    """Return all events of samples that are split into blocks, with flushes at some offsets."""
+    session = recognizer.stream(clock=None, **options)
+    flushes = {offset for offset in flushes if offset <= len(samples)}
+    events, start = [], 0
+    for offset in sorted([*(cut for cut in cuts if cut <= len(samples)), *flushes, len(samples)]):
+        events += session.feed(samples[start:offset])
+        if offset in flushes:
             events += session.flush()
-        at = place
+        start = offset
     return events + session.close()
 
 
 @settings(max_examples=12, phases=QUICK)
 @given(
     speech=speeches(),
-    cuts=places,
+    cuts=offsets,
     flushes=st.sets(st.integers(0, 200_000), max_size=2),
     fickle=st.booleans(),
-    its=settings_of_streams,
+    options=session_options,
 )
-def test_how_samples_are_cut_changes_nothing(
-    speech: Speech, cuts: list[int], flushes: set[int], fickle: bool, its: dict[str, Any]
+def test_events_do_not_depend_on_the_blocks(
+    speech: Speech, cuts: list[int], flushes: set[int], fickle: bool, options: dict[str, Any]
 ) -> None:
-    recognizer = hearing(fickle=fickle)
-    at_once = flushed(recognizer, speech.samples, [], flushes, **SPELLED, **its)
-    in_pieces = flushed(recognizer, speech.samples, cuts + cuts[:2], flushes, **SPELLED, **its)
-    assert in_pieces == at_once
-    told = check(at_once, len(speech.samples))
-    assert told
-    if its["finals"] == "streamed":
-        check_streamed(told)
+    recognizer = word_recognizer(fickle=fickle)
+    at_once = events_with_flushes(recognizer, speech.samples, [], flushes, **SPELLED, **options)
+    in_blocks = events_with_flushes(recognizer, speech.samples, cuts + cuts[:2], flushes, **SPELLED, **options)
+    assert in_blocks == at_once
+    found = check(at_once, len(speech.samples))
+    assert found
+    if options["finals"] == "streamed":
+        check_streamed(found)
 
 
 @pytest.mark.parametrize("block", [1, 160, 511, 512, 513, 100_000])
-def test_blocks_of_any_length_give_the_same(block: int) -> None:
+def test_events_do_not_depend_on_the_block_length(block: int) -> None:
     samples = (silence(0.3) + saying(1, 2, 9) + silence(0.7)).samples
-    recognizer = hearing(fickle=True)
-    expected = live(recognizer.stream(clock=float, **SPELLED), samples)
-    assert live(recognizer.stream(clock=float, **SPELLED), samples, range(0, len(samples), block)) == expected
+    recognizer = word_recognizer(fickle=True)
+    expected = live(recognizer.stream(clock=None, **SPELLED), samples)
+    assert live(recognizer.stream(clock=None, **SPELLED), samples, range(0, len(samples), block)) == expected
 
 
 @settings(max_examples=2, phases=QUICK)
-@given(seed=st.integers(0, 9), cuts=places, finals=st.sampled_from(["exact", "streamed"]))
-def test_how_samples_are_cut_changes_nothing_for_a_random_model(
+@given(seed=st.integers(0, 9), cuts=offsets, finals=st.sampled_from(["exact", "streamed"]))
+def test_events_of_a_random_model_do_not_depend_on_the_blocks(
     random_model: Recognizer, seed: int, cuts: list[int], finals: str
 ) -> None:
     samples = loud(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
-    at_once, in_pieces = (
+    at_once, in_blocks = (
         live(
-            random_model.stream(clock=float, finals=finals, **RANDOM),
+            random_model.stream(clock=None, finals=finals, **RANDOM),
             samples,
-            [cut % len(samples) for cut in its],
+            [cut % len(samples) for cut in some],
         )
-        for its in ([], cuts)
+        for some in ([], cuts)
     )
-    assert in_pieces == at_once
-    told = check(at_once, len(samples))
+    assert in_blocks == at_once
+    found = check(at_once, len(samples))
     if finals == "streamed":
-        check_streamed(told)
+        check_streamed(found)
 
 
-def timed(segments: tuple[Segment, ...] | list[Segment], by_s: float = 0.0) -> list[tuple[Any, ...]]:
-    """What segments say, and when."""
+def comparable(segments: tuple[Segment, ...] | list[Segment], offset_s: float = 0.0) -> list[tuple[Any, ...]]:
+    """Return the fields of segments that must be equal, with times moved back by `offset_s`."""
     return [
         (
-            its.tokens,
-            its.text,
-            its.language,
-            round(its.start_s - by_s, 6),
-            round(its.end_s - by_s, 6),
-            [(word.text, round(word.start_s - by_s, 6), round(word.end_s - by_s, 6)) for word in its.words],
+            segment.tokens,
+            segment.text,
+            segment.language,
+            round(segment.start_s - offset_s, 6),
+            round(segment.end_s - offset_s, 6),
+            [
+                (word.text, round(word.start_s - offset_s, 6), round(word.end_s - offset_s, 6))
+                for word in segment.words
+            ],
         )
-        for its in segments
+        for segment in segments
     ]
 
 
-def check_exact(recognizer: Recognizer, samples: Floats, its: dict[str, Any], options: dict[str, Any]) -> None:
-    """Check that each utterance says what a transcription of its samples says."""
-    told = check(live(recognizer.stream(clock=float, **its, **options), samples), len(samples))
-    assert told
-    for utterance in told:
+def check_exact(
+    recognizer: Recognizer, samples: Floats, live_options: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Check that the segments of each utterance are those of an offline transcription of its samples."""
+    found = check(live(recognizer.stream(clock=None, **live_options, **options), samples), len(samples))
+    assert found
+    for utterance in found:
         offline = recognizer.transcribe(utterance.of(samples), **options).result().segments
-        assert timed(utterance.segments, utterance.began) == timed(offline)
+        assert comparable(utterance.segments, utterance.began) == comparable(offline)
 
 
 @settings(max_examples=8, phases=QUICK)
-@given(speech=speeches(), fickle=st.booleans(), its=settings_of_streams)
-def test_exact_finals_are_what_transcription_says(speech: Speech, fickle: bool, its: dict[str, Any]) -> None:
+@given(speech=speeches(), fickle=st.booleans(), options=session_options)
+def test_exact_finals_equal_offline_transcription(
+    speech: Speech, fickle: bool, options: dict[str, Any]
+) -> None:
     names = ("condition_on_previous_text", "word_timestamps", "hallucination_threshold")
-    options = {name: its.pop(name) for name in names}
-    its["finals"] = "exact"
-    check_exact(hearing(fickle=fickle), speech.samples, its, SPELLED | options)
+    offline_options = {name: options.pop(name) for name in names}
+    options["finals"] = "exact"
+    check_exact(word_recognizer(fickle=fickle), speech.samples, options, SPELLED | offline_options)
 
 
 @settings(max_examples=2, phases=QUICK)
 @given(seed=st.integers(0, 9), delay=st.sampled_from(["minimal", "low"]), times=st.booleans())
-def test_exact_finals_are_what_transcription_says_with_a_random_model(
+def test_exact_finals_of_a_random_model_equal_offline_transcription(
     random_model: Recognizer, seed: int, delay: str, times: bool
 ) -> None:
     samples = loud(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
@@ -203,13 +210,13 @@ def test_exact_finals_are_what_transcription_says_with_a_random_model(
 
 
 @settings(max_examples=10, phases=QUICK)
-@given(speech=speeches(), its=settings_of_streams)
-@example(speech=rambling(60), its={"delay": "high", "finals": "streamed"})
-@example(speech=rambling(60, gap_s=0.13), its={"delay": "low", "finals": "streamed"})
-@example(speech=rambling(60), its={"delay": "low", "finals": "exact"})
-def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
-    """Where utterances are cut too, and where the stream ends in a word."""
-    events = live(hearing().stream(clock=float, **SPELLED, **its), speech.samples)
+@given(speech=speeches(), options=session_options)
+@example(speech=rambling(60), options={"delay": "high", "finals": "streamed"})
+@example(speech=rambling(60, gap_s=0.13), options={"delay": "low", "finals": "streamed"})
+@example(speech=rambling(60), options={"delay": "low", "finals": "exact"})
+def test_every_word_is_in_the_finals_exactly_once(speech: Speech, options: dict[str, Any]) -> None:
+    """Also where utterances are split, and where the stream ends within a word."""
+    events = live(word_recognizer().stream(clock=None, **SPELLED, **options), speech.samples)
     assert text(events) == speech.text
 
 
@@ -219,25 +226,28 @@ def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
     ends=st.lists(st.integers(0, 60), max_size=3),
     finals=st.sampled_from(["exact", "streamed"]),
 )
-def test_a_flush_between_words_loses_nothing(speech: Speech, ends: list[int], finals: str) -> None:
+def test_flush_between_words_loses_no_word(speech: Speech, ends: list[int], finals: str) -> None:
     gaps = {round((speech.words[end % len(speech.words)][2] + 0.05) * 16_000) for end in ends}
-    events = flushed(hearing(), speech.samples, [], gaps, finals=finals, **SPELLED)
+    events = events_with_flushes(word_recognizer(), speech.samples, [], gaps, finals=finals, **SPELLED)
     check(events, len(speech.samples))
     assert text(events) == speech.text
 
 
-def together(sessions: LiveSessions, fed: list[Floats], order: list[tuple[int, int]]) -> list[list[Event]]:
-    """Events of several streams that are fed some of them at a time, and then all that is left."""
-    events: list[list[Event]] = [[] for _ in fed]
-    at = [0] * len(fed)
-    for name in range(len(fed)):
+def events_together(
+    sessions: LiveSessions, streams: list[Floats], order: list[tuple[int, int]]
+) -> list[list[Event]]:
+    """Return the events of streams that are fed some of them at a time, and then all that is left."""
+    events: list[list[Event]] = [[] for _ in streams]
+    offsets = [0] * len(streams)
+    for name in range(len(streams)):
         sessions.open(name)
-    for which, count in [*order, (7, max(map(len, fed)))]:
-        some = [name for name in range(len(fed)) if which & 1 << name]
-        for name, its in sessions.feed({name: fed[name][at[name] :][:count] for name in some}).items():
-            events[name] += its
-            at[name] += count
-    return [its + sessions.close(name) for name, its in enumerate(events)]
+    for mask, count in [*order, (7, max(map(len, streams)))]:
+        names = [name for name in range(len(streams)) if mask & 1 << name]
+        blocks = {name: streams[name][offsets[name] :][:count] for name in names}
+        for name, new_events in sessions.feed(blocks).items():
+            events[name] += new_events
+            offsets[name] += count
+    return [found + sessions.close(name) for name, found in enumerate(events)]
 
 
 steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=4, max_size=12)
@@ -245,41 +255,41 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=
 
 @settings(max_examples=6, phases=QUICK)
 @given(
-    many=st.lists(speeches(), min_size=3, max_size=3),
+    streams=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,
     fickle=st.booleans(),
-    its=settings_of_streams,
+    options=session_options,
 )
-def test_several_streams_give_each_what_it_gives_alone(
-    many: list[Speech], order: list[tuple[int, int]], fickle: bool, its: dict[str, Any]
+def test_streams_give_the_same_events_together_and_alone(
+    streams: list[Speech], order: list[tuple[int, int]], fickle: bool, options: dict[str, Any]
 ) -> None:
-    recognizer = hearing(fickle=fickle)
-    check_together(recognizer, [speech.samples for speech in many], order, SPELLED | its)
+    recognizer = word_recognizer(fickle=fickle)
+    check_together(recognizer, [speech.samples for speech in streams], order, SPELLED | options)
 
 
 @settings(max_examples=2, phases=QUICK)
 @given(order=steps, finals=st.sampled_from(["exact", "streamed"]))
-def test_several_streams_of_a_random_model_give_each_what_it_gives_alone(
+def test_streams_of_a_random_model_give_the_same_events_together_and_alone(
     random_model: Recognizer, order: list[tuple[int, int]], finals: str
 ) -> None:
-    many = [loud(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
-    check_together(random_model, many, order, RANDOM | {"finals": finals}, exactly=False)
+    streams = [loud(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
+    check_together(random_model, streams, order, RANDOM | {"finals": finals}, exactly=False)
 
 
 def check_together(
     recognizer: Recognizer,
-    many: list[Floats],
+    streams: list[Floats],
     order: list[tuple[int, int]],
-    its: dict[str, Any],
+    options: dict[str, Any],
     *,
     exactly: bool = True,
 ) -> None:
-    sessions = recognizer.stream_many(3, clock=float, **its)
-    for found, samples in zip(together(sessions, many, order), many, strict=True):
-        alone = live(recognizer.stream(clock=float, **its), samples)
+    sessions = recognizer.stream_many(3, clock=None, **options)
+    for found, samples in zip(events_together(sessions, streams, order), streams, strict=True):
+        alone = live(recognizer.stream(clock=None, **options), samples)
         assert text(found) == text(alone)
         assert [(type(e), e.audio_s, e.emitted_samples) for e in found] == [
             (type(e), e.audio_s, e.emitted_samples) for e in alone
         ]
-        if exactly:  # but for how sums are rounded in another batch
+        if exactly:  # else sums are rounded differently in another batch size
             assert found == alone

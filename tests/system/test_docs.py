@@ -32,7 +32,7 @@ def test_python_on_the_page_prints_what_it_says(
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is
-        monkeypatch.setitem(live.__kwdefaults__, "clock", float)
+        monkeypatch.setitem(live.__kwdefaults__, "clock", None)
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks
     names: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Live sessions on recordings: what was promised of them, with a published model and real voice activity detection."""
+"""Live sessions on recordings, with a published model and real voice activity detection."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def example() -> Floats:
 @cache
 def events(finals: str, precision: str = "int8") -> list[Event]:
     samples = example()
-    session = recognizer(precision).stream(clock=float, finals=finals)
+    session = recognizer(precision).stream(clock=None, finals=finals)
     return live(session, samples, range(BLOCK, len(samples), BLOCK))
 
 
-def words(said: str) -> list[str]:
-    return "".join(letter if letter.isalnum() else " " for letter in said.lower()).split()
+def words(written: str) -> list[str]:
+    return "".join(letter if letter.isalnum() else " " for letter in written.lower()).split()
 
 
 def recordings(folder: str) -> list[Path]:
-    """Files of a set; skip where it is missing."""
+    """Return the files of a set; skip the test where it is missing."""
     manifest = SHARED / "audio" / folder / "manifest.jsonl"
     if not manifest.is_file():
         pytest.skip(f"{manifest} is missing")
@@ -48,79 +48,82 @@ def recordings(folder: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
-def test_exact_finals_are_what_transcription_says_of_each_utterance(precision: str) -> None:
-    told = check(events("exact", precision), len(example()))
-    assert told
-    for its in told:
-        offline = recognizer(precision).transcribe(its.of(example())).result().segments
-        assert [segment.tokens for segment in its.segments] == [segment.tokens for segment in offline]
-        times = [(segment.start_s - its.began, segment.end_s - its.began) for segment in its.segments]
+def test_exact_finals_equal_offline_transcription_of_each_utterance(precision: str) -> None:
+    found = check(events("exact", precision), len(example()))
+    assert found
+    for utterance in found:
+        offline = recognizer(precision).transcribe(utterance.of(example())).result().segments
+        assert [segment.tokens for segment in utterance.segments] == [segment.tokens for segment in offline]
+        times = [
+            (segment.start_s - utterance.began, segment.end_s - utterance.began)
+            for segment in utterance.segments
+        ]
         assert times == [pytest.approx((segment.start_s, segment.end_s)) for segment in offline]
 
 
-def test_streamed_finals_are_what_was_committed() -> None:
-    told = check(events("streamed"), len(example()))
-    check_streamed(told)
-    assert any(its.committed for its in told)
+def test_streamed_finals_are_the_committed_text() -> None:
+    found = check(events("streamed"), len(example()))
+    check_streamed(found)
+    assert any(utterance.committed for utterance in found)
 
 
 def test_words_are_shown_while_they_are_spoken() -> None:
-    """Those of the recording, almost all of them before it ends."""
+    """Almost all words of the recording appear before it ends."""
     offline = words(recognizer("int8").transcribe(example()).text)
     assert words(text(events("exact"))) == offline
-    shown = [its for its in events("exact") if isinstance(its, Interim)]
-    early = {word for its in shown for word in words(its.committed + its.tentative)}
+    shown = [event for event in events("exact") if isinstance(event, Interim)]
+    early = {word for event in shown for word in words(event.committed + event.tentative)}
     assert len(early & {*offline}) >= 0.8 * len({*offline})
     assert shown[0].emitted_samples < len(example()) / 2
 
 
-def test_how_samples_are_cut_changes_nothing() -> None:
+def test_events_do_not_depend_on_the_blocks() -> None:
     samples = example()
     cuts = np.random.default_rng(0).integers(0, len(samples), 40)
-    assert live(recognizer("int8").stream(clock=float), samples, cuts.tolist()) == events("exact")
+    assert live(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact")
 
 
-def test_several_streams_say_what_each_says_alone() -> None:
-    its = recognizer("int8").stream_many(2, clock=float)
-    its.open("now")
-    its.open("later")
+def test_streams_give_the_same_text_together_and_alone() -> None:
+    sessions = recognizer("int8").stream_many(2, clock=None)
+    sessions.open("now")
+    sessions.open("later")
     samples = example()
-    found = {"now": its.feed({"now": samples[: 3 * SAMPLE_RATE]})["now"], "later": []}
-    for name, more in its.feed({"now": samples[3 * SAMPLE_RATE :], "later": samples}).items():
-        found[name] += more + its.close(name)
+    found = {"now": sessions.feed({"now": samples[: 3 * SAMPLE_RATE]})["now"], "later": []}
+    for name, more in sessions.feed({"now": samples[3 * SAMPLE_RATE :], "later": samples}).items():
+        found[name] += more + sessions.close(name)
     assert text(found["now"]) == text(found["later"]) == text(events("exact"))
 
 
-def test_a_stream_that_stops_in_a_word_keeps_what_was_said_before() -> None:
+def test_stream_that_ends_within_a_word_has_the_words_before() -> None:
     stopped = example()[: round(7.3 * SAMPLE_RATE)]
     for finals in ("exact", "streamed"):
-        session = recognizer("int8").stream(clock=float, finals=finals)
-        told = live(session, stopped, range(BLOCK, len(stopped), BLOCK))
-        check(told, len(stopped))
-        assert words(text(told))[:5] == ["and", "so", "my", "fellow", "americans"]
+        session = recognizer("int8").stream(clock=None, finals=finals)
+        found = live(session, stopped, range(BLOCK, len(stopped), BLOCK))
+        check(found, len(stopped))
+        assert words(text(found))[:5] == ["and", "so", "my", "fellow", "americans"]
 
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
-def test_what_is_no_speech_produces_no_text(finals: str) -> None:
+def test_non_speech_gives_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):
         samples = load_audio(path)[: 20 * SAMPLE_RATE]
-        session = recognizer("int8").stream(clock=float, finals=finals)
+        session = recognizer("int8").stream(clock=None, finals=finals)
         assert text(live(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
 
-def test_speech_without_a_pause_is_cut_and_says_most_of_what_is_said() -> None:
-    """Three quarters of a minute of utterances, with all that is soft taken out."""
+def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
+    """45 s of utterances without their soft chunks."""
     paths = recordings("librispeech-test-other")[:10]
     samples = np.concatenate([load_audio(path) for path in paths])[: 45 * SAMPLE_RATE]
     chunks = samples[: len(samples) // 512 * 512].reshape(-1, 512)
     samples = chunks[np.abs(chunks).max(axis=1) > 0.02].ravel()
     offline = words(recognizer("int8").transcribe(samples).text)
     for finals in ("exact", "streamed"):
-        session = recognizer("int8").stream(clock=float, finals=finals)
-        told = live(session, samples, range(BLOCK, len(samples), BLOCK))
-        said = check(told, len(samples))
+        session = recognizer("int8").stream(clock=None, finals=finals)
+        emitted = live(session, samples, range(BLOCK, len(samples), BLOCK))
+        found = check(emitted, len(samples))
         if finals == "streamed":
-            check_streamed(said)
-        found = words(text(told))
-        assert len({*found} & {*offline}) >= 0.7 * len({*offline})
-        assert 0.8 * len(offline) <= len(found) <= 1.2 * len(offline)
+            check_streamed(found)
+        streamed = words(text(emitted))
+        assert len({*streamed} & {*offline}) >= 0.7 * len({*offline})
+        assert 0.8 * len(offline) <= len(streamed) <= 1.2 * len(offline)

@@ -1,4 +1,4 @@
-"""The work of several streams: done together, and each gets back what is its own."""
+"""The worker: batches of requests from several streams, and responses that each stream gets back."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ OPTIONS = TranscribeOptions(
 )
 
 
-# --- a model that knows who speaks -------------------------------------------------------------------------
+# --- a backend with a script for each stream ----------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class Seat:
-    """`harken.contract.Encoder` of a stream with a number."""
+class StreamEncoder:
+    """`harken.contract.StreamingEncoderState` of a numbered stream."""
 
     number: int
-    heard: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    chunks: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
 
 
 @dataclass
-class Seats:
-    """`harken.contract.Features`: whose sound it is."""
+class StreamFeatures:
+    """`harken.contract.Features`: the number of the stream of each window."""
 
     numbers: list[int]
 
@@ -55,225 +55,241 @@ class Seats:
         return len(self.numbers)
 
 
-class Hall(Table):
-    """`harken.contract.Backend` that says of each stream what is written for it.
+class StreamBackend(Table):
+    """`harken.contract.Backend` that decodes a given text for each stream.
 
     Parameters
     ----------
     texts : sequence of str
-        Of each stream, as far as it is written: all of it at every update. Of a whole utterance, the last.
+        Text of each stream at every partial request; the last one is that of every final request.
     languages : sequence of str
-        Of each stream; English otherwise.
+        Language of each stream; English by default.
     clock, seconds
-        What each pass of the decoder takes.
+        Each decoder pass takes this many seconds of the clock.
 
     Attributes
     ----------
-    together : list of list of int
-        Streams whose windows were encoded at once.
+    encoded : list of list of int
+        Streams whose windows were encoded together, for each call.
+    decoded : list of list of int
+        Streams of the rows of each decoder session.
     """
 
     def __init__(
         self, *texts: str, languages: Sequence[str] = (), clock: Clock | None = None, seconds: float = 1.0
     ) -> None:
-        super().__init__(self._say, 64, clock=clock, cost=lambda rows, width: seconds)
+        super().__init__(self._logits, 64, clock=clock, cost=lambda rows, width: seconds)
         self.texts, self.languages = texts, languages
-        self.together: list[list[int]] = []
-        self.opened: list[list[int]] = []
+        self.encoded: list[list[int]] = []
+        self.decoded: list[list[int]] = []
 
-    def encode_chunk(self, states: Sequence[Seat], mel: Floats, final_frames: int) -> None:
+    def encode_chunk(self, states: Sequence[StreamEncoder], mel: Floats, final_frames: int) -> None:
         assert len(states) == len(mel)
-        self.together.append([seat.number for seat in states])
-        for seat, window in zip(states, mel, strict=True):
-            assert (window == seat.number).all(), "a stream hears its own sound"
-            seat.heard.append((window.shape, final_frames))
+        self.encoded.append([encoder.number for encoder in states])
+        for encoder, window in zip(states, mel, strict=True):
+            assert (window == encoder.number).all(), "each encoder gets the audio of its stream"
+            encoder.chunks.append((window.shape, final_frames))
 
-    def stream_features(self, states: Sequence[Seat]) -> Seats:
-        return Seats([seat.number for seat in states])
+    def stream_features(self, states: Sequence[StreamEncoder]) -> StreamFeatures:
+        return StreamFeatures([encoder.number for encoder in states])
 
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TableSession:
-        numbers = features.numbers if isinstance(features, Seats) else [-1] * features.n_windows
-        its = [numbers[row] for row in row_windows]
+        numbers = features.numbers if isinstance(features, StreamFeatures) else [-1] * features.n_windows
+        row_numbers = [numbers[row] for row in row_windows]
         if capacity > 1:
-            self.opened.append(its)
-        return super().open_session(features, its, capacity, attention=attention)
+            self.decoded.append(row_numbers)
+        return super().open_session(features, row_numbers, capacity, attention=attention)
 
-    def _say(self, number: int, seen: tuple[int, ...]) -> Floats:
+    def _logits(self, number: int, seen: tuple[int, ...]) -> Floats:
         logits = np.zeros(DIMS.n_vocab, np.float32)
         if TOKENIZER.sot not in seen:
             return logits
         if seen == (TOKENIZER.sot,):
-            spoken = self.languages[number] if self.languages else "en"
-            logits[TOKENIZER.language_tokens[spoken]] = 5
+            language = self.languages[number] if self.languages else "en"
+            logits[TOKENIZER.language_tokens[language]] = 5
             return logits
-        behind = seen.index(TOKENIZER.sot) + (4 if TOKENIZER.no_timestamps in seen else 3)
+        n_prompt = seen.index(TOKENIZER.sot) + (4 if TOKENIZER.no_timestamps in seen else 3)
         text: list[int] = [*self.texts[number].encode(), EOT]
         if number < 0:
             text = [TOKENIZER.timestamp_begin, *text[:-1], TOKENIZER.timestamp_begin + 20, EOT]
-        logits[[*text, EOT][min(len(seen) - behind, len(text))]] = 12
+        logits[[*text, EOT][min(len(seen) - n_prompt, len(text))]] = 12
         return logits
 
 
-class Asking:
-    """A stream that asks for some pieces of work, and notes what comes of each."""
+class ScriptedStream:
+    """A stream that makes given requests and records the responses."""
 
-    def __init__(self, *works: ModelRequest) -> None:
-        self.works, self.done = works, list[ModelResponse]()
+    def __init__(self, *requests: ModelRequest) -> None:
+        self.requests, self.responses = requests, list[ModelResponse]()
 
     def steps(self) -> RequestGenerator:
-        for work in self.works:
-            self.done.append((yield work))
+        for request in self.requests:
+            self.responses.append((yield request))
 
     @property
-    def said(self) -> list[str]:
-        """Text of each update, or of the segments of each utterance."""
+    def texts(self) -> list[str]:
+        """Text of each response."""
         return [
-            TOKENIZER.decode(its.partial.hypothesis.tokens)
-            if its.partial
-            else "".join(segment.text for segment in its.segments)
-            for its in self.done
+            TOKENIZER.decode(response.partial.hypothesis.tokens)
+            if response.partial
+            else "".join(segment.text for segment in response.segments)
+            for response in self.responses
         ]
 
 
-def update(
-    seat: Seat,
+def partial_request(
+    encoder: StreamEncoder,
     *,
     frames: int = 21,
-    keep: int = 4,
+    final_frames: int = 4,
     history_frames: int = 8,
     language: str | None = "en",
-    **what: tuple[int, ...],
+    **tokens: tuple[int, ...],
 ) -> PartialRequest:
-    mel = np.full((DIMS.n_mels, frames), seat.number, np.float32)
-    texts: dict[str, tuple[int, ...]] = {"committed": (), "draft_tokens": (), "context_tokens": ()}
+    mel = np.full((DIMS.n_mels, frames), encoder.number, np.float32)
+    no_tokens: dict[str, tuple[int, ...]] = {"committed": (), "draft_tokens": (), "context_tokens": ()}
     return PartialRequest(
-        encoder=seat,
+        encoder=encoder,
         history_frames=history_frames,
-        chunk=EncoderChunk(mel=mel, final_frames=keep, positions=100, frame_threshold=0),
+        chunk=EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0),
         language=language,
-        **texts | what,
+        **no_tokens | tokens,
     )
 
 
-def utterance(start_s: float) -> FinalRequest:
+def final_request(start_s: float) -> FinalRequest:
     return FinalRequest(samples=loud(WINDOW_S), start_s=start_s)
 
 
-def worker(hall: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
-    return ModelWorker(WindowDecoder(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
+def worker(backend: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
+    return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)), clock)
 
 
-def drive(its: ModelWorker, *streams: Asking) -> None:
-    its.run([stream.steps() for stream in streams])
+def run_streams(model_worker: ModelWorker, *streams: ScriptedStream) -> None:
+    model_worker.run([stream.steps() for stream in streams])
 
 
-# --- who gets what -----------------------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------------------
 
 
-def test_each_stream_gets_what_is_its_own_however_much_it_asks_for():
-    hall = Hall("one", "two", "three", "four")
-    seats = [Seat(number) for number in range(4)]
-    streams = [Asking(*[update(seat)] * times) for seat, times in zip(seats, (2, 0, 3, 1), strict=True)]
-    drive(worker(hall), *streams)
-    assert [stream.said for stream in streams] == [["one", "one"], [], ["three"] * 3, ["four"]]
-    assert hall.together == [[0, 2, 3], [0, 2], [2]]
-    assert hall.opened == [[0, 2, 3], [0, 2], [2]]
-    assert [len(seat.heard) for seat in seats] == [2, 0, 3, 1]
-
-
-def test_updates_and_utterances_in_one_round():
-    hall = Hall("one", "two", "the whole")
-    first = Asking(update(Seat(0)), utterance(50.0), update(Seat(0)))
-    second = Asking(utterance(100.0), update(Seat(1)))
-    third = Asking(utterance(7.0))
-    drive(worker(hall), first, second, third)
-    assert first.said == ["one", "the whole", "one"]
-    assert second.said == ["the whole", "two"]
-    assert third.said == ["the whole"]
-    starts = [
-        [segment.start_s for segment in its.done[place].segments] for its, place in [(first, 1), (second, 0)]
+def test_each_stream_gets_its_own_responses():
+    backend = StreamBackend("one", "two", "three", "four")
+    encoders = [StreamEncoder(number) for number in range(4)]
+    streams = [
+        ScriptedStream(*[partial_request(encoder)] * count)
+        for encoder, count in zip(encoders, (2, 0, 3, 1), strict=True)
     ]
-    assert starts == [[50.0], [100.0]]
-    assert [its.start_s for its in third.done[0].segments] == [7.0]
-    assert all((its.partial is None) == bool(its.segments) for its in (*first.done, *second.done, *third.done))
+    run_streams(worker(backend), *streams)
+    assert [stream.texts for stream in streams] == [["one", "one"], [], ["three"] * 3, ["four"]]
+    assert backend.encoded == [[0, 2, 3], [0, 2], [2]]
+    assert backend.decoded == [[0, 2, 3], [0, 2], [2]]
+    assert [len(encoder.chunks) for encoder in encoders] == [2, 0, 3, 1]
 
 
-def test_a_stream_goes_on_by_what_it_was_told():
-    """What it asks for next follows from what came of the last."""
-    hall, its = Hall("to be or not"), Seat(0)
+def test_partial_and_final_requests_in_one_batch():
+    backend = StreamBackend("one", "two", "the whole")
+    first = ScriptedStream(
+        partial_request(StreamEncoder(0)), final_request(50.0), partial_request(StreamEncoder(0))
+    )
+    second = ScriptedStream(final_request(100.0), partial_request(StreamEncoder(1)))
+    third = ScriptedStream(final_request(7.0))
+    run_streams(worker(backend), first, second, third)
+    assert first.texts == ["one", "the whole", "one"]
+    assert second.texts == ["the whole", "two"]
+    assert third.texts == ["the whole"]
+    starts_s = [
+        [segment.start_s for segment in response.segments]
+        for response in (first.responses[1], second.responses[0], third.responses[0])
+    ]
+    assert starts_s == [[50.0], [100.0], [7.0]]
+    responses = (*first.responses, *second.responses, *third.responses)
+    assert all((response.partial is None) == bool(response.segments) for response in responses)
+
+
+def test_next_request_of_a_stream_can_depend_on_the_last_response():
+    backend, encoder = StreamBackend("to be or not"), StreamEncoder(0)
     found: list[PartialHypothesis] = []
 
-    def growing() -> RequestGenerator:
+    def steps() -> RequestGenerator:
         committed: tuple[int, ...] = ()
         while len(committed) < 9:
-            done = yield update(its, committed=committed, draft_tokens=found[-1].tokens[3:] if found else ())
-            found.append(done.partial.hypothesis)
-            committed += done.partial.hypothesis.tokens[:3]
+            draft_tokens = found[-1].tokens[3:] if found else ()
+            response = yield partial_request(encoder, committed=committed, draft_tokens=draft_tokens)
+            found.append(response.partial.hypothesis)
+            committed += response.partial.hypothesis.tokens[:3]
 
-    worker(hall).run([growing()])
-    assert [TOKENIZER.decode(grown.tokens) for grown in found] == ["to be or not", "be or not", "or not"]
-    # The prompt and a token a pass; then all in one.
-    assert [len(session.read) for session in hall.sessions] == [13, 1, 1]
-    (last,) = hall.sessions[-1].read[0]
+    worker(backend).run([steps()])
+    assert [TOKENIZER.decode(hypothesis.tokens) for hypothesis in found] == [
+        "to be or not",
+        "be or not",
+        "or not",
+    ]
+    # The prompt and one pass a token; then one pass for all.
+    assert [len(session.read) for session in backend.sessions] == [13, 1, 1]
+    (last,) = backend.sessions[-1].read[0]
     assert last[4:] == tuple(b"to be or not")
 
 
-def test_no_streams_and_streams_that_ask_for_nothing():
-    hall = Hall("one")
-    its = worker(hall)
-    its.run([])
-    drive(its, Asking(), Asking())
-    assert hall.together == []
-    assert its.stats.windows == 0
-    assert its.compute_s == 0
+def test_streams_without_requests_compute_nothing():
+    backend = StreamBackend("one")
+    model_worker = worker(backend)
+    model_worker.run([])
+    run_streams(model_worker, ScriptedStream(), ScriptedStream())
+    assert backend.encoded == []
+    assert model_worker.stats.windows == 0
+    assert model_worker.compute_s == 0
 
 
-# --- what is done together ---------------------------------------------------------------------------------
+# --- batches ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("different", "together"),
+    ("different", "encoded"),
     [
         ({}, [[0, 1, 2]]),
         ({"frames": 31}, [[0, 2], [1]]),
-        ({"keep": 6}, [[0, 2], [1]]),
+        ({"final_frames": 6}, [[0, 2], [1]]),
         ({"history_frames": 12}, [[0, 2], [1]]),
         ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
     ],
 )
-def test_windows_of_one_size_are_encoded_together_and_all_are_decoded_together(
-    different: dict[str, Any], together: list[list[int]]
+def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together(
+    different: dict[str, Any], encoded: list[list[int]]
 ):
-    hall = Hall("one", "two", "three")
-    seats = [Seat(number) for number in range(3)]
-    streams = [Asking(update(seats[0])), Asking(update(seats[1], **different)), Asking(update(seats[2]))]
-    drive(worker(hall), *streams)
-    assert hall.together == together
-    assert hall.opened == [[0, 1, 2]]
-    assert [stream.said for stream in streams] == [
+    backend = StreamBackend("one", "two", "three")
+    encoders = [StreamEncoder(number) for number in range(3)]
+    streams = [
+        ScriptedStream(partial_request(encoders[0])),
+        ScriptedStream(partial_request(encoders[1], **different)),
+        ScriptedStream(partial_request(encoders[2])),
+    ]
+    run_streams(worker(backend), *streams)
+    assert backend.encoded == encoded
+    assert backend.decoded == [[0, 1, 2]]
+    assert [stream.texts for stream in streams] == [
         ["one"],
         ["two"[len(different.get("committed", ())) :]],
         ["three"],
     ]
     shape = (DIMS.n_mels, different.get("frames", 21))
-    assert seats[1].heard == [(shape, different.get("keep", 4))]
+    assert encoders[1].chunks == [(shape, different.get("final_frames", 4))]
 
 
-def test_utterances_are_decoded_together_as_many_as_may_be():
-    hall = Hall("the whole")
-    its = ModelWorker(WindowDecoder(hall, TOKENIZER, OPTIONS), batch_size=2)
-    drive(its, *(Asking(utterance(start)) for start in (0.0, 10.0, 20.0)))
-    assert sorted(map(len, hall.opened)) == [1, 2]
+def test_final_requests_are_decoded_in_batches_of_the_batch_size():
+    backend = StreamBackend("the whole")
+    model_worker = ModelWorker(WindowDecoder(backend, TOKENIZER, OPTIONS), batch_size=2)
+    run_streams(model_worker, *(ScriptedStream(final_request(start)) for start in (0.0, 10.0, 20.0)))
+    assert sorted(map(len, backend.decoded)) == [1, 2]
 
 
-# --- languages and prompts ---------------------------------------------------------------------------------
+# --- languages and prompts ----------------------------------------------------------------------------------
 
 
-def prompts(hall: Hall) -> list[tuple[int, ...]]:
-    """What the rows of the last decode read first."""
-    return hall.sessions[-1].read[0]
+def read_prompts(backend: StreamBackend) -> list[tuple[int, ...]]:
+    """Return the tokens that each row of the last decode reads first."""
+    return backend.sessions[-1].read[0]
 
 
 def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[int, ...]:
@@ -288,14 +304,14 @@ def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[
     )
 
 
-def languages(streams: Sequence[Asking]) -> Iterator[str]:
+def languages(streams: Sequence[ScriptedStream]) -> Iterator[str]:
     for stream in streams:
-        (done,) = stream.done
-        yield done.partial.language
+        (response,) = stream.responses
+        yield response.partial.language
 
 
 @pytest.mark.parametrize(
-    ("option", "allowed", "known", "expected", "looks"),
+    ("option", "allowed", "known", "expected", "detects"),
     [
         (None, (), [None, None, None], ["de", "fr", "en"], True),
         (None, (), [None, "nl", None], ["de", "nl", "en"], True),
@@ -305,149 +321,156 @@ def languages(streams: Sequence[Asking]) -> Iterator[str]:
         (None, ("fr",), [None, None, "es"], ["fr", "fr", "es"], True),
     ],
 )
-def test_languages_are_looked_for_where_somebody_does_not_know(
-    option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], looks: bool
+def test_language_is_detected_only_where_it_is_unknown(
+    option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], detects: bool
 ):
-    hall = Hall("one", "two", "three", languages=("de", "fr", "en"))
-    streams = [Asking(update(Seat(number), language=its)) for number, its in enumerate(known)]
-    drive(worker(hall, language=option, languages=allowed), *streams)
-    assert [*languages(streams)] == expected
-    assert prompts(hall) == [prompt(language) for language in expected]
-    assert len(hall.sessions) == 1 + looks
-
-
-def test_the_text_before_an_utterance_stands_in_its_prompt():
-    hall = Hall("one", "two")
+    backend = StreamBackend("one", "two", "three", languages=("de", "fr", "en"))
     streams = [
-        Asking(update(Seat(0), context_tokens=(*b"Well.",))),
-        Asking(update(Seat(1), draft_tokens=(*b"tw",))),
+        ScriptedStream(partial_request(StreamEncoder(number), language=code))
+        for number, code in enumerate(known)
     ]
-    drive(worker(hall), *streams)
-    assert prompts(hall) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
+    run_streams(worker(backend, language=option, languages=allowed), *streams)
+    assert [*languages(streams)] == expected
+    assert read_prompts(backend) == [prompt(language) for language in expected]
+    assert len(backend.sessions) == 1 + detects
+
+
+def test_prompt_has_the_text_before_the_utterance():
+    backend = StreamBackend("one", "two")
+    streams = [
+        ScriptedStream(partial_request(StreamEncoder(0), context_tokens=(*b"Well.",))),
+        ScriptedStream(partial_request(StreamEncoder(1), draft_tokens=(*b"tw",))),
+    ]
+    run_streams(worker(backend), *streams)
+    assert read_prompts(backend) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
 
 
 @pytest.mark.parametrize("carried", [True, False])
-def test_the_initial_prompt_stands_before_every_utterance(carried: bool):
-    """As each final has it, which is a recording to itself."""
-    hall = Hall("one")
-    drive(
-        worker(hall, initial_prompt="Ann", carry_initial_prompt=carried),
-        Asking(update(Seat(0), context_tokens=(*b" So.",))),
+def test_prompt_of_every_utterance_has_the_initial_prompt(carried: bool):
+    """As in each final pass, which takes the utterance for a recording."""
+    backend = StreamBackend("one")
+    run_streams(
+        worker(backend, initial_prompt="Ann", carry_initial_prompt=carried),
+        ScriptedStream(partial_request(StreamEncoder(0), context_tokens=(*b" So.",))),
     )
-    assert prompts(hall) == [prompt("en", b" So.", b" Ann")]
+    assert read_prompts(backend) == [prompt("en", b" So.", b" Ann")]
 
 
-def test_a_translation_is_asked_for():
-    hall = Hall("one")
-    drive(worker(hall, task="translate"), Asking(update(Seat(0), language="de")))
-    assert TOKENIZER.translate in prompts(hall)[0]
+def test_translate_task_is_in_the_prompt():
+    backend = StreamBackend("one")
+    run_streams(
+        worker(backend, task="translate"), ScriptedStream(partial_request(StreamEncoder(0), language="de"))
+    )
+    assert TOKENIZER.translate in read_prompts(backend)[0]
 
 
-def test_english_models_have_no_language_to_look_for():
+def test_english_only_model_detects_no_language():
     english = Tokenizer.bytes_only(multilingual=False)
-    hall = Hall("one")
-    its = ModelWorker(WindowDecoder(hall, english, replace(OPTIONS, language=None)))
-    hall.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
+    backend = StreamBackend("one")
+    model_worker = ModelWorker(WindowDecoder(backend, english, replace(OPTIONS, language=None)))
+    backend.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
         EOT if len(seen) > 5 else ord("a")
     ]
-    stream = Asking(update(Seat(0), language=None))
-    drive(its, stream)
-    assert stream.done[0].partial.language == "en"
-    assert prompts(hall) == [english.sot_sequence("en", timestamps=False)]
+    stream = ScriptedStream(partial_request(StreamEncoder(0), language=None))
+    run_streams(model_worker, stream)
+    assert stream.responses[0].partial.language == "en"
+    assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
 
 
-def test_what_may_not_be_said_is_not():
-    stream = Asking(update(Seat(0)))
-    drive(worker(Hall("a1b"), suppress_regex="[0-9]"), stream)
-    assert "1" not in stream.said[0]
-    stream = Asking(update(Seat(0)))
-    drive(worker(Hall("a1b"), suppress_tokens=(ord("b"),)), stream)
-    assert stream.said[0][:2] == "a1"
-    assert "b" not in stream.said[0]
+def test_suppressed_tokens_are_not_decoded():
+    stream = ScriptedStream(partial_request(StreamEncoder(0)))
+    run_streams(worker(StreamBackend("a1b"), suppress_regex="[0-9]"), stream)
+    assert "1" not in stream.texts[0]
+    stream = ScriptedStream(partial_request(StreamEncoder(0)))
+    run_streams(worker(StreamBackend("a1b"), suppress_tokens=(ord("b"),)), stream)
+    assert stream.texts[0][:2] == "a1"
+    assert "b" not in stream.texts[0]
 
 
-# --- what it costs -----------------------------------------------------------------------------------------
+# --- cost ---------------------------------------------------------------------------------------------------
 
 
-def test_what_was_computed_is_booked_on_all_that_waited_for_it():
+def test_computing_time_of_a_batch_counts_for_each_of_its_requests():
     clock = Clock()
-    hall = Hall("one", "three", "ab", clock=clock)
+    backend = StreamBackend("one", "three", "ab", clock=clock)
     first, second, third = (
-        Asking(update(Seat(0))),
-        Asking(update(Seat(1)), update(Seat(1))),
-        Asking(utterance(0.0)),
+        ScriptedStream(partial_request(StreamEncoder(0))),
+        ScriptedStream(partial_request(StreamEncoder(1)), partial_request(StreamEncoder(1))),
+        ScriptedStream(final_request(0.0)),
     )
-    its = worker(hall, clock)
-    drive(its, first, second, third)
-    updates_s, final_s = 1.0 + len("three"), 1.0 + len("ab") + 2
-    assert [done.compute_s for done in first.done] == [updates_s]
-    assert [done.compute_s for done in second.done] == [updates_s, updates_s]
-    assert [done.compute_s for done in third.done] == [updates_s + final_s]
-    assert its.compute_s == 2 * updates_s + final_s == clock.now_s
+    model_worker = worker(backend, clock)
+    run_streams(model_worker, first, second, third)
+    partial_s, final_s = 1.0 + len("three"), 1.0 + len("ab") + 2
+    assert [response.compute_s for response in first.responses] == [partial_s]
+    assert [response.compute_s for response in second.responses] == [partial_s, partial_s]
+    assert [response.compute_s for response in third.responses] == [partial_s + final_s]
+    assert model_worker.compute_s == 2 * partial_s + final_s == clock.now_s
 
 
-def test_the_account_of_all_updates():
-    its = worker(Hall("one", "two"))
+def test_statistics_cover_all_partial_requests():
+    model_worker = worker(StreamBackend("one", "two"))
     known = (*b"one",)
-    drive(
-        its,
-        Asking(update(Seat(0)), update(Seat(0), draft_tokens=known)),
-        Asking(update(Seat(1), committed=(*b"t",))),
+    run_streams(
+        model_worker,
+        ScriptedStream(
+            partial_request(StreamEncoder(0)), partial_request(StreamEncoder(0), draft_tokens=known)
+        ),
+        ScriptedStream(partial_request(StreamEncoder(1), committed=(*b"t",))),
     )
-    assert its.stats.windows == 3
-    assert its.stats.forwards == 4 + 1
-    assert (its.stats.drafted, its.stats.accepted) == (3, 3)
-    assert its.stats.sampled_tokens == 3 + 3 + 2
+    assert model_worker.stats.windows == 3
+    assert model_worker.stats.forwards == 4 + 1
+    assert (model_worker.stats.drafted, model_worker.stats.accepted) == (3, 3)
+    assert model_worker.stats.sampled_tokens == 3 + 3 + 2
 
 
-# --- a real model ------------------------------------------------------------------------------------------
+# --- a real model -------------------------------------------------------------------------------------------
 
 
-def heard(backend: Backend, streams: Sequence[int]) -> dict[int, list[ModelResponse]]:
-    """Hear some streams to their ends, of two, three and one windows; the last is longer or shorter."""
+def responses_of(backend: Backend, streams: Sequence[int]) -> dict[int, list[ModelResponse]]:
+    """Return the responses of streams with two, three and one windows; the last one has another length."""
     mel, options = make_mel(3, seed=4), replace(OPTIONS, language=None, suppress_tokens=tuple(range(128, 256)))
-    done: dict[int, list[ModelResponse]] = {number: [] for number in streams}
+    responses: dict[int, list[ModelResponse]] = {number: [] for number in streams}
 
     def steps(number: int) -> RequestGenerator:
         encoder = backend.open_encoder(8)
         language, previous = None, ()
         for _ in range((1, 2, 0)[number]):
             first = 2 * encoder.final_positions
-            sound = EncoderChunk(
+            chunk = EncoderChunk(
                 mel=mel[number, :, first : first + 13],
                 final_frames=8,
                 positions=first // 2 + 6,
                 frame_threshold=2,
             )
-            its = yield asked(encoder, sound, language, previous)
-            done[number].append(its)
-            language, previous = its.partial.language, its.partial.hypothesis.tokens
+            response = yield request(encoder, chunk, language, previous)
+            responses[number].append(response)
+            language, previous = response.partial.language, response.partial.hypothesis.tokens
         first = 2 * encoder.final_positions
         rest = mel[number, :, first : first + 20 + 2 * number]
-        sound = EncoderChunk(mel=rest, final_frames=rest.shape[1], positions=first // 2 + 8, frame_threshold=0)
-        done[number].append((yield asked(encoder, sound, language, previous)))
+        chunk = EncoderChunk(mel=rest, final_frames=rest.shape[1], positions=first // 2 + 8, frame_threshold=0)
+        responses[number].append((yield request(encoder, chunk, language, previous)))
 
-    def asked(
-        encoder: Any, sound: EncoderChunk, language: str | None, previous: tuple[int, ...]
+    def request(
+        encoder: Any, chunk: EncoderChunk, language: str | None, previous: tuple[int, ...]
     ) -> PartialRequest:
         return PartialRequest(
-            encoder=encoder, history_frames=8, chunk=sound, committed=(), draft_tokens=previous, context_tokens=(),
+            encoder=encoder, history_frames=8, chunk=chunk, committed=(), draft_tokens=previous, context_tokens=(),
             language=language,
         )  # fmt: skip
 
     ModelWorker(WindowDecoder(backend, TOKENIZER, options)).run([steps(number) for number in streams])
-    return done
+    return responses
 
 
-def test_streams_together_as_each_alone(oracle: Backend):
-    together = heard(oracle, [0, 1, 2])
-    assert [len(its) for its in together.values()] == [2, 3, 1]
+def test_streams_get_the_same_results_together_and_alone(oracle: Backend):
+    together = responses_of(oracle, [0, 1, 2])
+    assert [len(responses) for responses in together.values()] == [2, 3, 1]
     for number, found in together.items():
-        for one, other in zip(found, heard(oracle, [number])[number], strict=True):
+        for one, other in zip(found, responses_of(oracle, [number])[number], strict=True):
             assert one.partial.language == other.partial.language
-            ours, plain = one.partial.hypothesis, other.partial.hypothesis
-            assert (ours.tokens, ours.reached_eot) == (plain.tokens, plain.reached_eot)
-            assert ours.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
-            assert ours.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)
-            np.testing.assert_array_equal(ours.attended_positions, plain.attended_positions)
-    assert any(its.partial.hypothesis.tokens for found in together.values() for its in found)
+            ours, alone = one.partial.hypothesis, other.partial.hypothesis
+            assert (ours.tokens, ours.reached_eot) == (alone.tokens, alone.reached_eot)
+            assert ours.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+            assert ours.no_speech_prob == pytest.approx(alone.no_speech_prob, rel=1e-4)
+            np.testing.assert_array_equal(ours.attended_positions, alone.attended_positions)
+    assert any(response.partial.hypothesis.tokens for found in together.values() for response in found)

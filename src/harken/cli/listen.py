@@ -332,7 +332,7 @@ def _open_session(
             screen.show_status("loading the model ...")
             recognizer = load_model(params)
             screen.show_status("measuring this machine ...")
-            return recognizer, recognizer.stream(**options, clock=perf_counter if live else float)
+            return recognizer, recognizer.stream(**options, clock=perf_counter if live else None)
         finally:
             screen.show_status("")
 

@@ -1,4 +1,4 @@
-"""Live sessions: samples in, events out; nothing here waits or knows the time."""
+"""Live transcription: samples in, events out; sessions never wait and never read the time of day."""
 
 from harken.streaming.config import StreamingConfig, StreamOptions
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted

@@ -1,14 +1,14 @@
-"""Where an utterance of a stream begins, and where it ends: at a long pause, or a shorter one behind a sentence.
+"""Endpointing of a stream: an utterance ends at a long pause, or at a shorter one after the end of a sentence.
 
-The longer an utterance is, the shorter a pause ends it, so that it ends where somebody has just paused. Only one that
-has no pause until it is too long is cut where it had its longest silence, which may be long ago.
+The longer an utterance is, the shorter the pause that ends it, so that it ends at a pause that has just occurred. One
+without any pause is split at its longest silence once it reaches the limit.
 
-The regions of `harken.audio.vad`, told as they happen. Speech probabilities go in one by one, so how the samples of
-the stream were cut changes nothing::
+Utterances are the regions of `harken.audio.vad`, reported while they happen. Speech probabilities go in one by one, so
+the result does not depend on how the samples of the stream were split into blocks::
 
     endpointer = Endpointer(VadOptions(), sentence_pause_s=0.5, pause_s=1.0)
     for probability in detector.feed(samples):
-        for happened in endpointer.hear(probability, sentence_ended=text.endswith(".")):
+        for endpoint in endpointer.feed(probability, sentence_ended=text.endswith(".")):
             ...
 """
 
@@ -22,19 +22,19 @@ from harken.errors import OptionError
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES
 
 MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
-"""So that an utterance and some silence behind it fit into one window."""
+"""Leaves room for some silence after the utterance in one window."""
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class UtteranceStart:
-    """An utterance begins.
+    """The start of an utterance.
 
     Parameters
     ----------
     frame : int
-        Its first mel frame in the stream; that is in the past, since some speech has to be heard to be believed, and
-        sound is kept before it.
+        Its first mel frame in the stream. It lies in the past: speech must last for some time before it counts, and
+        some audio before it is included.
     """
 
     frame: int
@@ -42,12 +42,12 @@ class UtteranceStart:
 
 @dataclass(frozen=True, slots=True)
 class UtteranceEnd:
-    """The utterance is over.
+    """The end of an utterance.
 
     Parameters
     ----------
     frame : int
-        The mel frame behind its last one. All of it has been heard; with the limit, much behind it too.
+        The mel frame after its last one. It lies in the past, with the limit often far in the past.
     reason : {"silence", "sentence", "limit", "flush", "close"}
         As in `harken.streaming.events.SpeechEnded`.
     """
@@ -57,33 +57,33 @@ class UtteranceEnd:
 
     @property
     def is_continued(self) -> bool:
-        """Whether it was cut off while somebody spoke: the next utterance has begun, and continues this one."""
+        """True if speech went on at the limit: the next utterance has begun and continues this one."""
         return self.reason == "limit"
 
 
 class Endpointer:
-    """Utterances of one stream.
+    """The endpoint detector of one stream.
 
     Parameters
     ----------
     vad : VadOptions
-        What counts as speech. `min_silence_s` and `max_speech_s` are replaced by what is said here, and there is no
-        more padding than half a pause.
+        Options of the speech regions. The parameters below replace `min_silence_s` and `max_speech_s`, and
+        `speech_pad_s` is at most half of `pause_s`.
     sentence_pause_s : float
-        Silence that ends an utterance behind the end of a sentence.
+        Silence that ends an utterance after the end of a sentence.
     pause_s : float
         Silence that ends it anywhere. Both shrink from half the limit on, in proportion to what is left of it.
-    limit_frames : int
-        Longest utterance. One that goes on is cut in its longest silence, as a `Regions` does, and goes on behind that.
+    max_utterance_frames : int
+        The limit: a longer utterance is split at its longest silence, as `RegionTracker` does.
 
     Raises
     ------
     OptionError
-        If a pause is not allowed, or the limit not as a `max_speech_s`.
+        If a pause is not allowed, or the limit is not allowed as `max_speech_s`.
 
     Notes
     -----
-    Utterances come in order of time and do not overlap. What is remembered does not grow with the stream.
+    Utterances come in order of time and do not overlap. The state does not grow with the stream.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Endpointer:
         self._in_utterance = False
 
     def feed(self, probability: float, *, sentence_ended: bool) -> list[UtteranceStart | UtteranceEnd]:
-        """Take the next speech probability, of `CHUNK_SAMPLES`, and return what happened.
+        """Take the speech probability of the next `CHUNK_SAMPLES` and return the new endpoints.
 
         Parameters
         ----------
         probability : float
         sentence_ended : bool
-            Whether what has been heard of the utterance by now is the end of a sentence.
+            True if the text of the utterance so far ends a sentence.
         """
         self._n_chunks += 1
         regions = self._regions.feed([probability])
@@ -133,7 +133,7 @@ class Endpointer:
         return endpoints
 
     def flush(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
-        """End the utterance that is going on, if there is one, where the stream has `frames` frames by now."""
+        """End the current utterance, if there is one, in a stream of `frames` frames so far."""
         return self._endpoints_of(self._regions.flush(frames), "flush")
 
     def close(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
@@ -142,16 +142,16 @@ class Endpointer:
 
     @property
     def utterance_start_frame(self) -> int | None:
-        """First frame of the utterance that is going on; None while there is none."""
+        """First frame of the current utterance; None while there is none."""
         return self._regions.speaking_since
 
     @property
     def earliest_needed_frame(self) -> int:
-        """No utterance that goes on or is still to come has a frame before this one."""
+        """The first frame that the current utterance or a later one may contain."""
         return self._regions.stable_until_frames
 
     def _required_pause_s(self, pause_s: float) -> float:
-        """The pause that ends the utterance, as long as that is by now."""
+        """Return the pause that ends an utterance of the current length."""
         frames = self._n_chunks * CHUNK_SAMPLES / HOP_SAMPLES - self.earliest_needed_frame
         pause_scale = min(2 * (1 - frames / self._max_utterance_frames), 1.0)
         return max(pause_scale * pause_s, MIN_PAUSE_S)
@@ -159,7 +159,7 @@ class Endpointer:
     def _endpoints_of(
         self, regions: Sequence[SpeechRegion], reason: str
     ) -> list[UtteranceStart | UtteranceEnd]:
-        """What regions that have become certain say; usually of an utterance whose beginning has been told."""
+        """Return the endpoints of completed regions, without starts that have been reported already."""
         endpoints: list[UtteranceStart | UtteranceEnd] = []
         for start, end in regions:
             endpoints += (

@@ -1,4 +1,4 @@
-"""What a live session tells its caller."""
+"""The events of a live session."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from harken.results import Segment, Word
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """What all events have.
+    """The fields that all events share.
 
     Parameters
     ----------
     audio_s : float
-        Time in the stream that it is about, in seconds from the start of the stream.
+        Time in the stream that the event is about, in seconds from the start of the stream.
     emitted_samples : int
-        How many samples of the stream had to be fed for it, at 16 kHz, however they were cut.
+        Number of samples of the stream, at 16 kHz, that had to be fed for it, however they were split into blocks.
     compute_s : float
-        Seconds of computation that it took, from the moment these samples were there; 0 without a clock.
+        Seconds of computation for it, from when these samples had been fed; 0 without a clock.
     """
 
     audio_s: float
@@ -28,22 +28,22 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechStarted(_Event):
-    """Somebody began to speak at `audio_s`; an utterance begins."""
+    """The start of an utterance, at `audio_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interim(_Event):
-    """The utterance as it has been heard up to `audio_s`.
+    """The text of the current utterance up to `audio_s`.
 
     Parameters
     ----------
     committed : str
-        Text that no later event of this utterance changes: every next one begins with it. (With exact finals the
-        segments that are committed in the end may read otherwise; with streamed ones they may not.)
+        Text that no later interim of this utterance changes: each begins with it. (With exact finals the final segments
+        may differ from it; with streamed ones they do not.)
     tentative : str
-        Text behind it that may still change.
+        Text after it that may still change.
     words : tuple of Word
-        Words of `committed` that are new in it, with the times at which they were spoken.
+        Words newly added to `committed`, with their times in the stream.
     """
 
     committed: str
@@ -53,12 +53,12 @@ class Interim(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalSegment(_Event):
-    """A final segment, in order of time; nothing of it will change. It ends at `audio_s`.
+    """A final segment; segments come in order of time and never change. It ends at `audio_s`.
 
     Parameters
     ----------
     segment : Segment
-        Numbered from 0 in the stream, with the times of the stream.
+        Numbered from 0 in the stream, with times in the stream.
     """
 
     segment: Segment
@@ -66,13 +66,13 @@ class FinalSegment(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechEnded(_Event):
-    """The utterance is over; it ended at `audio_s`.
+    """The end of an utterance, at `audio_s`.
 
     Parameters
     ----------
     reason : {"silence", "sentence", "limit", "flush", "close"}
-        Why: a long pause; a shorter one behind the end of a sentence; the longest utterance was reached, so it was cut
-        where there was least speech and goes on; or the caller said so.
+        A long pause; a shorter one after the end of a sentence; the utterance reached its greatest length, was split at
+        its longest silence and continues in the next; or the caller flushed or closed the stream.
     """
 
     reason: str
@@ -80,16 +80,16 @@ class SpeechEnded(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadChanged(_Event):
-    """The session does less, or more again, so as to keep up.
+    """A change of the load level: the session does less work to keep up, or more again.
 
     Parameters
     ----------
     level : int
-        0 is all that was asked for; each further one leaves out more, in the order of `harken.streaming.load_shedding.LEVELS`.
+        Index into `harken.streaming.load_shedding.LOAD_LEVELS`; 0 leaves nothing out.
     lag_s : float
-        How far it was behind the sound.
+        Seconds that the computation was behind the audio.
     detail : str
-        What is done now, in words.
+        Description of the level.
     """
 
     level: int

@@ -1,16 +1,16 @@
-"""How long a word takes: what it waits for, which follows from the setting, and what this machine computes.
+"""Latency planning: the delay until a word is shown or committed, and the configuration that keeps a given delay.
 
 ::
 
     T_total = T_wait + T_process
 
-A word is shown by the first update whose window ends behind it, and windows end every hop. It is committed
-once there is `hold` more sound behind it, and an update for every further hypothesis that has to agree. Half an
-FFT window more is needed at the edge of what was heard. This holds for sessions that do an update as soon as
-its last sample is there, and hear an utterance from its first hop on, in windows that grow until there is a
-history. docs/streaming.md derives it, and says what it does not cover.
+The first update whose window ends after a word shows it, and a window ends every hop. A word is committed once
+`commit_delay_frames` of audio follow it and `local_agreement - 1` further updates agree. Each window needs half an
+FFT window of audio after its end. This holds for sessions that run each update as soon as its last sample is there,
+from the first hop of an utterance on, with windows that grow until there is a history. docs/streaming.md derives it
+and lists what it leaves out.
 
-`T_process` is one update with the longest of these windows, as measured: where updates take less than a hop,
+`T_process` is the measured time of one update with the longest of these windows: where updates take less than a hop,
 none waits for another.
 """
 
@@ -41,28 +41,30 @@ from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 
 STFT_LOOK_AHEAD_S = FFT_SAMPLES / 2 / SAMPLE_RATE
-"""The convolutions see one frame behind a window, which is centred on the first sample behind it."""
+"""The convolutions read one frame after a window; its centre is the first sample after the window."""
 MAX_UTILISATION = 0.8
-"""Most of a hop that an update may take: finals, and whatever else the machine does, need some of it too."""
+"""Greatest part of a hop that an update may take: final passes and other programs need the rest."""
 FAST_SPEECH_TOKENS_PER_S = 6.0
-"""Of fast speech: more than 4 words a second, with their punctuation."""
+"""More than 4 words a second, with their punctuation."""
 HOP_STEP_FRAMES = 10
+COMMITTED_TOKENS = 80
+"""Tokens committed before a synthetic update: those of an utterance of 25 s."""
 
 _MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateCost:
-    """What an update takes on one machine, with one model, for so many streams at once.
+    """The computing time of an update, for one machine, model and number of streams.
 
     Parameters
     ----------
     base_s : float
-        Whatever its size.
-    frame_s : float
-        For each mel frame of its window.
-    token_s : float
-        For each token that is chosen in it.
+        Seconds, whatever its size.
+    per_frame_s : float
+        Seconds for each mel frame of its window.
+    per_token_s : float
+        Seconds for each token that it generates.
     """
 
     base_s: float = 0.0
@@ -70,7 +72,7 @@ class UpdateCost:
     per_token_s: float = 0.0
 
     def update_s(self, window_frames: int, tokens: float) -> float:
-        """Seconds that an update takes."""
+        """Return the seconds that an update takes."""
         return self.base_s + self.per_frame_s * window_frames + self.per_token_s * tokens
 
 
@@ -82,25 +84,26 @@ def measure_update_cost(
     tokens: tuple[int, int] = (4, 24),
     repeats: int = 3,
 ) -> UpdateCost:
-    """Find out what an update takes.
+    """Measure the computing time of updates.
 
     Parameters
     ----------
-    update : callable
-        Does an update with a window of so many frames that chooses so many tokens, behind as much text as an
-        utterance may have.
+    run_update : callable
+        Runs an update, given the frames of its window and the tokens to generate, after as much text as an utterance
+        may have.
     clock : callable
-        Seconds, from wherever; if it stands still, nothing costs anything.
+        Returns seconds.
     windows, tokens : tuple of two int
-        The smallest and the largest: the longest windows of the presets lie between. There an update costs less
-        than the line through both ends says, since attention grows faster than that; beyond them it costs more.
+        The smallest and the largest to measure; the longest windows of the presets lie between. Attention grows
+        faster than linearly, so the line through both ends overestimates updates between them, and underestimates
+        larger ones.
     repeats : int
-        How often each is timed, after one that is not.
+        Timed runs of each, after a warm-up run.
 
     Returns
     -------
-    Cost
-        Through the medians: what a machine does beside it for a moment is not for it to refuse a delay by.
+    UpdateCost
+        From the medians, so that a momentary load of the machine does not make it refuse a delay.
     """
 
     def timed(window_frames: int, n_tokens: int) -> float:
@@ -119,18 +122,37 @@ def measure_update_cost(
     return UpdateCost(base_s=base_s, per_frame_s=per_frame_s, per_token_s=per_token_s)
 
 
+def synthetic_update(
+    backend: Backend, tokenizer: Tokenizer, n_streams: int, window_frames: int, n_tokens: int
+) -> None:
+    """Run an update of several streams on silence: encode a window, read committed text, generate `n_tokens`."""
+    prompt, filler = tokenizer.sot_sequence("en", "transcribe", timestamps=False), tokenizer.encode(" a")[:1]
+    max_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
+    frames = min(window_frames + TRAILING_SILENCE_FRAMES, max_frames - 2)
+    history_frames = max(preset.history_frames for preset in PRESETS.values())
+    encoders = [backend.open_encoder(history_frames) for _ in range(n_streams)]
+    mel = np.zeros((n_streams, backend.dims.n_mels, frames + 1), np.float32)
+    backend.encode_chunk(encoders, mel, 0)
+    features = backend.stream_features(encoders)
+    session = backend.open_session(features, list(range(n_streams)), backend.dims.n_text_ctx, attention=True)
+    session.extend([[*prompt, *filler * COMMITTED_TOKENS]] * n_streams)
+    for _ in range(n_tokens):
+        session.extend([filler] * n_streams).top(1)
+        session.attention(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBound:
-    """How long a word takes at most, from its end, in seconds.
+    """The greatest delay of a word, from its end, in seconds.
 
     Parameters
     ----------
     wait_s : float
-        Until all samples are there that it is committed by.
+        Until the last sample that the committing update needs.
     interim_wait_s : float
-        Until those are there that it is shown by.
+        Until the last sample that the first update to show it needs.
     process_s : float
-        What the update takes that does it.
+        Computing time of that update.
     hop_s : float
         From one update to the next.
     """
@@ -142,12 +164,12 @@ class LatencyBound:
 
     @property
     def total_s(self) -> float:
-        """Until a word is committed."""
+        """Seconds until a word is committed."""
         return self.wait_s + self.process_s
 
     @property
     def interim_s(self) -> float:
-        """Until a word is shown."""
+        """Seconds until a word is shown."""
         return self.interim_wait_s + self.process_s
 
     @property
@@ -157,23 +179,23 @@ class LatencyBound:
 
     @property
     def utilisation(self) -> float:
-        """How much of the time updates take."""
+        """Fraction of the time that updates take."""
         return self.process_s / self.hop_s
 
     @property
     def sustainable(self) -> bool:
-        """Whether updates can be kept up."""
+        """True if the machine can keep up with the updates."""
         return self.utilisation <= MAX_UTILISATION
 
     @property
     def breakdown(self) -> str:
-        """What the time to a commit is made of, in words."""
+        """The parts of the delay until a commit, as text."""
         wait_ms = _ceil_ms(self.wait_s)
         return f"{wait_ms} ms of waiting + {self.total_ms - wait_ms} ms of computing"
 
     @property
     def overload_reason(self) -> str:
-        """Why it is not sustainable, in words."""
+        """The reason why it is not sustainable, as text."""
         hop_ms = self.hop_s * _MS_PER_S
         limit = f"{MAX_UTILISATION:.0%} of the {hop_ms:.0f} ms between two"
         return f"an update takes {self.process_s * _MS_PER_S:.0f} ms, more than {limit}"
@@ -184,7 +206,7 @@ class LatencyBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlan:
-    """A setting, and how long a word takes with it."""
+    """A configuration and its latency bound."""
 
     config: StreamingConfig
     bound: LatencyBound
@@ -192,17 +214,17 @@ class LatencyPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlanner:
-    """What a machine can keep, of what is asked of it.
+    """The choice of a configuration that keeps the delay asked for on this machine.
 
     Parameters
     ----------
-    cost : Cost
-        Nothing costs anything by default: what is left is what a word waits for.
+    cost : UpdateCost
+        Zero by default: the bounds are then those of waiting alone.
     options : StreamOptions
-    margin_frames : int
-        A word that the decoder listens to within so many frames of the edge is not shown yet (AlignAtt).
+    alignatt_threshold_frames : int
+        A token whose attention peaks within this many frames of the end of the audio is not shown yet (AlignAtt).
     min_speech_s : float
-        Speech that has to be heard before an utterance begins.
+        Speech that must be detected before an utterance begins.
     """
 
     cost: UpdateCost = UpdateCost()
@@ -211,7 +233,7 @@ class LatencyPlanner:
     min_speech_s: float = VadOptions().min_speech_s
 
     def bound(self, config: StreamingConfig) -> LatencyBound:
-        """How long a word takes with a setting."""
+        """Return the latency bound of a configuration."""
         hop_s = config.hop_frames / FRAMES_PER_SECOND
         alignatt_threshold_s = self.alignatt_threshold_frames / FRAMES_PER_SECOND
         commit_delay_s = max(config.commit_delay_frames / FRAMES_PER_SECOND, alignatt_threshold_s)
@@ -224,17 +246,17 @@ class LatencyPlanner:
         )
 
     def choose(self) -> LatencyPlan:
-        """The setting for the delay that the options ask for.
+        """Return the plan for the delay that the options ask for.
 
-        A name stands for its preset. A number of milliseconds is given to the best setting that keeps it: the
-        first of `harken.streaming.config.ladder` that can, with its own hop, or else with the next longer one
-        in steps of 0.1 s, up to half of its window. What is left of the delay is spent on hold, up to that of
-        high. What the options say about a setting themselves stays as they say.
+        A name selects its preset. For a number of milliseconds the first of `interpolated_presets` that keeps it is
+        used, with its own hop or the next longer one, in steps of 0.1 s up to half of its window. Time that is left
+        lengthens the commit delay, up to that of "high". Values that the options set themselves stay.
 
         Raises
         ------
         OptionError
-            If the machine cannot keep the delay, with what it can; or if another option is not allowed.
+            If the machine cannot keep the delay; the message names delays that it can keep. Or if another option is
+            not allowed.
         """
         delay = self.options.delay
         if delay in PRESETS:
@@ -248,7 +270,7 @@ class LatencyPlanner:
         raise self._delay_too_short()
 
     def _sustainable_plans(self) -> list[LatencyPlan]:
-        """Plans for those who ask for milliseconds, the best first."""
+        """Return all plans that this machine can keep up with, the most accurate first."""
         return [plan for plan in map(self._plan, self._candidate_configs()) if plan.bound.sustainable]
 
     def _candidate_configs(self) -> Iterator[StreamingConfig]:
@@ -260,7 +282,7 @@ class LatencyPlanner:
                     yield replace(config, hop_frames=hop_frames)
 
     def _with_longer_commit_delay(self, plan: LatencyPlan, delay_ms: int) -> LatencyPlan:
-        """A plan with as much more hold as the delay allows."""
+        """Return a plan with the longest commit delay that keeps `delay_ms`."""
         if self.options.commit_delay_frames is not None:
             return plan
         for commit_delay_frames in range(
@@ -272,7 +294,7 @@ class LatencyPlanner:
         return plan
 
     def _preset_too_slow(self, preset_bound: LatencyBound) -> OptionError:
-        """Refuse a name."""
+        """Return the error for a named delay."""
         if not (plans := self._sustainable_plans()):
             return self._none_sustainable()
         names = [
@@ -286,7 +308,7 @@ class LatencyPlanner:
         )
 
     def _delay_too_short(self) -> OptionError:
-        """Refuse a number of milliseconds."""
+        """Return the error for a number of milliseconds."""
         if not (plans := self._sustainable_plans()):
             return self._none_sustainable()
         lowest = _lowest_latency(plans)
@@ -294,7 +316,7 @@ class LatencyPlanner:
         return OptionError("delay", self.options.delay, allowed)
 
     def _none_sustainable(self) -> OptionError:
-        """Refuse whatever is asked."""
+        """Return the error for a machine that cannot keep any delay."""
         bounds = [self.bound(config) for config in self._candidate_configs()]
         best = min(bounds, key=lambda bound: bound.utilisation)
         return OptionError(
@@ -305,7 +327,7 @@ class LatencyPlanner:
         return LatencyPlan(config=config, bound=self.bound(config))
 
     def _window_wait_s(self, following_s: float, hop_s: float) -> float:
-        """Until there is a window that ends so much behind a word; an utterance has to have begun, too."""
+        """Return the wait for a window that ends `following_s` after a word; at least the detection of speech."""
         return max(following_s + hop_s + STFT_LOOK_AHEAD_S, speech_detection_delay_s(self.min_speech_s))
 
 
@@ -318,49 +340,12 @@ def _lowest_latency(plans: Sequence[LatencyPlan]) -> LatencyBound:
 
 
 def max_new_tokens(config: StreamingConfig) -> int:
-    """Tokens that an update chooses at most: all of what is not committed yet, none of it as it was before."""
+    """Return the most tokens that an update generates: all that is uncommitted, none of it as drafted."""
     frames = config.commit_delay_frames + config.local_agreement * config.hop_frames
     return math.ceil(FAST_SPEECH_TOKENS_PER_S * frames / FRAMES_PER_SECOND)
 
 
 def speech_detection_delay_s(min_speech_s: float) -> float:
-    """How long after speech began it is known to have: it fills chunks of 32 ms, and begins within one."""
+    """Return the delay until speech is detected: it must fill chunks of 32 ms, and may begin within one."""
     chunks = max(1, math.ceil(min_speech_s * SAMPLE_RATE / CHUNK_SAMPLES))
     return (chunks + 1) * CHUNK_SAMPLES / SAMPLE_RATE
-
-
-COMMITTED_TOKENS = 80
-"""Committed before an update: as much as an utterance of 25 s has."""
-HISTORY_FRAMES = 8 * FRAMES_PER_SECOND
-"""As long as in any preset."""
-
-
-class SyntheticUpdate:
-    """Updates of some streams together, with sound that says nothing.
-
-    Parameters
-    ----------
-    backend : Backend
-    tokenizer : Tokenizer
-    streams : int
-    """
-
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, n_streams: int) -> None:
-        self._backend, self._n_streams = backend, n_streams
-        self._prompt = tokenizer.sot_sequence("en", "transcribe", timestamps=False)
-        self._filler_tokens = tokenizer.encode(" a")[:1]
-
-    def run(self, window_frames: int, tokens: int) -> None:
-        """Hear a window with the silence behind it, verify what was said, choose so many tokens."""
-        backend, rows = self._backend, range(self._n_streams)
-        max_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
-        frames = min(window_frames + TRAILING_SILENCE_FRAMES, max_frames - 2)
-        encoders = [backend.open_encoder(HISTORY_FRAMES) for _ in rows]
-        mel = np.zeros((self._n_streams, backend.dims.n_mels, frames + 1), np.float32)
-        backend.encode_chunk(encoders, mel, 0)
-        features = backend.stream_features(encoders)
-        session = backend.open_session(features, list(rows), backend.dims.n_text_ctx, attention=True)
-        session.extend([[*self._prompt, *self._filler_tokens * COMMITTED_TOKENS]] * self._n_streams)
-        for _ in range(tokens):
-            session.extend([self._filler_tokens] * self._n_streams).top(1)
-            session.attention(0)

@@ -1,12 +1,12 @@
-"""When a machine falls behind the sound: how far, and what is left out until it has caught up.
+"""Load shedding: the lag of a machine behind the audio, and the work that is left out until it has caught up.
 
-Sound arrives on time, whatever the machine does; work waits until the work before it is done. So its end is
-known from two numbers alone, when its samples had arrived and how long it took, and nobody looks at a clock::
+Audio arrives in real time, whatever the machine does; each request waits for the one before. So its end follows from
+the arrival of its last sample and its computing time alone, without a clock::
 
-    end = max(arrival, end of the work before) + computation
+    end = max(arrival, end of the request before) + computing time
     lag = end - arrival
 
-Nothing that was said is ever left out, and text that was committed stays.
+All speech is transcribed at every level, and committed text stays.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from harken.streaming.config import StreamingConfig
+from harken.streaming.config import MAX_WINDOW_FRAMES, StreamingConfig
 from harken.types import FRAMES_PER_SECOND
 
 LATE_UPDATES_TO_SHED = 2
-"""Pieces of work that have to be more than a hop late, one after another, before less is done."""
+"""Consecutive requests more than a hop late before the level rises."""
 RECOVERY_S = 5.0
-"""How long everything has to be early before more is done again."""
+"""Seconds that every request must be early before the level falls."""
 RECOVERY_LAG_HOPS = 0.5
-"""What early is: a lag of no more than so much of the hop that there would be then."""
+"""Greatest lag that counts as early, in hops of the level below."""
 
 MIN_WINDOW_FRAMES = 100
 MIN_LOOK_AHEAD_FRAMES = 50
-"""Without any, a third more words are wrong; half a second of it brings most of that back."""
-_MAX_WINDOW_FRAMES = 1000
+"""Without look-ahead a third more words are wrong; half a second of it avoids most of these errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadLevel:
-    """How much is done.
+    """A level of load shedding.
 
     Parameters
     ----------
     detail : str
-        In words.
-    hops : int
-        Hops of the setting from one update to the next.
+        Description for users.
+    hop_multiple : int
+        Hops of the configuration from one update to the next.
     shortest_window : bool
-        Whether windows are as short as they may be.
+        If true, windows are as short as allowed.
     exact_finals : bool
-        Whether an utterance is heard again as a whole, where that was asked for.
+        If true, utterances get a final pass where the options ask for it.
     """
 
     detail: str
@@ -57,18 +56,18 @@ LOAD_LEVELS = (
     LoadLevel(detail="half as many updates", hop_multiple=2),
     LoadLevel(detail="half as many updates, of the shortest windows", hop_multiple=2, shortest_window=True),
     LoadLevel(
-        detail="half as many updates, of the shortest windows, and utterances are not heard again as a whole",
+        detail="half as many updates, of the shortest windows, and utterances are not transcribed again as a whole",
         hop_multiple=2,
         shortest_window=True,
         exact_finals=False,
     ),
 )
-"""What is left out, and in which order: first what is only seen in passing, last what stays."""
+"""From full work to least; interim updates are reduced first, the final pass last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadLevelChange:
-    """Less is done from now on, or more again; as in `harken.streaming.events.LoadChanged`."""
+    """A change of the level; the fields are those of `harken.streaming.events.LoadChanged`."""
 
     level: int
     lag_s: float
@@ -76,14 +75,14 @@ class LoadLevelChange:
 
 
 def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
-    """What a setting comes to at one of the `LEVELS`.
+    """Return a configuration as it is at one of the `LOAD_LEVELS`.
 
-    Windows keep half a second of look-ahead, or as much as the setting has if that is less.
+    Windows keep half a second of look-ahead, or that of the configuration if it is less.
     """
     if level == 0:
         return config
     look_ahead = min(MIN_LOOK_AHEAD_FRAMES, config.look_ahead_frames)
-    hop = min(LOAD_LEVELS[level].hop_multiple * config.hop_frames, _MAX_WINDOW_FRAMES - look_ahead)
+    hop = min(LOAD_LEVELS[level].hop_multiple * config.hop_frames, MAX_WINDOW_FRAMES - look_ahead)
     min_window = max(min(MIN_WINDOW_FRAMES, config.window_frames), hop + look_ahead)
     window = max(config.window_frames, min_window)
     if LOAD_LEVELS[level].shortest_window:
@@ -92,22 +91,22 @@ def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
 
 
 class LoadMonitor:
-    """How far one stream is behind, and the level that follows from it.
+    """The lag of one stream, and the load level that follows from it.
 
-    Where computation takes no time, as with a clock that stands still, nothing ever changes.
+    Where computing takes no time, as in a session without a clock, the level stays 0.
 
     Parameters
     ----------
-    setting : Setting
-    most : int
-        The level behind which there is nothing to leave out: 2 where finals are not exact anyway.
+    config : StreamingConfig
+    max_level : int
+        The highest level to use: 2 where finals are not exact anyway.
 
     Attributes
     ----------
     level : int
-        One of the `LEVELS`.
+        Index into `LOAD_LEVELS`.
     lag_s : float
-        How far behind the last piece of work was done.
+        Seconds from the arrival of the last request's samples to its end.
     """
 
     def __init__(self, config: StreamingConfig, *, max_level: int = len(LOAD_LEVELS) - 1) -> None:
@@ -121,19 +120,19 @@ class LoadMonitor:
         self._recovering_since_s: float | None = None
 
     def record(self, arrival_s: float, compute_s: float) -> LoadLevelChange | None:
-        """Book a piece of work, in the order in which it was done.
+        """Record a request; requests are recorded in the order in which they were computed.
 
         Parameters
         ----------
         arrival_s : float
-            When the last sample that it needs arrives: its number divided by 16000.
+            Arrival of the last sample that it needs: its number divided by 16000.
         compute_s : float
-            How long it took.
+            Its computing time.
 
         Returns
         -------
-        LevelChange or None
-            If the next piece is to be done at another level.
+        LoadLevelChange or None
+            The change, if the next request is to be computed at another level.
         """
         self._finished_s = max(arrival_s, self._finished_s) + compute_s
         self.lag_s = self._finished_s - arrival_s
@@ -146,7 +145,7 @@ class LoadMonitor:
         return None
 
     def _track_recovery(self, arrival_s: float) -> None:
-        """Remember since when it would have been early at the level before this one."""
+        """Update the time since which requests would have been early at the level below."""
         recovering = self.level > 0 and self.lag_s <= RECOVERY_LAG_HOPS * self._hops_s[self.level - 1]
         if not recovering:
             self._recovering_since_s = None

@@ -1,4 +1,4 @@
-"""Live sessions: one stream, or several that share the work."""
+"""Live sessions: the public interface to one stream, or to several that share the model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from harken.streaming.worker import ModelWorker
 
 
 class LiveSession:
-    """One live stream: samples in, events out. Nothing in it waits or knows the time.
+    """One live stream: samples in, events out, without waiting or reading the time of day.
 
-    What is said does not depend on how the samples are cut. `harken.Recognizer.stream` begins one, with an example.
+    The text does not depend on how the samples are split into blocks. `harken.Recognizer.stream` opens a session and
+    has an example.
 
     Parameters
     ----------
-    worker : Worker
+    worker : ModelWorker
     options : StreamOptions
-    plan : Plan
+    plan : LatencyPlan
 
     Attributes
     ----------
-    plan : Plan
-        How the stream is heard, and how long a word takes at most.
+    plan : LatencyPlan
+        The configuration and its latency bound.
     """
 
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
@@ -45,48 +46,48 @@ class LiveSession:
 
     @property
     def config(self) -> StreamingConfig:
-        """How the stream is heard, but for what noise and load change in it."""
+        """The configuration of the stream, before adaptation to noise and load."""
         return self.plan.config
 
     @property
     def stats(self) -> DecodeStats:
-        """What updates have cost so far."""
+        """Decoding statistics of all updates so far."""
         return self._worker.stats
 
     @property
     def compute_s(self) -> float:
-        """Seconds of computation so far, by the session's clock."""
+        """Seconds of computation so far, by the session's clock; 0 without one."""
         return self._worker.compute_s
 
     def feed(self, samples: NDArray[Any]) -> list[Event]:
-        """Take the next samples and return what they bring.
+        """Take the next samples and return the new events.
 
         Parameters
         ----------
         samples : ndarray of shape (samples,), float32 in [-1, 1] or int16, mono at 16 kHz
-            As many as there are, also none.
+            Any number of samples, also none.
 
         Raises
         ------
         AudioError
-            If they are of another kind, or not finite; the session goes on without them.
+            If they are of another dtype or shape, or not finite; the session goes on without them.
         HarkenError
             If the session is closed.
         """
         return self._sessions.feed({None: samples})[None]
 
     def flush(self) -> list[Event]:
-        """End the utterance that is going on, as after a pause; the session goes on."""
+        """End the current utterance, as after a pause; the session goes on."""
         return self._sessions.flush(None)
 
     def close(self) -> list[Event]:
-        """End the stream and return what it still holds; closing again brings nothing."""
+        """End the stream and return its last events; closing again returns none."""
         closed, self._closed = self._closed, True
         return [] if closed else self._sessions.close(None)
 
 
 class LiveSessions:
-    """Several live streams; what they need of the model at the same time is computed together.
+    """Several live streams; their simultaneous requests to the model are computed as one batch.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class LiveSessions:
 
     Examples
     --------
-    >>> streams = harken.load("tiny.en").streams()
+    >>> streams = harken.load("tiny.en").stream_many(2)
     >>> streams.open("door")
     >>> events = streams.feed({"door": samples})["door"]
     """
@@ -107,49 +108,49 @@ class LiveSessions:
 
     @property
     def stats(self) -> DecodeStats:
-        """What updates have cost so far."""
+        """Decoding statistics of all updates so far."""
         return self._worker.stats
 
     @property
     def compute_s(self) -> float:
-        """Seconds of computation so far, by the sessions' clock."""
+        """Seconds of computation so far, by the sessions' clock; 0 without one."""
         return self._worker.compute_s
 
     def open(self, name: Hashable) -> None:
-        """Begin a stream.
+        """Open a stream.
 
         Raises
         ------
         HarkenError
-            If there is one of that name; one that was closed may be used again.
+            If a stream of that name is open; the name of a closed one may be used again.
         """
         if name in self._streams:
             raise HarkenError(f"there is a stream {name!r} already")
         self._streams[name] = Stream(self._worker, self._options, self.plan)
 
     def feed(self, samples: Mapping[Hashable, NDArray[Any]]) -> dict[Hashable, list[Event]]:
-        """Take the next samples of some streams and return what they bring, by name.
+        """Take the next samples of some streams and return their new events, by name.
 
         Raises
         ------
         AudioError
-            As for `LiveSession.feed`; then none of them is taken.
+            As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
-            If there is no such stream.
+            If a stream is not open.
         """
         streams = {name: self._opened_stream(name) for name in samples}
         blocks = {name: checked_samples(block) for name, block in samples.items()}
-        self._worker.run([its.feed(blocks[name]) for name, its in streams.items()])
-        return {name: its.pop_events() for name, its in streams.items()}
+        self._worker.run([stream.feed(blocks[name]) for name, stream in streams.items()])
+        return {name: stream.pop_events() for name, stream in streams.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
-        """End the utterance that is going on in a stream."""
+        """End the current utterance of a stream and return its events."""
         opened = self._opened_stream(name)
         self._worker.run([opened.flush()])
         return opened.pop_events()
 
     def close(self, name: Hashable) -> list[Event]:
-        """End a stream and return what it still holds."""
+        """End a stream and return its last events."""
         opened = self._opened_stream(name)
         self._worker.run([opened.close()])
         del self._streams[name]
@@ -163,12 +164,12 @@ class LiveSessions:
 
 
 def checked_samples(samples: NDArray[Any]) -> Floats:
-    """Samples as float32.
+    """Return samples as float32.
 
     Raises
     ------
     AudioError
-        If they are of another kind, or not finite.
+        If they are of another dtype or shape, or not finite.
     """
     samples = np.asarray(samples)
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])

@@ -1,9 +1,9 @@
-"""How noisy a stream is, and how long the windows have to be for that.
+"""The signal-to-noise ratio of a stream, and the window length for it.
 
-Speech is as loud as the chunks that voice activity detection is sure of; noise is as loud as the softest tenth of all
-chunks, so it is known where nobody pauses too: between words there is nothing else (the percentile of Martin 2001,
-"Noise power spectral density estimation based on optimal smoothing and minimum statistics", with a histogram that
-fades in place of a window of minima).
+The power of speech is that of the chunks with a high speech probability; the power of noise is that of the softest
+tenth of all chunks. Gaps between words suffice for that, so it needs no pauses. (The percentile of Martin 2001, "Noise
+power spectral density estimation based on optimal smoothing and minimum statistics", with a histogram that decays in
+place of a window of minima.)
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from harken.types import SAMPLE_RATE
 
 CLEAN_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 100, 200, 300
 CLEAN_DB, NOISY_DB = 26.0, 10.0
-"""Ratios from which on it is quiet, and below which it is noisy."""
+"""Ratio from which on a stream is clean, and ratio below which it is noisy."""
 HYSTERESIS_DB = 4.0
-"""So much further it has to go back before the window changes back."""
+"""The ratio must cross a limit by this much before the window changes back."""
 
 _DECAY = 1 - CHUNK_SAMPLES / (20 * SAMPLE_RATE)
-"""A chunk is forgotten in some 20 s: of sound as to noise, of speech as to speech."""
+"""Time constant of 20 s: of audio for the noise, of speech for the speech."""
 _SPEECH_THRESHOLD = 0.8
-_MIN_SPEECH_CHUNKS = 31  # a second
+_MIN_SPEECH_CHUNKS = 31  # one second
 _POWER_FLOOR = 1e-9
-"""Of digital silence, the quantisation of 16 bits included."""
-_HISTOGRAM_BINS = 91  # in dB, 0 down to that
+"""Power of digital silence, including the quantisation noise of 16 bits."""
+_HISTOGRAM_BINS = 91  # of 1 dB, from 0 down to -90
 _NOISE_QUANTILE = 0.1
-_PREEMPHASIS = 0.95  # what rumbles below speech disturbs nobody
+_PREEMPHASIS = 0.95  # attenuates rumble below speech
 
 
 class SnrEstimator:
-    """Ratio of speech to noise in what has been heard lately; the same however the samples were cut."""
+    """The recent signal-to-noise ratio of a stream, independent of how the samples were split into blocks."""
 
     def __init__(self) -> None:
         self._pending_samples = np.empty(0, np.float32)
@@ -49,7 +49,7 @@ class SnrEstimator:
         ----------
         samples : ndarray of shape (samples,), float32, 16 kHz, in [-1, 1]
         probabilities : iterable of float
-            Of speech in the chunks that they complete, as `SpeechDetector.feed` gives them.
+            Speech probability of each chunk that they complete, as `SpeechDetector.feed` returns them.
         """
         pending = np.concatenate([self._pending_samples, samples])
         complete = len(pending) // CHUNK_SAMPLES * CHUNK_SAMPLES
@@ -61,7 +61,7 @@ class SnrEstimator:
 
     @property
     def snr_db(self) -> float | None:
-        """Power of speech over that of noise, in dB from -10 on; None before a second of speech has been heard."""
+        """Power of speech over that of noise, in dB, at least -10; None before the first second of speech."""
         if self._speech_chunks < _MIN_SPEECH_CHUNKS:
             return None
         noise_bin = np.searchsorted(
@@ -72,7 +72,7 @@ class SnrEstimator:
         return 10 * float(np.log10(max(speech_power / noise_power - 1, 0.1)))
 
     def _add_chunk(self, power: float, probability: float) -> None:
-        if power > _POWER_FLOOR:  # what is muted between words says nothing of what they are heard in
+        if power > _POWER_FLOOR:  # digital silence between words says nothing about the noise in them
             self._level_histogram *= _DECAY
             self._level_histogram[round(-10 * float(np.log10(power)))] += 1
         if probability >= _SPEECH_THRESHOLD:
@@ -82,19 +82,19 @@ class SnrEstimator:
 
 
 def window_frames_for_snr(snr_db: float | None, current_frames: int = NORMAL_WINDOW_FRAMES) -> int:
-    """How long a window should be.
+    """Return the window length for a signal-to-noise ratio.
 
     Parameters
     ----------
     snr_db : float or None
-        Of `SignalToNoise`; of None nothing follows.
-    before_frames : int
-        How long it has been up to now: one of these lengths is kept until it is clearly wrong.
+        From `SnrEstimator`; None gives the normal length.
+    current_frames : int
+        The present length, which stays until the ratio has crossed a limit by `HYSTERESIS_DB`.
 
     Returns
     -------
     int
-        100, 200 or 300 frames: shorter where it is quiet, longer where it is noisy.
+        100, 200 or 300 frames: shorter for clean speech, longer for noisy speech.
     """
     if snr_db is None:
         return NORMAL_WINDOW_FRAMES
@@ -106,6 +106,6 @@ def window_frames_for_snr(snr_db: float | None, current_frames: int = NORMAL_WIN
 
 
 def _power(chunk: Floats) -> float:
-    """Power of a chunk without its lowest frequencies."""
+    """Return the power of a chunk without its lowest frequencies."""
     emphasised = chunk[1:].astype(np.float64) - _PREEMPHASIS * chunk[:-1]
     return float(np.clip(np.var(emphasised), _POWER_FLOOR, 1.0))

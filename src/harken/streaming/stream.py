@@ -1,4 +1,7 @@
-"""One stream: samples go in, work is asked for where the model is needed, events come out."""
+"""One stream: voice activity detection, endpointing, updates, final passes, and the events of all that.
+
+Its methods are generators that yield a `ModelRequest` where they need the model (see `harken.streaming.worker`).
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,12 @@ from harken.streaming.worker import (
 )
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
+MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
+"""Length of an utterance before the end of a sentence may end it."""
+
 
 class SampleBuffer:
-    """Samples by their number in the stream; those that nobody needs any more are forgotten."""
+    """The recent samples of a stream, addressed by their number in it."""
 
     def __init__(self) -> None:
         self._samples = np.empty(0, np.float32)
@@ -53,42 +59,39 @@ class SampleBuffer:
 
     @property
     def end(self) -> int:
-        """How many samples there have been."""
+        """Number of samples added so far."""
         return self._start + len(self._samples)
 
     def add(self, samples: Floats) -> None:
+        """Append samples."""
         self._samples = np.concatenate([self._samples, samples])
 
     def between(self, start: int, end: int) -> Floats:
-        """Samples from one to the one before another; fewer where there are no more."""
-        assert start >= self._start, "these samples have been forgotten"
+        """Return samples `start` to `end - 1`, or fewer at the end of the stream."""
+        assert start >= self._start, "these samples have been discarded"
         return self._samples[start - self._start : end - self._start]
 
     def discard_before(self, sample: int) -> None:
-        """Forget samples before one."""
+        """Discard the samples before `sample`."""
         if sample > self._start:
             self._samples = self._samples[sample - self._start :].copy()
             self._start = sample
 
 
-MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
-"""So long an utterance is before the end of a sentence counts in it."""
-
-
 class Stream:
-    """One stream on its way.
+    """The state of one stream.
 
     Parameters
     ----------
-    worker : Worker
-        For whom its work is meant: the encoder is opened there.
+    worker : ModelWorker
+        Computes the requests; the stream opens its encoders with the worker's backend.
     options : StreamOptions
-    plan : Plan
+    plan : LatencyPlan
 
     Attributes
     ----------
     events : list of Event
-        What has happened and not been taken yet.
+        Events since the last `pop_events`.
     """
 
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
@@ -124,7 +127,7 @@ class Stream:
         yield from self._run_updates_until(self._samples.end)
 
     def flush(self) -> RequestGenerator:
-        """End the utterance that is going on."""
+        """End the current utterance."""
         self._now_sample = self._samples.end
         for endpoint in self._endpointer.flush(self._samples.end // HOP_SAMPLES):
             yield from self._handle_endpoint(endpoint)
@@ -137,12 +140,12 @@ class Stream:
             yield from self._handle_endpoint(endpoint)
 
     def pop_events(self) -> list[Event]:
-        """What has happened since it was asked last."""
+        """Return the events since the last call."""
         popped, self.events = self.events, []
         return popped
 
     def _process_probabilities(self, probabilities: Floats) -> RequestGenerator:
-        """Go through chunks in order of time, whatever was fed together."""
+        """Process the chunks of these speech probabilities one by one, in order of time."""
         for probability in probabilities.tolist():
             start = self._speech_probs.end * CHUNK_SAMPLES
             end = min(start + CHUNK_SAMPLES, self._samples.end)
@@ -176,7 +179,7 @@ class Stream:
         self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
 
     def _run_updates_until(self, end: int) -> RequestGenerator:
-        """Do the updates that are due up to some sample."""
+        """Run the updates that are due up to sample `end`."""
         while (utterance := self._utterance) is not None:
             config = self._current_config()
             update_sample = max(utterance.next_update_sample(config), self._now_sample)
@@ -197,9 +200,9 @@ class Stream:
             self._record_load(response)
 
     def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
-        """Give the final text of the utterance."""
+        """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
-        assert utterance, "what ends has begun"
+        assert utterance, "an utterance that ends has begun"
         exact = self._options.finals == "exact" and LOAD_LEVELS[self._load_monitor.level].exact_finals
         response = ModelResponse()
         if exact:
@@ -227,7 +230,7 @@ class Stream:
     def _decode_last_chunk(
         self, utterance: ActiveUtterance, end_frame: int
     ) -> Generator[ModelRequest, ModelResponse, ModelResponse]:
-        """Hear the utterance to its end."""
+        """Decode the rest of an utterance, up to `end_frame`."""
         end = min(end_frame * HOP_SAMPLES, self._samples.end)
         if end > utterance.next_sample:
             utterance.add_samples(self._samples.between(utterance.next_sample, end))
@@ -241,18 +244,19 @@ class Stream:
         return response
 
     def _committed_segments(self, utterance: ActiveUtterance, committed: Sequence[TimedToken]) -> list[Segment]:
+        """Return the segments of streamed finals, without empty ones."""
         with_words = self._worker.options.word_timestamps
         sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
         return [segment for segment in sentences if segment.text.strip()]
 
     def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
-        """The text before what is heard next, as much of it as fits into a prompt."""
+        """Return the tokens before the next utterance, as many as can fit into a prompt."""
         eot, max_tokens = self._worker.tokenizer.eot, self._worker.backend.dims.n_text_ctx
         tokens = (token for segment in final_segments for token in segment.tokens if token < eot)
         return (*self._context_tokens, *tokens)[-max_tokens:]
 
     def _is_hallucination(self, utterance: ActiveUtterance, hypothesis: PartialHypothesis) -> bool:
-        """Whether nothing of it is to be shown; what has been committed is not taken back."""
+        """Return true if a hypothesis is to be rejected; never after the first committed token."""
         threshold = self._worker.options.hallucination_threshold
         if utterance.committed or threshold is None:
             return False
@@ -262,14 +266,14 @@ class Stream:
 
     @property
     def _sentence_ended(self) -> bool:
-        """Whether a shorter pause may end the utterance; what is short is heard better with what follows it."""
+        """True if the shorter pause may end the utterance; short ones are more accurate with their continuation."""
         utterance = self._utterance
         if utterance is None or utterance.encoded_frames < MIN_SENTENCE_FRAMES:
             return False
         return ends_sentence(utterance, self._worker.tokenizer)
 
     def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
-        """Tell what is said by now, if that is news."""
+        """Emit the text of the utterance, if it has changed."""
         tokenizer = self._worker.tokenizer
         previous_text, self._shown_text = self._shown_text, display_text(utterance, tokenizer)
         if self._shown_text != previous_text:
@@ -289,7 +293,7 @@ class Stream:
             encoder=utterance.encoder,
             history_frames=self._plan.config.history_frames,
             chunk=chunk,
-            committed=tuple(its.token for its in utterance.committed),
+            committed=tuple(token.token for token in utterance.committed),
             draft_tokens=utterance.tentative,
             context_tokens=self._context_tokens,
             language=utterance.language,
@@ -297,7 +301,7 @@ class Stream:
         )
 
     def _current_config(self) -> StreamingConfig:
-        """How to hear now: by the noise there is, and what the machine can keep up with."""
+        """Return the configuration for the present noise and load level."""
         config = self._plan.config
         if self._options.adaptive:
             self._noise_window_frames = window_frames_for_snr(self._snr.snr_db, self._noise_window_frames)

@@ -1,4 +1,4 @@
-"""An utterance while it is spoken: what was heard of it, and what is said in it by now."""
+"""An utterance in progress: its encoder windows, its hypotheses, and the tokens that are committed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from harken.streaming.config import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES
 
+TRAILING_SILENCE_FRAMES = 100
+"""Silence encoded after the audio so far: without it the decoder repeats itself."""
+FINAL_SILENCE_FRAMES = 400
+"""Silence encoded after the end of an utterance, where no AlignAtt threshold stops the decoder."""
+WINDOW_BUCKET_FRAMES = 100
+"""The last window is rounded up to a multiple of this, so that few shapes are compiled."""
+ALIGNATT_THRESHOLD_FRAMES = 16
+"""An update stops before a token whose attention peaks within this many frames of the end of the audio."""
 MAX_TOKEN_POSITIONS = FRAMES_PER_SECOND // FRAMES_PER_POSITION // 2
-"""Positions, half a second: what a token listens to is seldom further from its end."""
+"""Half a second: the attention peak of a token is seldom further from its end."""
 
 
 def stable_prefix_length(
@@ -28,24 +36,25 @@ def stable_prefix_length(
     encoded_positions: int,
     config: StreamingConfig,
 ) -> int:
-    """How many tokens of a hypothesis will not change any more.
+    """Return the number of tokens of a hypothesis that can be committed.
 
-    Whole words that end at least `hold_frames` before the end of the sound, and which the last hypotheses before this
-    one have too. A word ends where the next one begins, or half a second behind its last token if there is a pause.
+    These are whole words that end at least `commit_delay_frames` before the end of the audio, and on which this and
+    the previous `local_agreement - 1` hypotheses agree. A word ends where the next one begins, or half a second after
+    its last token if there is a pause.
 
     Parameters
     ----------
     tokens : sequence of int
-        Behind what is committed already.
-    places : ndarray of shape (len(tokens) + 1,), int64
-        Position that each of them listens to, and what would come next, in rising order.
-    lengths : sequence of int
-        How many tokens each word has.
-    earlier : sequence of sequence of int
-        Hypotheses before this one, behind the same committed text, the last one first.
-    positions : int
-        How many positions have been heard.
-    setting : Setting
+        Tokens after the committed ones.
+    attended_positions : ndarray of shape (len(tokens) + 1,), int64
+        Encoder position that each token attends to most, and that of the token after them, in rising order.
+    word_lengths : sequence of int
+        Number of tokens of each word.
+    previous_hypotheses : sequence of sequence of int
+        Earlier hypotheses, after the same committed tokens, the latest first.
+    encoded_positions : int
+        Number of positions that hold audio.
+    config : StreamingConfig
     """
     if len(previous_hypotheses) < config.local_agreement - 1:
         return 0
@@ -71,30 +80,20 @@ def stable_prefix_length(
 
 
 def token_end(position: int, next_position: int) -> int:
-    """Where a token ends that listens to one position, and the one behind it to another."""
+    """Return the end of a token, from the positions that it and the next token attend to."""
     return min(next_position, position + MAX_TOKEN_POSITIONS)
-
-
-TRAILING_SILENCE_FRAMES = 100
-"""Silence that is heard behind the sound so far: without it a decoder repeats itself."""
-FINAL_SILENCE_FRAMES = 400
-"""And behind the end of an utterance, where nothing else stops it."""
-WINDOW_BUCKET_FRAMES = 100
-"""To which the last window is rounded up, so that there are few shapes to compile for."""
-ALIGNATT_THRESHOLD_FRAMES = 16
-"""What is said in the last of the sound is not guessed at yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedToken:
-    """A token that is committed.
+    """A token with its time in an utterance.
 
     Parameters
     ----------
     token : int
     logprob : float
-    start, end : int
-        Positions of the utterance: the one that it listens to, and where it ends.
+    start_position, end_position : int
+        Encoder positions of the utterance: the one that the token attends to most, and its end.
     """
 
     token: int
@@ -103,7 +102,7 @@ class TimedToken:
     end_position: int
 
     def rebased(self, origin_position: int) -> TimedToken:
-        """The same token in an utterance that begins so many positions later."""
+        """Return the token for an utterance that begins `origin_position` positions later."""
         return replace(
             self,
             start_position=self.start_position - origin_position,
@@ -111,7 +110,7 @@ class TimedToken:
         )
 
     def clipped(self, max_position: int) -> TimedToken:
-        """The same token in an utterance that ends at a position."""
+        """Return the token for an utterance that ends at `max_position`."""
         return replace(
             self,
             start_position=min(self.start_position, max_position),
@@ -121,14 +120,16 @@ class TimedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtteranceSplit:
-    """What is said before some place of an utterance, and behind it, as an utterance that begins there counts it.
+    """The tokens of an utterance that is split in two.
 
     Parameters
     ----------
-    before : list of Spoken
-        Tokens, tentative ones included unless they are doubted.
-    committed : list of Spoken
-    tentative : tuple of int
+    finished_tokens : list of TimedToken
+        Tokens before the split, tentative ones included; none if the last hypothesis was rejected.
+    next_committed : list of TimedToken
+        Committed tokens after the split, with times in the utterance that begins there.
+    next_tentative : tuple of int
+        Tentative tokens after the split.
     """
 
     finished_tokens: list[TimedToken]
@@ -138,17 +139,17 @@ class UtteranceSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncoderChunk:
-    """The next window of an utterance.
+    """The input of the encoder for the next window of an utterance.
 
     Parameters
     ----------
     mel : ndarray of shape (n_mels, frames), float32
-    keep : int
-        As for `harken.contract.Backend.hear`.
+    final_frames : int
+        As for `harken.contract.Backend.encode_chunk`.
     positions : int
-        How many positions of the whole utterance hold sound.
-    margin : int
-        As for `harken.decoding.Growing`.
+        Number of positions of the whole utterance that hold audio.
+    frame_threshold : int
+        As for `harken.decoding.PartialWindow`.
     """
 
     mel: Floats
@@ -159,30 +160,32 @@ class EncoderChunk:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ActiveUtterance:
-    """One utterance of a stream.
+    """The current utterance of a stream.
 
     Parameters
     ----------
-    encoder : Encoder
-        That has heard nothing yet.
+    encoder : StreamingEncoderState
+        A new one.
     n_mels : int
     start_frame : int
-        Where it begins in the stream.
-    committed : list of Spoken
-        Tokens that stand; those of an utterance that was cut, in the beginning.
+        First mel frame of the utterance in the stream.
+    committed : list of TimedToken
+        Committed tokens; in the beginning those after a split.
     tentative : tuple of int
-        What is said behind them by the last hypothesis.
+        Tokens of the last hypothesis after them.
     language : str or None
         Code of its language, once it is known.
 
     Attributes
     ----------
-    heard : Grown or None
+    hypothesis : PartialHypothesis or None
         The last hypothesis.
-    seen_frames : int
-        How much of it the last update heard.
-    doubted : bool
-        Whether nothing of the last hypothesis is believed.
+    encoded_frames : int
+        Frames of the utterance that the last update encoded as audio.
+    no_speech_prob : float
+        From the last hypothesis that has one.
+    rejected : bool
+        True if the last hypothesis was rejected as a hallucination.
     """
 
     encoder: StreamingEncoderState
@@ -206,39 +209,39 @@ class ActiveUtterance:
 
     @property
     def start_sample(self) -> int:
-        """Its first sample in the stream."""
+        """First sample of the utterance in the stream."""
         return self.start_frame * HOP_SAMPLES
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All that is said in it by now."""
-        return (*(committed.token for committed in self.committed), *self.tentative)
+        """Committed and tentative tokens."""
+        return (*(token.token for token in self.committed), *self.tentative)
 
     @property
     def next_sample(self) -> int:
-        """Sample of the stream behind those that have been taken."""
+        """Sample of the stream after those received so far."""
         return self.start_sample + self._received_samples
 
     def next_update_sample(self, config: StreamingConfig) -> int:
-        """Sample of the stream behind the last one that the next update needs.
+        """Return the sample of the stream after the last one that the next update needs.
 
-        The convolutions see one frame behind the window, and half of that frame's FFT lies behind its centre.
+        The convolutions read one frame after the window, and half of that frame's FFT lies after its centre.
         """
         frames = self.encoded_frames + config.hop_frames
         return self.start_sample + frames * HOP_SAMPLES + FFT_SAMPLES // 2
 
     def add_samples(self, samples: Floats) -> None:
-        """Take the next samples, float32 at 16 kHz, from `wanted_sample` on."""
+        """Take the next samples, float32 at 16 kHz, from `next_sample` on."""
         self._received_samples += len(samples)
         self._mel_frames = np.concatenate([self._mel_frames, self._log_mel.feed(samples)], axis=1)
 
     def next_chunk(self, config: StreamingConfig) -> EncoderChunk:
-        """Hear on as far as whole hops go in what has been taken."""
+        """Return the next window: as many whole hops as the samples received so far allow."""
         hops = (self._mel_frames.shape[1] - 1 - self.encoded_frames) // config.hop_frames
         self.encoded_frames += hops * config.hop_frames
         first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
         next_window_frames = self.encoded_frames + config.hop_frames - first_frame
-        # While there is no history, what would be history is heard again too: beginnings need what follows them.
+        # While there is no history, the window covers what will be history: beginnings need right context.
         max_frames = config.window_frames if first_frame else config.max_window_frames
         final_frames = next_window_frames - config.window_frames if next_window_frames > max_frames else 0
         return EncoderChunk(
@@ -253,7 +256,7 @@ class ActiveUtterance:
         )
 
     def last_chunk(self, end_frame: int) -> EncoderChunk:
-        """Hear the rest, up to a frame of the stream."""
+        """Return the last window, up to a frame of the stream."""
         first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
         self.encoded_frames = max(end_frame - self.start_frame, first_frame)
         if self._mel_frames.shape[1] < self.encoded_frames:
@@ -269,12 +272,12 @@ class ActiveUtterance:
         )
 
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
-        """Take a hypothesis, and commit what will not change in it; nothing before the language is known.
+        """Take a hypothesis and commit its stable prefix; nothing before the language is known.
 
         Parameters
         ----------
-        grown : Grown
-        setting : Setting
+        hypothesis : PartialHypothesis
+        config : StreamingConfig
         tokenizer : Tokenizer
         """
         self.rejected = False
@@ -297,17 +300,17 @@ class ActiveUtterance:
         )
 
     def finalize(self, hypothesis: PartialHypothesis) -> None:
-        """Take the last hypothesis, and commit all of it."""
+        """Take the last hypothesis and commit all of it."""
         self.rejected = False
         self._commit(hypothesis, len(hypothesis.tokens))
 
     def reject(self, hypothesis: PartialHypothesis) -> None:
-        """Take a hypothesis of which nothing is believed yet: it is the next draft, and that is all."""
+        """Take a hypothesis that is probably a hallucination: it only serves as the next draft."""
         self.rejected = True
         self._commit(hypothesis, 0)
 
     def _commit(self, hypothesis: PartialHypothesis, count: int) -> None:
-        """Take a hypothesis, so many tokens of which are final."""
+        """Take a hypothesis and commit its first `count` tokens."""
         if hypothesis.no_speech_prob is not None:
             self.no_speech_prob = hypothesis.no_speech_prob
         self.hypothesis = hypothesis
@@ -321,40 +324,42 @@ class ActiveUtterance:
         self._previous_hypotheses = [self.tentative, *agreeing][:MAX_LOCAL_AGREEMENT]
 
     def has_decoded(self, frame: int) -> bool:
-        """Whether all that is said before a frame of the stream has been decoded: the margin lies behind it."""
+        """Return true if all speech before a frame of the stream is decoded: updates stop only after it."""
         return frame <= self.start_frame + self.encoded_frames - ALIGNATT_THRESHOLD_FRAMES
 
     def split(self, frame: int, tokenizer: Tokenizer) -> UtteranceSplit:
-        """Cut what is said at a frame of the stream, between words."""
+        """Split the tokens at a frame of the stream, between words."""
         position = (frame - self.start_frame) // FRAMES_PER_POSITION
         tokens = [*self.committed, *self._tentative_tokens()]
-        _, words = tokenizer.split_words([its.token for its in tokens], self.language or "en")
+        _, words = tokenizer.split_words([token.token for token in tokens], self.language or "en")
         word_bounds = [0, *accumulate(map(len, words))]
-        # By the middle of a word: its first token may listen to the silence before it.
+        # By the middle of a word: its first token may attend to the silence before it.
         split_index = next(
             (
-                at
-                for at, end in pairwise(word_bounds)
-                if tokens[at].start_position + tokens[end - 1].end_position >= 2 * position
+                start
+                for start, end in pairwise(word_bounds)
+                if tokens[start].start_position + tokens[end - 1].end_position >= 2 * position
             ),
             len(tokens),
         )
         next_tokens = [token.rebased(position) for token in tokens[split_index:]]
         n_committed = max(0, len(self.committed) - split_index)
         return UtteranceSplit(
-            finished_tokens=[] if self.rejected else [its.clipped(position) for its in tokens[:split_index]],
+            finished_tokens=[]
+            if self.rejected
+            else [token.clipped(position) for token in tokens[:split_index]],
             next_committed=next_tokens[:n_committed],
-            next_tentative=tuple(its.token for its in next_tokens[n_committed:]),
+            next_tentative=tuple(token.token for token in next_tokens[n_committed:]),
         )
 
     def _tentative_tokens(self) -> list[TimedToken]:
-        """Tentative tokens with what is known of them."""
+        """Return the tentative tokens with their times."""
         if self.hypothesis is None or not self.tentative:
             return []
         return self._timed_tokens(self.hypothesis)[-len(self.tentative) :]
 
     def _timed_tokens(self, hypothesis: PartialHypothesis) -> list[TimedToken]:
-        """Tokens of a hypothesis: none listens to what is before the committed ones, whatever it does."""
+        """Return the tokens of a hypothesis with their times, none of them before the last committed token."""
         min_position = self.committed[-1].end_position if self.committed else 0
         positions = np.maximum(hypothesis.attended_positions, min_position).tolist()
         return [
@@ -370,7 +375,7 @@ class ActiveUtterance:
         ]
 
     def _with_silence(self, frames: Floats, silence_frames: int) -> Floats:
-        """Frames as the encoder takes them, with silence behind them."""
+        """Return normalized frames for the encoder, followed by silence."""
         ceiling = float(np.max(self._mel_frames[:, : self.encoded_frames + 1], initial=LOG_MEL_FLOOR))
         silence = np.full((self.n_mels, silence_frames), LOG_MEL_FLOOR, np.float32)
         return normalize(np.concatenate([frames, silence], axis=1), ceiling)

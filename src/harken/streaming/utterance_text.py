@@ -1,4 +1,4 @@
-"""What tokens of a running utterance come to: text, words, segments, and whether anybody said it."""
+"""The text, words and segments of an utterance in progress, and the check for hallucinations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, SENTENCE_END_
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 CLOSING_PUNCTUATION = " \n\"'”’»)]」』"
-"""What may stand behind the mark that ends a sentence."""
+"""Characters that may follow the mark that ends a sentence."""
 REPLACEMENT_CHARACTER = "�"
-"""What bytes decode to that are not a character yet."""
+"""The decoded form of bytes that are not a whole character yet."""
 
 
 def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str, str]:
-    """Committed text of an utterance, and the tentative text behind it; together they are its text."""
+    """Return the committed text of an utterance and the tentative text after it."""
     committed = tokenizer.decode([token.token for token in utterance.committed]).rstrip(REPLACEMENT_CHARACTER)
     whole = tokenizer.decode(utterance.tokens).rstrip(REPLACEMENT_CHARACTER)
     tentative = whole[len(committed) :]
@@ -31,7 +31,7 @@ def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str,
 
 
 def ends_sentence(utterance: ActiveUtterance, tokenizer: Tokenizer) -> bool:
-    """Whether what is said by now is the end of a sentence."""
+    """Return true if the text so far ends a sentence."""
     return (
         tokenizer.decode(utterance.tokens[-4:]).rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
     )
@@ -44,17 +44,17 @@ def is_hallucination(
     threshold: float,
     tokenizer: Tokenizer,
 ) -> bool:
-    """Whether probably nobody said what a hypothesis says.
+    """Return true if a hypothesis is probably a hallucination.
 
     Parameters
     ----------
-    running : Running
-    grown : Grown
-        All that is said in the utterance.
-    speech : ndarray of shape (chunks,), float32
-        Probabilities of speech in what has been heard of it.
+    utterance : ActiveUtterance
+    hypothesis : PartialHypothesis
+        All tokens of the utterance.
+    speech_probs : ndarray of shape (chunks,), float32
+        Speech probabilities of the utterance so far.
     threshold : float
-        Hallucination score from which on it is.
+        Hallucination score from which on it counts as one.
     tokenizer : Tokenizer
     """
     text = tokenizer.decode(hypothesis.tokens)
@@ -77,14 +77,14 @@ def is_hallucination(
 def utterance_words(
     committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer
 ) -> list[Word]:
-    """Whole words of an utterance with the punctuation behind them, in the times of the stream."""
+    """Return the words of some tokens, with the punctuation after them and times in the stream."""
     return [_word(word, utterance, tokenizer) for word in _group_by_word(committed, utterance, tokenizer)]
 
 
 def utterance_segments(
     committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer, *, with_words: bool
 ) -> list[Segment]:
-    """Sentences of an utterance as it was committed word by word."""
+    """Return the sentences of committed tokens as segments, with times in the stream."""
     sentences: list[list[list[TimedToken]]] = [[]]
     for word in _group_by_word(committed, utterance, tokenizer):
         sentences[-1].append(word)
@@ -104,9 +104,9 @@ def _segment(
         start_s=words[0].start_s,
         end_s=words[-1].end_s,
         text=text,
-        tokens=tuple(committed_token.token for committed_token in committed),
+        tokens=tuple(token.token for token in committed),
         temperature=0.0,
-        avg_logprob=sum(its.logprob for its in committed) / len(committed),
+        avg_logprob=sum(token.logprob for token in committed) / len(committed),
         compression_ratio=compression_ratio(text),
         no_speech_prob=utterance.no_speech_prob,
         seek_s=utterance.start_frame / FRAMES_PER_SECOND,
@@ -130,16 +130,16 @@ def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer
 def _group_by_word(
     committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer
 ) -> list[list[TimedToken]]:
-    """Tokens of each word, with the punctuation behind it."""
-    texts, groups = tokenizer.split_words([its.token for its in committed], utterance.language or "en")
+    """Return the tokens of each word, with the punctuation after it."""
+    texts, groups = tokenizer.split_words([token.token for token in committed], utterance.language or "en")
     grouped: list[list[TimedToken]] = []
     remaining = iter(committed)
     for text, group in zip(texts, groups, strict=True):
-        its = [next(remaining) for _ in group]
+        word_tokens = [next(remaining) for _ in group]
         if grouped and text in APPEND_PUNCTUATIONS:
-            grouped[-1] += its
+            grouped[-1] += word_tokens
         else:
-            grouped.append(its)
+            grouped.append(word_tokens)
     return grouped
 
 

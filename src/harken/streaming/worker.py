@@ -1,7 +1,7 @@
-"""What streams ask for, and who does it for several of them at once.
+"""The requests of streams to the model, and the worker that computes those of several streams in batches.
 
-A stream is a generator that yields a piece of `Work` where it needs the model, and is sent what came of it. So it waits
-for nobody, and whoever drives some of them decides what is done together.
+A stream is a generator that yields a `ModelRequest` where it needs the model, and is sent the `ModelResponse`. So a
+stream never waits, and the worker that runs several of them decides which requests to batch.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from harken.streaming.utterance import EncoderChunk
 from harken.text import to_language_code
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 
+MIN_LANGUAGE_POSITIONS = 100
+"""2 s: language detection often fails with less audio."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FinalRequest:
-    """A stretch of a stream that has ended.
+    """A request to transcribe a completed utterance.
 
     Parameters
     ----------
     samples : ndarray of shape (samples,), float32, 16 kHz
     start_s : float
-        Where it begins in the stream.
-    previous : tuple of int
-        Tokens that were heard in it, with timestamps or without.
+        Start of the utterance in the stream.
+    draft_tokens : tuple of int
+        Tokens of its last hypothesis, with timestamps or without.
     language : str or None
-        Code or name of its language; if None it is detected, unless the options say what it is.
+        Code or name of its language, unless the options set one; if None it is detected.
     """
 
     samples: Floats
@@ -49,81 +52,24 @@ class FinalRequest:
     language: str | None = None
 
 
-class FinalPass:
-    """Transcribes utterances of one stream or of several, as many windows together as may be.
-
-    Parameters
-    ----------
-    hearing : Hearing
-        The model and its options. Without a speculator drafts go unused, which costs time and changes no word.
-    batch_size : int
-        Most windows to decode together.
-    """
-
-    def __init__(self, window_decoder: WindowDecoder, batch_size: int) -> None:
-        self._window_decoder, self._batch_size = window_decoder, batch_size
-
-    def transcribe(self, requests: Sequence[FinalRequest]) -> list[tuple[Segment, ...]]:
-        """Transcribe some utterances.
-
-        Returns
-        -------
-        list of tuple of Segment
-            What is said in each, as `harken.Recognizer.transcribe` would have it, in the times of the stream; numbered
-            from 0 in each.
-
-        Raises
-        ------
-        AudioError
-            If there are no samples, or some are not finite.
-        OptionError
-            If a language is unknown.
-        """
-        recordings = [
-            RecordingTranscriber(
-                self._window_decoder,
-                stream_audio(request.samples),
-                language=request.language,
-                draft_tokens=request.draft_tokens,
-            )
-            for request in requests
-        ]
-        scheduler = Scheduler(self._window_decoder, recordings, self._batch_size, first_window_alone=False)
-        return [
-            tuple(_shifted(segment, its.start_s) for segment in scheduler.segments(work))
-            for its, work in zip(requests, recordings, strict=True)
-        ]
-
-
-def _shifted(segment: Segment, offset_s: float) -> Segment:
-    """A segment with the times of the stream."""
-    return replace(
-        segment,
-        start_s=segment.start_s + offset_s,
-        end_s=segment.end_s + offset_s,
-        seek_s=segment.seek_s + offset_s,
-        words=tuple(replace(w, start_s=w.start_s + offset_s, end_s=w.end_s + offset_s) for w in segment.words),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialRequest:
-    """Hear the next window of an utterance, and what is said in it by now.
+    """A request to encode the next window of an utterance and decode the utterance so far.
 
     Parameters
     ----------
-    encoder : Encoder
+    encoder : StreamingEncoderState
     history_frames : int
-        With which the encoder was opened.
-    sound : Sound
-    committed, previous : tuple of int
-        As for `harken.decoding.Growing`.
-    before : tuple of int
+        The history with which the encoder was opened.
+    chunk : EncoderChunk
+    committed, draft_tokens : tuple of int
+        As for `harken.decoding.PartialWindow`.
+    context_tokens : tuple of int
         Text of the stream before the utterance.
     language : str or None
-        Its code, if it is known.
-    likely : str or None
-        That of the utterance before it.
+        Code of its language, if it is known.
+    previous_language : str or None
+        Code of the language of the utterance before it.
     """
 
     encoder: StreamingEncoderState
@@ -136,17 +82,20 @@ class PartialRequest:
     previous_language: str | None = None
 
 
+ModelRequest = PartialRequest | FinalRequest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialResult:
-    """What came of an update.
+    """The result of a partial request.
 
     Parameters
     ----------
-    grown : Grown
+    hypothesis : PartialHypothesis
     language : str
-        In which it is.
-    sure : bool
-        Whether that is known, by enough of the sound.
+        Code of the language in which it was decoded.
+    language_known : bool
+        False if there was too little audio, or too low a probability, to detect the language.
     """
 
     hypothesis: PartialHypothesis
@@ -154,25 +103,18 @@ class PartialResult:
     language_known: bool = True
 
 
-MIN_LANGUAGE_POSITIONS = 100
-"""2 s: of less sound a language is often mistaken."""
-
-ModelRequest = PartialRequest | FinalRequest
-"""Of an utterance that goes on, or one that has ended (see `harken.streaming.worker`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponse:
-    """A piece of work that has been done.
+    """The response to a request.
 
     Parameters
     ----------
-    updated : Updated or None
-        What came of an update.
+    partial : PartialResult or None
+        The result of a partial request.
     segments : tuple of Segment
-        What came of an utterance.
+        The result of a final request.
     compute_s : float
-        What it took, with whatever was done together with it.
+        Computing time of its batch; 0 without a clock.
     """
 
     partial: PartialResult | None = None
@@ -181,38 +123,41 @@ class ModelResponse:
 
 
 RequestGenerator = Generator[ModelRequest, ModelResponse, None]
-"""A stream that goes on as far as it can, asking for work on the way."""
+"""A stream that runs as far as its samples reach and yields requests on the way."""
 
 
 class ModelWorker:
-    """Does the work of streams.
+    """Computes the requests of streams, those that are pending at the same time as a batch.
 
     Parameters
     ----------
-    hearing : Hearing
+    window_decoder : WindowDecoder
         The model, and the options of a transcription.
-    clock : callable
-        Seconds, for the account of what computing takes.
+    clock : callable, optional
+        Returns seconds, to measure computing times. Without it nothing is measured, and they are 0.
     batch_size : int
-        Most utterances to decode together.
+        Most windows of completed utterances to decode together.
 
     Attributes
     ----------
     stats : DecodeStats
-        What all updates have cost.
+        Decoding statistics of all partial requests.
     compute_s : float
-        What all work has taken.
+        Computing time of all requests.
     """
 
     def __init__(
-        self, window_decoder: WindowDecoder, clock: Callable[[], float] = float, batch_size: int = 16
+        self,
+        window_decoder: WindowDecoder,
+        clock: Callable[[], float] | None = None,
+        batch_size: int = 16,
     ) -> None:
         self.backend: Backend = window_decoder.backend
         self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
         self.stats = DecodeStats()
         self.compute_s = 0.0
         self._clock = clock
-        self._final_pass = FinalPass(window_decoder, batch_size)
+        self._window_decoder, self._batch_size = window_decoder, batch_size
         self._fixed_language = (
             to_language_code(self.options.language) if self.options.language is not None else None
         )
@@ -228,7 +173,7 @@ class ModelWorker:
         self._initial_prompt_tokens = tuple(window_decoder.initial_prompt_tokens)
 
     def run(self, streams: Sequence[RequestGenerator]) -> None:
-        """Let streams go on as far as they can; what they ask for at the same time is done together."""
+        """Run streams to their ends; requests that are pending at the same time are computed together."""
         pending = {i: request for i, stream in enumerate(streams) if (request := next(stream, None))}
         while pending:
             responses = self._compute([*pending.values()])
@@ -240,19 +185,22 @@ class ModelWorker:
 
     def _compute(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
         partial_requests = [request for request in requests if isinstance(request, PartialRequest)]
-        final_requests = [work for work in requests if isinstance(work, FinalRequest)]
-        start_s = self._clock()
+        final_requests = [request for request in requests if isinstance(request, FinalRequest)]
+        start_s = self._time_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
-        partial_compute_s = self._clock() - start_s
-        segments = iter(self._final_pass.transcribe(final_requests) if final_requests else [])
-        total_compute_s = self._clock() - start_s
+        partial_compute_s = self._time_s() - start_s
+        segments = iter(final_pass(self._window_decoder, final_requests, self._batch_size))
+        total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
             ModelResponse(partial=next(partials), compute_s=partial_compute_s)
-            if isinstance(work, PartialRequest)
+            if isinstance(request, PartialRequest)
             else ModelResponse(segments=next(segments), compute_s=total_compute_s)
-            for work in requests
+            for request in requests
         ]
+
+    def _time_s(self) -> float:
+        return self._clock() if self._clock else 0.0
 
     def _decode_partials(self, requests: Sequence[PartialRequest]) -> list[PartialResult]:
         self._encode_chunks(requests)
@@ -261,13 +209,13 @@ class ModelWorker:
         windows = [
             PartialWindow(
                 window_index=window,
-                prompt=self._prompt(language, update.context_tokens),
-                committed=update.committed,
-                draft_tokens=update.draft_tokens,
-                n_positions=update.chunk.positions,
-                frame_threshold=update.chunk.frame_threshold,
+                prompt=self._prompt(language, request.context_tokens),
+                committed=request.committed,
+                draft_tokens=request.draft_tokens,
+                n_positions=request.chunk.positions,
+                frame_threshold=request.chunk.frame_threshold,
             )
-            for window, (update, (language, _)) in enumerate(zip(requests, languages, strict=True))
+            for window, (request, (language, _)) in enumerate(zip(requests, languages, strict=True))
         ]
         hypotheses, stats = decode_partial(self.backend, features, windows, self._logit_rules, self.tokenizer)
         self.stats += stats
@@ -277,23 +225,21 @@ class ModelWorker:
         ]
 
     def _encode_chunks(self, requests: Sequence[PartialRequest]) -> None:
-        """Encode windows of one size together."""
-        shapes = [
-            (request.chunk.mel.shape, request.chunk.final_frames, request.history_frames)
-            for request in requests
-        ]
-        for shape in dict.fromkeys(shapes):
-            same_shape = [update for update, its in zip(requests, shapes, strict=True) if its == shape]
-            mel = np.stack([update.chunk.mel for update in same_shape])
-            self.backend.encode_chunk(
-                [update.encoder for update in same_shape], mel, same_shape[0].chunk.final_frames
-            )
+        """Encode the windows of the requests, those of one shape together."""
+        by_shape: dict[tuple[tuple[int, ...], int, int], list[PartialRequest]] = {}
+        for request in requests:
+            chunk = request.chunk
+            shape = (chunk.mel.shape, chunk.final_frames, request.history_frames)
+            by_shape.setdefault(shape, []).append(request)
+        for (_, final_frames, _), same_shape in by_shape.items():
+            mel = np.stack([request.chunk.mel for request in same_shape])
+            self.backend.encode_chunk([request.encoder for request in same_shape], mel, final_frames)
 
     def _detect_languages(
         self, requests: Sequence[PartialRequest], features: Features
     ) -> list[tuple[str, bool]]:
-        """Language of each, and whether it is known; if not, that of the utterance before is as good a guess."""
-        known = [update.language or self._fixed_language for update in requests]
+        """Return the language of each request, and if it is known; if not, use that of the utterance before."""
+        known = [request.language or self._fixed_language for request in requests]
         if None not in known:
             return [(language, True) for language in known if language is not None]
         probabilities = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
@@ -326,3 +272,56 @@ def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelReq
         return stream.send(response)
     except StopIteration:
         return None
+
+
+def final_pass(
+    window_decoder: WindowDecoder, requests: Sequence[FinalRequest], batch_size: int
+) -> list[tuple[Segment, ...]]:
+    """Transcribe completed utterances of one stream or of several, as many windows together as possible.
+
+    Parameters
+    ----------
+    window_decoder : WindowDecoder
+        The model and its options. Without a speculator drafts go unused; the text is the same.
+    requests : sequence of FinalRequest
+    batch_size : int
+        Most windows to decode together.
+
+    Returns
+    -------
+    list of tuple of Segment
+        The segments that `harken.Recognizer.transcribe` returns for each utterance, with times in the stream; numbered
+        from 0 in each.
+
+    Raises
+    ------
+    AudioError
+        If an utterance has no samples, or some are not finite.
+    OptionError
+        If a language is unknown.
+    """
+    recordings = [
+        RecordingTranscriber(
+            window_decoder,
+            stream_audio(request.samples),
+            language=request.language,
+            draft_tokens=request.draft_tokens,
+        )
+        for request in requests
+    ]
+    scheduler = Scheduler(window_decoder, recordings, batch_size, first_window_alone=False)
+    return [
+        tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording))
+        for request, recording in zip(requests, recordings, strict=True)
+    ]
+
+
+def _shifted(segment: Segment, offset_s: float) -> Segment:
+    """Return a segment with times in the stream."""
+    return replace(
+        segment,
+        start_s=segment.start_s + offset_s,
+        end_s=segment.end_s + offset_s,
+        seek_s=segment.seek_s + offset_s,
+        words=tuple(replace(w, start_s=w.start_s + offset_s, end_s=w.end_s + offset_s) for w in segment.words),
+    )

@@ -1,0 +1,163 @@
+"""Load shedding: the lag, the levels, and the recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harken.streaming import StreamingConfig
+from harken.streaming.config import interpolated_presets, scale_window
+from harken.streaming.load_shedding import (
+    LOAD_LEVELS,
+    RECOVERY_S,
+    LoadLevel,
+    LoadLevelChange,
+    LoadMonitor,
+    apply_load_level,
+)
+from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES
+
+FIXED = StreamingConfig(window_frames=200, hop_frames=50)
+
+
+def run_updates(
+    monitor: LoadMonitor, compute_s: Callable[[StreamingConfig], float], until_s: float, from_s: float = 0.0
+) -> list[tuple[float, int]]:
+    """Record updates as they come due, and return the times and levels of all changes."""
+    now_s, changes = from_s, []
+    while now_s < until_s:
+        config = apply_load_level(monitor.level, FIXED)
+        now_s += config.hop_frames / 100
+        if change := monitor.record(now_s, compute_s(config)):
+            assert change == LoadLevelChange(
+                level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail
+            )
+            changes.append((round(now_s, 3), change.level))
+    return changes
+
+
+# --- the queue ----------------------------------------------------------------------------------------------
+
+
+def test_request_waits_for_the_one_before() -> None:
+    monitor = LoadMonitor(FIXED)
+    lags_s = []
+    for arrival_s, compute_s in ((1.0, 0.4), (1.5, 0.7), (2.0, 0.1), (2.5, 0.1), (9.0, 0.2)):
+        monitor.record(arrival_s, compute_s)
+        lags_s.append(monitor.lag_s)
+    assert lags_s == pytest.approx([0.4, 0.7, 0.3, 0.1, 0.2])
+
+
+def test_level_stays_without_computing_time() -> None:
+    monitor = LoadMonitor(FIXED)
+    assert run_updates(monitor, lambda config: 0.0, 3600) == []
+    assert (monitor.level, monitor.lag_s) == (0, 0.0)
+
+
+def test_level_stays_if_updates_take_less_than_a_hop() -> None:
+    assert run_updates(LoadMonitor(FIXED), lambda config: 0.49, 600) == []
+
+
+def test_level_rises_after_two_consecutive_late_updates() -> None:
+    monitor = LoadMonitor(FIXED)
+    assert monitor.record(1.0, 0.8) is None
+    assert monitor.record(1.5, 0.1) is None, "the second update is early"
+    assert monitor.record(2.0, 0.8) is None
+    change = monitor.record(2.5, 0.5)
+    assert change == LoadLevelChange(level=1, lag_s=pytest.approx(0.8), detail="half as many updates")
+
+
+def test_levels_rise_one_at_a_time_to_the_last() -> None:
+    monitor = LoadMonitor(FIXED)
+    changes = run_updates(monitor, lambda config: 3.0, 60)
+    assert [level for _, level in changes] == [1, 2, 3]
+    assert monitor.lag_s > 30, "the lag is not hidden"
+
+
+def test_max_level_is_not_exceeded() -> None:
+    monitor = LoadMonitor(FIXED, max_level=2)
+    assert [level for _, level in run_updates(monitor, lambda config: 3.0, 60)] == [1, 2]
+
+
+# --- recovery -----------------------------------------------------------------------------------------------
+
+
+def test_level_stays_if_the_one_below_would_be_late() -> None:
+    monitor = LoadMonitor(FIXED)
+    assert run_updates(monitor, lambda config: 0.6, 600) == [(1.0, 1)], "late again at level 0"
+
+
+def test_levels_fall_some_seconds_after_the_lag_is_gone() -> None:
+    monitor = LoadMonitor(FIXED)
+    assert [level for _, level in run_updates(monitor, lambda config: 3.0, 20)] == [1, 2, 3]
+    lag_s = monitor.lag_s
+    changes = run_updates(monitor, lambda config: 0.1, 200, from_s=20.0)
+    assert [level for _, level in changes] == [2, 1, 0]
+    assert changes[0][0] >= 20 + lag_s + RECOVERY_S - 1
+    assert changes[1][0] - changes[0][0] == pytest.approx(RECOVERY_S + 1), "one update a second"
+    assert changes[2][0] - changes[1][0] == pytest.approx(RECOVERY_S + 1)
+
+
+def test_level_stays_unless_every_update_is_early() -> None:
+    monitor = LoadMonitor(FIXED)
+    for arrival_s in (0.5, 1.0):
+        monitor.record(arrival_s, 0.9)
+    assert monitor.level == 1
+    for second in range(3, 60):
+        compute_s = 0.6 if second % 4 == 0 else 0.05  # more than half of a hop of level 0
+        assert monitor.record(float(second), compute_s) is None
+    assert monitor.level == 1
+
+
+# --- levels -------------------------------------------------------------------------------------------------
+
+
+def test_exact_finals_are_left_out_last() -> None:
+    assert LOAD_LEVELS[0] == LoadLevel(detail="all that was asked for")
+    assert [level.exact_finals for level in LOAD_LEVELS] == [True, True, True, False]
+    assert [level.shortest_window for level in LOAD_LEVELS] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("window_frames", [CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES])
+@pytest.mark.parametrize("config", interpolated_presets())
+def test_each_level_encodes_less_audio_with_the_same_commit_rules(
+    config: StreamingConfig, window_frames: int
+) -> None:
+    config = scale_window(config, window_frames)
+    levels = [apply_load_level(level, config) for level in range(len(LOAD_LEVELS))]
+    encoded = [level.window_frames / level.hop_frames for level in levels]
+    encoded_at_start = [level.max_window_frames / level.hop_frames for level in levels]
+    assert levels[0] == config
+    assert encoded[0] > encoded[1] >= encoded[2] == encoded[3]
+    assert encoded_at_start[0] > encoded_at_start[1] >= encoded_at_start[2] == encoded_at_start[3]
+    for level in levels[1:]:
+        assert level.hop_frames == 2 * config.hop_frames
+        assert level.look_ahead_frames >= min(50, config.look_ahead_frames)
+        assert (level.commit_delay_frames, level.local_agreement) == (
+            config.commit_delay_frames,
+            config.local_agreement,
+        )
+
+
+def test_levels_in_frames() -> None:
+    assert [
+        (apply_load_level(level, FIXED).window_frames, apply_load_level(level, FIXED).hop_frames)
+        for level in range(4)
+    ] == [
+        (200, 50),
+        (200, 100),
+        (150, 100),
+        (150, 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "hop", "wide", "doubled"),
+    [(60, 60, 120, 120), (1000, 600, 1000, 950), (1000, 1000, 1000, 1000), (10, 10, 20, 20)],
+)
+def test_levels_of_extreme_configurations_stay_within_the_limits(
+    window: int, hop: int, wide: int, doubled: int
+) -> None:
+    level = apply_load_level(1, StreamingConfig(window_frames=window, hop_frames=hop))
+    assert (level.window_frames, level.hop_frames) == (wide, doubled)

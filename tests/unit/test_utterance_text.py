@@ -1,0 +1,321 @@
+"""Text, sentences and words of an utterance in progress, and the rejection of hallucinations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harken.decoding import PartialHypothesis
+from harken.decoding.decode_windows import compression_ratio
+from harken.streaming.utterance import ActiveUtterance, TimedToken
+from harken.streaming.utterance_text import (
+    display_text,
+    ends_sentence,
+    is_hallucination,
+    utterance_segments,
+    utterance_words,
+)
+from harken.text import Tokenizer
+from models import TOKENIZER
+
+START_FRAME = 1000
+STEP = 10
+"""Positions from the start of one token to that of the next."""
+
+
+def byte_tokens(data: bytes, first: int = 0) -> list[TimedToken]:
+    """Return timed tokens, a byte each, that begin one after another."""
+    return [
+        TimedToken(
+            token=byte,
+            logprob=-0.1 * (i % 3),
+            start_position=STEP * (first + i),
+            end_position=STEP * (first + i + 1),
+        )
+        for i, byte in enumerate(data)
+    ]
+
+
+def utterance(committed: bytes = b"", tentative: bytes = b"", language: str | None = "en") -> ActiveUtterance:
+    created = ActiveUtterance(
+        encoder=None,
+        n_mels=8,
+        start_frame=START_FRAME,
+        committed=byte_tokens(committed),
+        tentative=tuple(tentative),
+        language=language,
+    )
+    created.encoded_frames, created.no_speech_prob = 400, 0.25
+    return created
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+EURO = "€".encode()
+
+
+@pytest.mark.parametrize(
+    ("committed", "tentative", "expected"),
+    [
+        (b"", b"", ("", "")),
+        (b"", b" To be", ("", "To be")),
+        (b" To", b" be", ("To", " be")),
+        (b" To be", b"", ("To be", "")),
+        (b" To", b"gether", ("To", "gether")),
+        # incomplete characters are not shown
+        (b" a", b" " + EURO[:1], ("a", " ")),
+        (b" a", b" " + EURO[:2], ("a", " ")),
+        (b" a", b" " + EURO, ("a", " €")),
+        (b"", EURO[:2], ("", "")),
+        (b" " + EURO, EURO[:1], ("€", "")),
+        # not even committed ones, so that shown text never changes
+        (b" a" + EURO[:1], b"", ("a", "")),
+        (b" a" + EURO[:1], EURO[1:2], ("a", "")),
+        (b" a" + EURO[:1], EURO[1:], ("a", "€")),
+        (b" a" + EURO[:2], EURO[2:] + b" b", ("a", "€ b")),
+        # bytes that can never become a character are shown
+        (b" a\xe2", b" b", ("a", "� b")),
+        (b" a\xe2 b", b" c", ("a� b", " c")),
+    ],
+)
+def test_displayed_text_has_no_incomplete_characters(
+    committed: bytes, tentative: bytes, expected: tuple[str, str]
+):
+    assert display_text(utterance(committed, tentative), TOKENIZER) == expected
+
+
+@given(text=st.text("ab €é😀.", max_size=12), cuts=st.lists(st.integers(0, 48), min_size=4, max_size=4))
+@example(text="€", cuts=[1, 2, 2, 3])
+def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, cuts: list[int]):
+    """For any split of a text into committed, tentative and future tokens."""
+    data = text.encode()
+    steps = sorted(min(cut, len(data)) for cut in cuts)
+    shown = [display_text(utterance(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
+    for (committed, tentative), (a, b) in zip(shown, pairwise(steps), strict=True):
+        assert text.lstrip().startswith(committed + tentative)
+        assert not committed or committed.encode() in data[:a]
+        assert len(data[:b].decode(errors="ignore").lstrip()) == len(committed + tentative)
+    for (before, _), (after, _) in pairwise(shown):
+        assert after.startswith(before)
+
+
+@pytest.mark.parametrize(
+    ("committed", "tentative", "ends"),
+    [
+        (b"", b"", False),
+        (b" To be.", b"", True),
+        (b" To be", b".", True),
+        (b" To be.", b" Or", False),
+        (b" To be", b"?", True),
+        (b" To be", b"! ", True),
+        (b" To be", b",", False),
+        (b" To be", b"...", True),
+        ("好".encode(), "。".encode(), True),
+        ("好".encode(), "。".encode()[:2], False),
+        ("好".encode(), "？".encode(), True),
+        (b" No. 5", b"", False),
+    ],
+)
+def test_sentence_end_is_found_in_the_last_characters(committed: bytes, tentative: bytes, ends: bool):
+    assert ends_sentence(utterance(committed, tentative), TOKENIZER) is ends
+
+
+# --- words and sentences ------------------------------------------------------------------------------------
+
+
+def test_words_have_times_in_the_stream():
+    """One token every 0.2 s; the utterance begins after 10 s."""
+    one, other = utterance_words(byte_tokens(b" To be,"), utterance(), TOKENIZER)
+    assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.6))
+    assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.6), pytest.approx(11.4))
+    assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
+    assert other.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2, 0.0])))
+
+
+def test_word_from_before_a_split_begins_with_the_utterance():
+    rebased = [token.rebased(7) for token in byte_tokens(b" To")]
+    (word,) = utterance_words(rebased, utterance(), TOKENIZER)
+    assert word.start_s == 10.0
+    assert word.end_s == pytest.approx(10.0 + 0.02 * 23)
+
+
+def test_punctuation_belongs_to_the_word_before_it():
+    found = utterance_words(byte_tokens(b" He said: go!) Then... so"), utterance(), TOKENIZER)
+    assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
+
+
+def test_punctuation_without_a_word_before_it_is_a_word():
+    """As where an earlier event had the word."""
+    assert [word.text for word in utterance_words(byte_tokens(b". To"), utterance(), TOKENIZER)] == [".", " To"]
+
+
+def test_language_without_spaces_is_split_into_characters():
+    found = utterance_words(byte_tokens("好。吗".encode()), utterance(language="zh"), TOKENIZER)
+    assert [word.text for word in found] == ["好。", "吗"]
+    (whole,) = utterance_words(byte_tokens("好吗".encode()), utterance(language="en"), TOKENIZER)
+    assert whole.text == "好吗"
+
+
+def test_unknown_language_is_split_at_spaces():
+    found = utterance_words(byte_tokens(b" To be"), utterance(language=None), TOKENIZER)
+    assert [word.text for word in found] == [" To", " be"]
+
+
+def sentences_of(data: bytes, *, language: str = "en") -> list[tuple[str, float, float]]:
+    """Return the text and times of each segment."""
+    found = utterance_segments(byte_tokens(data), utterance(language=language), TOKENIZER, with_words=False)
+    return [(segment.text, round(segment.start_s, 3), round(segment.end_s, 3)) for segment in found]
+
+
+def test_each_sentence_is_a_segment():
+    assert sentences_of(b" To be. Or not? To") == [
+        (" To be.", 10.0, 11.4),
+        (" Or not?", 11.4, 13.0),
+        (" To", 13.0, 13.6),
+    ]
+    assert sentences_of(b" To be.") == [(" To be.", 10.0, 11.4)]
+    assert sentences_of(b"") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" So... what", [" So...", " what"]),
+        (' "Go!" he said.', [' "Go!" he said.']),
+        (" No", [" No"]),
+        (" 好。吗？", [" 好。", "吗？"]),
+        (" It is 5.30 now.", [" It is 5.30 now."]),
+    ],
+)
+def test_sentences_end_at_words_with_end_marks(text: str, expected: list[str]):
+    language = "zh" if "好" in text else "en"
+    assert [sentence for sentence, _, _ in sentences_of(text.encode(), language=language)] == expected
+
+
+def test_segment_fields_come_from_their_tokens():
+    tokens = byte_tokens(b" To be. Or")
+    first, second = utterance_segments(tokens, utterance(), TOKENIZER, with_words=True)
+    assert first.tokens + second.tokens == (*b" To be. Or",)
+    assert first.avg_logprob == pytest.approx(np.mean([token.logprob for token in tokens[:7]]))
+    assert second.avg_logprob == pytest.approx(np.mean([token.logprob for token in tokens[7:]]))
+    assert first.compression_ratio == compression_ratio(" To be.")
+    assert (first.temperature, first.no_speech_prob, first.seek_s, first.language) == (0.0, 0.25, 10.0, "en")
+    assert [word.text for word in first.words] == [" To", " be."]
+    assert (first.words[0].start_s, first.words[-1].end_s) == (first.start_s, first.end_s)
+    assert utterance_segments(tokens, utterance(), TOKENIZER, with_words=False)[0].words == ()
+
+
+@given(text=st.text("ab .?€,\"'", max_size=25))
+def test_segments_and_words_contain_all_text_in_order(text: str):
+    found = utterance_segments(byte_tokens(text.encode()), utterance(), TOKENIZER, with_words=True)
+    assert "".join(segment.text for segment in found) == text
+    assert "".join(word.text for segment in found for word in segment.words) == text
+    assert all(one.end_s <= other.start_s for one, other in pairwise(found))
+    assert all(one.end_s <= other.start_s for segment in found for one, other in pairwise(segment.words))
+
+
+@given(data=st.binary(max_size=20))
+def test_invalid_utf8_loses_no_token(data: bytes):
+    found = utterance_segments(byte_tokens(data), utterance(), TOKENIZER, with_words=True)
+    assert tuple(token for segment in found for token in segment.tokens) == tuple(data)
+
+
+def test_words_of_multi_byte_tokens():
+    english = Tokenizer.builtin(51864)
+    text = " Ask not what your country can do for you."
+    tokens = [
+        TimedToken(token=token, logprob=0.0, start_position=i, end_position=i + 1)
+        for i, token in enumerate(english.encode(text))
+    ]
+    found = utterance_words(tokens, utterance(), english)
+    assert "".join(word.text for word in found) == text
+    assert [word.text for word in found][-1] == " you."
+
+
+# --- hallucinations -----------------------------------------------------------------------------------------
+
+
+def hypothesis(
+    text: str = " To be or not to be",
+    *,
+    logprob: float = -0.1,
+    no_speech_prob: float | None = 0.05,
+    diffuse: bool = False,
+) -> PartialHypothesis:
+    n = len(text)
+    attention = np.zeros((2, n + 1, 300), np.float32)
+    if diffuse:
+        attention += 1 / 300
+    else:
+        attention[:, np.arange(n + 1), 5 * np.arange(n + 1)] = 1
+    return PartialHypothesis(
+        tokens=tuple(text.encode()),
+        logprobs=(logprob,) * n,
+        attended_positions=5 * np.arange(n + 1),
+        attention=attention,
+        reached_eot=True,
+        no_speech_prob=no_speech_prob,
+    )
+
+
+def rejects(
+    candidate: PartialHypothesis,
+    speech_probs: Sequence[float],
+    *,
+    no_speech_prob: float = 0.25,
+    threshold: float = 0.5,
+) -> bool:
+    current = utterance()
+    current.no_speech_prob = no_speech_prob
+    return is_hallucination(current, candidate, np.array(speech_probs, np.float32), threshold, TOKENIZER)
+
+
+SPEECH, HALF, NOISE = [0.9] * 100, [0.45] * 100, [0.02] * 100
+
+
+@pytest.mark.parametrize(
+    ("candidate", "speech_probs", "rejected"),
+    [
+        (hypothesis(), SPEECH, False),
+        (hypothesis(diffuse=True, logprob=-1.3, no_speech_prob=0.9), NOISE, True),
+        (hypothesis(" Thank you.", diffuse=True), NOISE, True),
+        (hypothesis(" Thank you."), SPEECH, False),
+        (hypothesis(" a a a a a a a a a a a a a", logprob=-1.2, diffuse=True), HALF, True),
+        (hypothesis(" a b c d e f g h i j k l m", logprob=-1.0, diffuse=True), HALF, False),
+        (hypothesis(logprob=-1.2), SPEECH, False),
+    ],
+)
+def test_hallucinations_are_rejected_and_speech_is_not(
+    candidate: PartialHypothesis, speech_probs: list[float], rejected: bool
+):
+    assert rejects(candidate, speech_probs) is rejected
+
+
+def test_each_feature_contributes_to_the_rejection():
+    """Just enough of them for a rejection, and one less."""
+    against = {"logprob": -1.1, "no_speech_prob": 1.0, "diffuse": True}
+    assert rejects(hypothesis(**against), HALF)
+    for name, value in {"logprob": -0.1, "no_speech_prob": 0.0, "diffuse": False}.items():
+        assert not rejects(hypothesis(**against | {name: value}), HALF), name
+    assert not rejects(hypothesis(**against), SPEECH)
+
+
+def test_missing_no_speech_probability_is_that_of_the_last_hypothesis():
+    candidate = hypothesis(logprob=-1.2, diffuse=True, no_speech_prob=None)
+    assert rejects(candidate, HALF, no_speech_prob=1.0)
+    assert not rejects(candidate, HALF, no_speech_prob=0.0)
+
+
+def test_rejection_threshold_is_compared_with_the_score():
+    candidate = hypothesis(diffuse=True)
+    assert rejects(candidate, SPEECH, threshold=0.0)
+    assert not rejects(candidate, SPEECH, threshold=1.0)
+
+
+def test_empty_hypothesis_without_speech_probabilities_has_a_score():
+    assert rejects(hypothesis(""), [], threshold=0.0)
