@@ -53,7 +53,7 @@ class Dims:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether the model has an encoder of its own."""
+        """True if the model has an encoder of its own."""
         return self.n_audio_layer > 0
 
     def without_encoder(self) -> Dims:
@@ -62,5 +62,5 @@ class Dims:
 
     @property
     def multilingual(self) -> bool:
-        """Whether the vocabulary is the multilingual one (the reference's `Whisper.is_multilingual`)."""
+        """True if the vocabulary is the multilingual one (the reference's `Whisper.is_multilingual`)."""
         return self.n_vocab >= 51865
