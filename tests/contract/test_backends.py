@@ -31,7 +31,7 @@ def test_windows_are_encoded_alike_alone_and_together(bench: Bench) -> None:
     assert bench.features.n_windows == AUDIOS
     for audio in range(AUDIOS):
         alone = bench.backend.encode(mel[audio : audio + 1])
-        assert alone.audios == 1
+        assert alone.n_windows == 1
         logits = log_probabilities(bench.backend.open_session(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
         np.testing.assert_allclose(logits[0], together[audio], atol=1e-4 * together.std(), rtol=0)
 

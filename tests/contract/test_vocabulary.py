@@ -18,7 +18,7 @@ NEARLY = 1e-5
 
 @pytest.fixture(scope="module")
 def part(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Backend:
-    return make_backend(bench.name, tmp_path_factory.mktemp("part"), vocabulary=PART)
+    return make_backend(bench.name, tmp_path_factory.mktemp("part"), vocab_subset=PART)
 
 
 @pytest.fixture
