@@ -20,7 +20,7 @@ from harken.checkpoints import Checkpoint, Weights
 from harken.errors import OptionError
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
-from harken.training.labelling import encoder_output_of, window_log_mel
+from harken.training.labelling import window_log_mel
 from harken.training.network import run_decoder
 from harken.training.windows import TrainingWindow
 from harken.types import Dims
@@ -104,9 +104,8 @@ class SmallModelTeacher:
     def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
         """What its encoder heard in a piece, and its states where the main model's texts are to be foretold."""
         dims = self._backend.dims
-        encoder_output = encoder_output_of(
-            self._backend.encode(window_log_mel(training_window.samples(), dims)[None])
-        )
+        features = self._backend.encode(window_log_mel(training_window.samples(), dims)[None])
+        (encoder_output,) = self._backend.encoder_output(features)
         sequences = []
         for sequence in self._store.get(training_window).sequences:
             with torch.inference_mode():
