@@ -74,7 +74,7 @@ class BackendFactory:
         precision : str or None
             Precision instead of that of the factory.
         shares_encoder : bool
-            Whether to leave its encoder out.
+            Load the decoder only.
         vocab_subset : ndarray of int64, or None
             Ids that logits cover; None is all.
 
@@ -144,7 +144,7 @@ class BackendFactory:
         clock : callable
             Clock that returns seconds.
         download : bool
-            Whether the assistant may be downloaded.
+            Allow downloading the assistant.
 
         Raises
         ------

@@ -45,7 +45,7 @@ class Capabilities:
 
 
 class Features(Protocol):
-    """Encoder output of some windows, kept where the backend computes."""
+    """The encoder's output for some windows, on the device of the backend."""
 
     @property
     def n_windows(self) -> int:
@@ -221,7 +221,7 @@ class Backend(Protocol):
         capacity : int
             Most tokens that a row will hold, at most ``dims.n_text_ctx``.
         attention : bool
-            Whether to keep the cross-attention of the alignment heads (see `Session.attention`).
+            Keep the cross-attention of the alignment heads (see `Session.attention`).
         """
         ...
 

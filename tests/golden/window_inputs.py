@@ -1,7 +1,7 @@
-"""What `record_windows.py` gives to openai-whisper and transformers, and `test_windows_golden.py` to harken.
+"""The windows that `record_windows.py` gives to openai-whisper and transformers, and the golden test to harken.
 
 Two models have random weights and the shape of published ones, but narrow: large-v3, with 128 bands and a vocabulary
-of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. They hear the example
+of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. Their input is the example
 recording. The third is the published multilingual tiny.
 """
 
@@ -39,7 +39,7 @@ RANDOM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One window and how it is decoded.
+    """A window and the options of its decoding.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Case:
     task : {"transcribe", "translate"}
     timestamps : bool
     previous, prefix : str
-        Text before the window, and with which it begins.
+        Text before the window, and forced text at its beginning.
     beam : Beam or None
         None is greedy.
     """
@@ -66,28 +66,28 @@ class Case:
 
     def __str__(self) -> str:
         """Name of the case."""
-        said = [f"{name}={getattr(self, name)!r}" for name in ("previous", "prefix") if getattr(self, name)]
+        texts = [f"{name}={getattr(self, name)!r}" for name in ("previous", "prefix") if getattr(self, name)]
         beam = [f"beam {self.beam.width} {self.beam.patience} {self.beam.length_penalty}"] if self.beam else []
         stamps = [] if self.timestamps else ["no timestamps"]
-        return ", ".join([self.model, self.recording, self.language, self.task, *stamps, *said, *beam])
+        return ", ".join([self.model, self.recording, self.language, self.task, *stamps, *texts, *beam])
 
 
 def _on_random(model: str) -> list[Case]:
-    its = Case(model=model, language="fr")
+    case = Case(model=model, language="fr")
     return [
-        its,
-        replace(its, language="de", task="translate"),
-        replace(its, timestamps=False),
-        replace(its, previous="what came before"),
-        replace(its, timestamps=False, prefix="and so it begins"),
-        replace(its, beam=Beam(width=5)),
-        replace(its, beam=Beam(width=3, patience=2.0, length_penalty=0.6)),
+        case,
+        replace(case, language="de", task="translate"),
+        replace(case, timestamps=False),
+        replace(case, previous="what came before"),
+        replace(case, timestamps=False, prefix="and so it begins"),
+        replace(case, beam=Beam(width=5)),
+        replace(case, beam=Beam(width=3, patience=2.0, length_penalty=0.6)),
     ]
 
 
 def _on_tiny(recording: str, language: str) -> list[Case]:
-    its = Case(model="tiny", recording=recording, language=language)
-    return [its, replace(its, task="translate"), replace(its, timestamps=False)]
+    case = Case(model="tiny", recording=recording, language=language)
+    return [case, replace(case, task="translate"), replace(case, timestamps=False)]
 
 
 SPOKEN = {"german": "de", "french": "fr", "dutch": "nl", "chinese": "zh", "russian": "ru", "book": "en"}
@@ -103,14 +103,14 @@ CASES = {
         ),
     ]
 }
-HEARD = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
-"""Models and recordings of which the language is detected."""
+LANGUAGE_CASES = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
+"""Models and recordings whose language is detected."""
 SAMPLED = Case(model="large-v3", language="fr")
 TEMPERATURE, BEST_OF = 0.8, 5
 
 
 def make_weights(model: str) -> dict[str, Floats]:
-    """Draw weights that make up their mind, and want to end the more the further they are."""
+    """Draw weights with peaked distributions, whose end of text becomes likelier with every position."""
     dims = RANDOM[model]
     weights = {name: values.astype(np.float32) for name, values in random_weights(dims, 3).items()}
     sharp = {name: 4 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
@@ -124,12 +124,12 @@ def make_weights(model: str) -> dict[str, Floats]:
     return weights
 
 
-def sound(recording: str) -> Floats:
-    """The first 30 s, with digital silence behind the end."""
-    heard = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
-    return np.pad(heard, (0, WINDOW_SAMPLES - len(heard)))
+def first_window(recording: str) -> Floats:
+    """Load the first 30 s, with digital silence behind the end."""
+    samples = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
+    return np.pad(samples, (0, WINDOW_SAMPLES - len(samples)))
 
 
 def window(recording: str, n_mels: int) -> Floats:
-    """Log-mel of that, shape (1, n_mels, 3000)."""
-    return log_mel(sound(recording), n_mels)[None]
+    """Compute log-mel of the first 30 s, shape (1, n_mels, 3000)."""
+    return log_mel(first_window(recording), n_mels)[None]

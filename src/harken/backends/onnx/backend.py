@@ -51,7 +51,7 @@ class OnnxBackend:
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     shares_encoder : bool
-        Whether to load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
 

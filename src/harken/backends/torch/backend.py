@@ -44,7 +44,7 @@ class TorchBackend:
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
     shares_encoder : bool
-        Whether to load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     alignment_heads : tuple of (layer, head), or None

@@ -43,7 +43,7 @@ class LSHAttention:
     chunk : int
         Number of queries that attend to the same run of keys.
     nearby : bool
-        Whether to add a round over the keys that are near in time.
+        Add a round over the keys that are near in time.
     seed : int
         Seed of the random rotations.
 

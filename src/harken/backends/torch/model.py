@@ -192,7 +192,7 @@ class WhisperModel:
         audio_positions : int
             Number of positions of the windows.
         ragged : bool
-            Whether some windows are shorter, so that `KVCache.padding_mask` is needed.
+            True if some windows are shorter, so that `KVCache.padding_mask` is needed.
 
         Returns
         -------

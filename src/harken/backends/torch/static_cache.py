@@ -72,7 +72,7 @@ class StaticCache:
         audio_positions : int
             Number of positions of the windows.
         ragged : bool
-            Whether some windows are shorter.
+            True if some windows are shorter.
         """
         n = lengths_and_tokens.shape[1] - 1
         past_positions = _round_up_positions(longest_row, self.model.dims.n_text_ctx)

@@ -18,7 +18,7 @@ from harken.contract import Floats
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES
 
 PAD_MULTIPLE = 250
-"""Where decoder steps are captured, features of streams are padded to a multiple of this many positions.
+"""Features of streams are padded to a multiple of this many positions, if decoder steps are captured.
 
 A stream grows with every update, and without padding the steps would be captured again for every length.
 """
