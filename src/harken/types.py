@@ -14,6 +14,8 @@ WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
 WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
 FRAMES_PER_POSITION = 2
 """Mel frames per position of the encoder output, which is also the resolution of timestamps."""
+LEFT_CONTEXT_FRAMES = 2
+"""Mel frames before a chunk of a stream that the two convolutions read: one for each of them."""
 TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 
