@@ -194,7 +194,7 @@ def test_whatever_was_said_before(
     ]
     for draft in drafts:
         with going_back(back):
-            (its,) = grown(backend, features, [replace(window, previous=draft)], rules)
+            (its,) = grown(backend, features, [replace(window, draft_tokens=draft)], rules)
         assert_same(its, expected, 1e-4)
 
 
@@ -204,7 +204,7 @@ def test_where_nothing_stops_it_as_a_plain_decode(seed: int, window: PartialWind
     """Without timestamps, as far as the limit of a window lets it."""
     backend, features = model(seed)
     with unstopped():
-        (its,) = grown(backend, features, [replace(window, margin=0)], rules)
+        (its,) = grown(backend, features, [replace(window, frame_threshold=0)], rules)
     ((plain,), _) = decode(
         backend,
         features,
@@ -237,7 +237,7 @@ def test_what_is_committed_is_a_prefix_that_is_forced(
     seed: int, window: PartialWindow, committed: list[int], kept: list[int]
 ) -> None:
     backend, features = model(seed)
-    window = replace(window, committed=tuple(committed), margin=0)
+    window = replace(window, committed=tuple(committed), frame_threshold=0)
     with unstopped():
         (its,) = grown(backend, features, [window], make_rulings(kept))
     ((plain,), _) = decode(
@@ -297,8 +297,8 @@ def fitting(drawn: Sequence[PartialWindow], most: int) -> list[PartialWindow]:
     return [
         replace(
             its,
-            positions=min(its.n_positions, LENGTHS[its.window_index]),
-            previous=its.draft_tokens[: max(0, most - len(its.prompt) - len(its.committed))],
+            n_positions=min(its.n_positions, LENGTHS[its.window_index]),
+            draft_tokens=its.draft_tokens[: max(0, most - len(its.prompt) - len(its.committed))],
         )
         for its in drawn
         if len(its.prompt) + len(its.committed) <= most
@@ -319,7 +319,7 @@ def test_whatever_is_decoded_together(
     with going_back(back):
         together = grown(engine.backend, engine.features, several, rules)
         alone = [
-            grown(engine.backend, engine.features, [replace(its, previous=())], rules)[0] for its in several
+            grown(engine.backend, engine.features, [replace(its, draft_tokens=())], rules)[0] for its in several
         ]
     for one, other in zip(together, alone, strict=True):
         assert_same(one, other, engine.tolerance)
@@ -336,10 +336,10 @@ def test_a_draft_of_what_is_said(
     engine: Engine, window: PartialWindow, rules: LogitRules, back: int, cut: int
 ) -> None:
     """Right up to some place: there it goes on as it would have without."""
-    for its in fitting([replace(window, previous=())], engine.most):
+    for its in fitting([replace(window, draft_tokens=())], engine.most):
         with going_back(back):
             (plain,) = grown(engine.backend, engine.features, [its], rules)
             draft = (*plain.tokens[:cut], *window.draft_tokens)
-            for one in fitting([replace(its, previous=draft)], engine.most):
+            for one in fitting([replace(its, draft_tokens=draft)], engine.most):
                 (ours,) = grown(engine.backend, engine.features, [one], rules)
                 assert_same(ours, plain, engine.tolerance)

@@ -226,7 +226,7 @@ def test_with_an_earlier_hypothesis(
         return tuple(mixed) if how != "none" else ()
 
     attempts = [
-        replace(window, previous=recalled(how, decoded.hypothesis.tokens))
+        replace(window, draft_tokens=recalled(how, decoded.hypothesis.tokens))
         for window, how, decoded in zip(windows, known, plain[0], strict=False)
     ]
     drafter = speculator(ngram=bool(seed % 2)).prepare(make_mel(), its.features)
@@ -334,7 +334,7 @@ def test_a_beam_goes_without_and_says_so(
     plain, expected, _ = its.hear(windows, rules, Beam(width=2))
     ours, stats, _ = its.hear(windows, rules, Beam(width=2), drafter)
     assert ours == plain
-    assert stats == replace(expected, unspeculated=len(windows))
+    assert stats == replace(expected, undrafted_windows=len(windows))
 
 
 # --- real decoders, and recordings -------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def transformers(engine: tuple[str, Backend], tmp_path_factory: pytest.TempPathF
         key: np.float32(0.9) * its + np.float32(0.1) * make_assistant()[key]
         for key, its in make_weights().items()
     }
-    part = make_backend(name, graphs, akin, shares_encoder=True, vocabulary=PART)
+    part = make_backend(name, graphs, akin, shares_encoder=True, vocab_subset=PART)
     whole = make_backend("numpy", graphs, akin)
     return {
         "sharing the encoder": Assistant(backend=part, shares_encoder=True),

@@ -191,13 +191,13 @@ def test_an_assistant_listens_by_itself_or_adopts() -> None:
         def encode(self, mel: Floats) -> str:
             return f"encoded {mel.shape}"
 
-        def adopt(self, features: Features) -> str:
+        def reuse_encoder_output(self, features: Features) -> str:
             return f"adopted {features}"
 
     mel = np.zeros((1, 2, 4), np.float32)
     own = Assistant(backend=Ear(), shares_encoder=False)
     assert own.encode(mel, Windows(1)) == "encoded (1, 2, 4)"
-    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(audios=1)"
+    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(n_windows=1)"
 
 
 def test_rows_that_share_a_window_share_no_state() -> None:

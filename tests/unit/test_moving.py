@@ -357,7 +357,9 @@ def test_windows_together_as_each_alone():
     together, stats = decode_partial(ears, Windows(5), windows, rules(), TOKENIZER)
     alone = [heard(Ears(*texts), window)[0] for window in windows]
     for one, other in zip(together, alone, strict=True):
-        assert replace(one, places=(), attention=()) == replace(other, places=(), attention=())
+        assert replace(one, attended_positions=(), attention=()) == replace(
+            other, attended_positions=(), attention=()
+        )
         np.testing.assert_array_equal(one.attended_positions, other.attended_positions)
         np.testing.assert_array_equal(one.attention, other.attention)
     (session,) = ears.sessions

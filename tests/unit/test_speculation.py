@@ -489,6 +489,6 @@ def test_speculation_is_of_one_decode() -> None:
     assert isinstance(one, DraftSession)
     assert one.controller is other.controller is speculator.greedy.controller
     assert one.generators[0].generator is not other.generators[0].generator
-    names = ("previous", "ngram")
+    names = ("previous_hypothesis", "ngram")
     for source, again, name in zip(one.generators, other.generators, names, strict=True):
         assert source.counter is again.counter is getattr(speculator.greedy, name)
