@@ -40,7 +40,8 @@ def run(
 ) -> tuple[list[list[Hypothesis]], list[Step], ScriptedSession]:
     session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
     steps: list[Step] = []
-    return beam_search(session, session.logits, RULES, beam, limits, steps.append), steps, session
+    hypotheses, _ = beam_search(session, session.logits, RULES, beam, limits, steps.append)
+    return hypotheses, steps, session
 
 
 def texts(hypotheses: Sequence[Hypothesis]) -> list[str]:

@@ -19,7 +19,7 @@ from harken.decoding.draft_controller import (
     DraftController,
     LinearCost,
 )
-from harken.decoding.generate import generate, pick_best
+from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
 
 # --- the line ----------------------------------------------------------------------------------------------
 
@@ -250,11 +250,9 @@ def decode(
         drafts.make = lambda rows, draft=draft: [draft]
         speculation = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules())
         began = clock.now_s
-        found = generate(
-            session, logits, free_rules(), pick_best, [LENGTH + 1] * rows, lambda step: None,
-            draft_session=speculation,
-        )  # fmt: skip
-        assert [[*its.tokens, EOT] for its in found] == texts
+        active = [Row(1, LENGTH + 1, EotOrLimit(EOT)) for _ in range(rows)]
+        generate(session, active, logits, free_rules(), pick_best, draft_session=speculation)
+        assert [row.tokens for row in active] == texts
         ratios.append((clock.now_s - began) / (LENGTH * cost(rows, 1)))
         stats.append(speculation.stats)
     return Course(np.array(ratios), stats)

@@ -39,7 +39,7 @@ from harken.decoding import (
     make_logit_rules,
 )
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
-from harken.decoding.generate import Pick, generate, pick_best, pick_sample
+from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
 from harken.transcribe.window_decoder import DecodeRequest
@@ -62,10 +62,11 @@ def speak(
     speculation = (
         drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules()) if drafts else None
     )
-    found = generate(
-        session, logits, free_rules(), pick, limits or [300] * rows, observe, draft_session=speculation
-    )
-    return found, len(session.read) - 1, speculation.stats if speculation else DecodeStats()
+    active = [Row(1, limit, EotOrLimit(EOT)) for limit in limits or [300] * rows]
+    forwards = generate(session, active, logits, free_rules(), pick, observe=observe, draft_session=speculation)
+    assert forwards == len(session.read) - 1
+    found = [row.hypothesis(EOT) for row in active]
+    return found, forwards, speculation.stats if speculation else DecodeStats()
 
 
 def lines(*lengths: int, seed: int = 0) -> list[list[int]]:
@@ -244,10 +245,9 @@ def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
 
     session.extend = rounding
     speculation = drafts.open_draft_session([0], [[0]], [[]], free_rules())
-    (found,) = generate(
-        session, logits, free_rules(), pick_best, [20], lambda step: None, draft_session=speculation
-    )
-    assert found.tokens != (1,) * 6
+    row = Row(1, 20, EotOrLimit(EOT))
+    generate(session, [row], logits, free_rules(), pick_best, draft_session=speculation)
+    assert row.hypothesis(EOT).tokens != (1,) * 6
     assert speculation.stats.near_ties
 
 
