@@ -120,18 +120,18 @@ def decode(
     draft_session: DraftSession | None = None
 
     def generate_hypotheses(
-        row_windows: Sequence[int], logits: Logits, pick: Pick
+        window_of_row: Sequence[int], logits: Logits, pick: Pick
     ) -> tuple[list[Hypothesis], int]:
         nonlocal draft_session
         if draft_context is not None:
             draft_session = draft_context.open_draft_session(
-                [windows[i].window_index for i in row_windows],
-                [windows[i].prompt for i in row_windows],
-                [windows[i].draft_tokens for i in row_windows],
+                [windows[i].window_index for i in window_of_row],
+                [windows[i].prompt for i in window_of_row],
+                [windows[i].draft_tokens for i in window_of_row],
                 logit_rules,
                 sampling=isinstance(strategy, Sample),
             )
-        rows = [Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot)) for i in row_windows]
+        rows = [Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot)) for i in window_of_row]
         forwards = generate(
             session,
             rows,
