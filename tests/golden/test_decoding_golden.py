@@ -41,7 +41,7 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         max_initial_timestamp=None,
     )
     beam = Beam(width=case["width"], patience=case["patience"])
-    (found,) = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
+    (found,), _ = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
     assert sorted(hypothesis.tokens for hypothesis in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
     for hypothesis in found:

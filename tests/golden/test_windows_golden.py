@@ -26,7 +26,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from harken.decoding.generate import PickedTokens, RowPosition, generate
+from harken.decoding.generate import EotOrLimit, PickedTokens, Row, RowPosition, generate
 from real import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
@@ -171,8 +171,10 @@ def test_sampled_candidates_are_scored_and_ranked_as_by_whisper(load: Load, draw
             np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32)
         )
 
-    limits = [recognizer.dims.n_text_ctx // 2] * BEST_OF
-    hypotheses = generate(session, logits, rules(recognizer, SAMPLED), pick, limits, lambda step: None)
+    eot, limit = recognizer.tokenizer.eot, recognizer.dims.n_text_ctx // 2
+    rows = [Row(length, limit, EotOrLimit(eot)) for length in session.lengths]
+    generate(session, rows, logits, rules(recognizer, SAMPLED), pick)
+    hypotheses = [row.hypothesis(eot) for row in rows]
     assert [list(hypothesis.tokens) for hypothesis in hypotheses] == candidates
     totals = [hypothesis.sum_logprob for hypothesis in hypotheses]
     np.testing.assert_allclose(totals, drawn["totals"], atol=2e-3)
