@@ -1,4 +1,4 @@
-"""From checkpoints to engines: the backend of a model, and what drafts for it."""
+"""The backends and the speculative decoders of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harken.types import Dims
 BACKENDS = ("onnx", "torch", "numpy")
 AUTO, NGRAM = "auto", "ngram"
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
-"""Models that draft for larger ones of the same vocabulary if nothing is said about it."""
+"""Models that ``assistant="auto"`` considers, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFactory:
-    """Makes backends of one kind.
+    """A maker of backends of one kind.
 
     Parameters
     ----------
@@ -31,9 +31,7 @@ class BackendFactory:
         As `harken.load` takes them.
     threads : int or None
     cache : Path or None
-        Where compiled graphs are kept.
-    hash_rounds : int or None
-        As `harken.load` takes it.
+        Directory of compiled graphs.
 
     Raises
     ------
@@ -46,15 +44,12 @@ class BackendFactory:
     precision: str = "auto"
     threads: int | None = None
     cache: Path | None = None
-    hash_rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise OptionError("backend", self.backend, " or ".join(BACKENDS))
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
-        if self.backend != "torch" and self.hash_rounds is not None:
-            raise OptionError("hash_rounds", self.hash_rounds, f"none with backend={self.backend!r}")
         if self.backend == "onnx":
             from harken.backends.onnx.runtime_plan import PRECISIONS
 
@@ -77,10 +72,10 @@ class BackendFactory:
         ----------
         checkpoint : Checkpoint
         precision : str or None
-            Instead of the usual one.
+            Precision instead of that of the factory.
         shares_encoder : bool
-            Whether to leave its encoder out.
-        vocabulary : ndarray of int64, or None
+            Load the decoder only.
+        vocab_subset : ndarray of int64, or None
             Ids that logits cover; None is all.
 
         Raises
@@ -98,7 +93,7 @@ class BackendFactory:
                 dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocab_subset=vocab_subset
             )
         if self.backend == "torch":
-            from harken.backends.torch import LSHAttention, TorchBackend
+            from harken.backends.torch import TorchBackend
 
             return TorchBackend(
                 dims,
@@ -109,7 +104,6 @@ class BackendFactory:
                 alignment_heads=heads,
                 shares_encoder=shares_encoder,
                 vocab_subset=vocab_subset,
-                lsh_attention=None if self.hash_rounds is None else LSHAttention(rounds=self.hash_rounds),
             )
         from harken.backends.onnx import OnnxBackend
 
@@ -135,22 +129,22 @@ class BackendFactory:
         clock: Callable[[], float],
         download: bool = True,
     ) -> SpeculativeDecoder:
-        """Make what drafts for a model.
+        """Make the speculative decoder of a model.
 
         Parameters
         ----------
         assistant : str or path
-            A model, ``"ngram"``, or ``"auto"``: the smallest model of the same vocabulary that is on this machine, if
-            that is much smaller than `model`, else ``"ngram"``.
+            A model, ``"ngram"``, or ``"auto"``: a model of `DEFAULT_ASSISTANTS` that is on this machine, has the same
+            vocabulary and is much smaller than `model`, else ``"ngram"``.
         model : Checkpoint
         tokenizer : Tokenizer
-            Of the model.
-        name : str
-            How errors name the model.
+            Tokenizer of the model.
+        model_name : str
+            Name of the model in errors.
         clock : callable
-            Seconds.
+            Clock that returns seconds.
         download : bool
-            Whether the assistant may be downloaded.
+            Allow downloading the assistant.
 
         Raises
         ------
@@ -159,7 +153,7 @@ class BackendFactory:
         CheckpointError
             If it is damaged, not Whisper, or a decoder made for another model.
         OptionError
-            If it does not speak the model's vocabulary, or hears in another way.
+            If it has another vocabulary than the model, or takes another log-mel or context.
         """
         checkpoint: Checkpoint | None = None
         if assistant == AUTO:
@@ -170,7 +164,7 @@ class BackendFactory:
         if checkpoint is None:
             return SpeculativeDecoder(clock, ngram=True)
         shared = shares_encoder(checkpoint, model)
-        # On the CPU a step is as fast as its weights are read, and what an assistant proposes is verified anyway.
+        # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
         precision = "int4" if self.backend == "onnx" else None
         backend = self.make_backend(
             checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
@@ -179,7 +173,7 @@ class BackendFactory:
 
 
 def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
-    """A model on this machine that is much smaller and can draft for another."""
+    """Return a model on this machine that is much smaller and can draft for another, or None."""
     for candidate in DEFAULT_ASSISTANTS:
         try:
             checkpoint = open_checkpoint(resolve_model(candidate, download=False))
@@ -192,7 +186,7 @@ def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer
 
 
 def _weights_per_step(dims: Dims) -> int:
-    """Weights that the layers of a decoder read in a step, but for a constant."""
+    """Return the number of weights that a decoder reads in a step, up to a constant factor."""
     return dims.n_text_layer * dims.n_text_state**2
 
 

@@ -1,20 +1,20 @@
-"""The contract in the middle: what decides tokens stands above it, what computes numbers below it.
+"""The contract between decoding, which chooses tokens, and the backends, which compute numbers.
 
-A `Backend` encodes windows of log-mel and opens a `Session`, which owns all mutable state of decoding: for
-every row, the tokens it has seen. Three verbs change it, and they are enough:
+A `Backend` encodes windows of log-mel and opens a `Session`, which owns all mutable state of decoding: the tokens
+that each row has read. Three methods change it:
 
 ======================  ==========================================================
 prefill, step, verify   ``extend`` with the prompt, 1 token, or a draft's k + 1
-beam search             ``select(parents)`` then ``extend``
-best of n               ``select([0] * n)`` after one prefill
+beam search             ``reorder(parents)`` then ``extend``
+best of n               ``reorder([0] * n)`` after one prefill
 speculative decoding    ``extend(pending + draft)``, accept while equal, ``rewind``
-a finished row          an empty sequence in ``extend``, or dropped by ``select``
+a finished row          an empty sequence in ``extend``, or dropped by ``reorder``
 ======================  ==========================================================
 
 Rows are ragged: one sequence of tokens a row, of any length. Positions are counted from the row's own start.
 
-A stream is heard window by window: an `Encoder` keeps what its next window will look back at, ``hear`` encodes the next
-windows of some streams together, ``gather`` makes features of all that they have heard.
+A stream is encoded chunk by chunk: a `StreamingEncoderState` keeps what its next chunk attends to, ``encode_chunk``
+encodes the next chunks of some streams together, and ``stream_features`` makes features of all that was encoded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TokenRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a backend is and runs on, for people and for the choice of defaults."""
+    """Description of a backend and of what it runs on, for people and for the choice of defaults."""
 
     name: str
     precision: str
@@ -45,7 +45,7 @@ class Capabilities:
 
 
 class Features(Protocol):
-    """Encoder output of some windows, kept where the backend computes."""
+    """The encoder's output for some windows, on the device of the backend."""
 
     @property
     def n_windows(self) -> int:
@@ -54,10 +54,10 @@ class Features(Protocol):
 
 
 class StreamingEncoderState(Protocol):
-    """What the encoder remembers of one stream; owned by the backend that opened it.
+    """State of the encoder of one stream; owned by the backend that opened it.
 
-    A position is what the encoder gives for 2 mel frames. Positions are *kept* once they are final; behind them there
-    may be some of look-ahead, which the next window hears again.
+    A position is the encoder's output for 2 mel frames. Final positions do not change any more; behind them there may
+    be positions of look-ahead, which the next chunk encodes again.
     """
 
     @property
@@ -67,14 +67,14 @@ class StreamingEncoderState(Protocol):
 
     @property
     def positions(self) -> int:
-        """Number of positions, those of the look-ahead included."""
+        """Number of positions, including those of the look-ahead."""
         ...
 
 
 class Logits(Protocol):
-    """Logits at P positions, one after another by row; a handle that stays on its device.
+    """Logits at P positions, row after row; they stay on the device of their backend.
 
-    Bans come first, then `prefer_timestamps`, then a log-softmax over what is left.
+    Suppress first, then call `prefer_timestamps`; log-probabilities are a log-softmax over the tokens that are left.
     """
 
     def __len__(self) -> int:
@@ -82,11 +82,11 @@ class Logits(Protocol):
         ...
 
     def select_positions(self, positions: Sequence[int]) -> Logits:
-        """Copy some positions out, in the given order; one may be taken several times."""
+        """Return a copy of some positions, in the given order; a position may be repeated."""
         ...
 
     def probability(self, token: int) -> Floats:
-        """Softmax probability of one token under the logits as they stand, shape (P,)."""
+        """Return the softmax probability of one token under the current logits, shape (P,)."""
         ...
 
     def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
@@ -102,7 +102,7 @@ class Logits(Protocol):
         ...
 
     def prefer_timestamps(self, timestamp_begin: int) -> None:
-        """Ban ids below `begin` wherever all ids from `begin` on outweigh each single one of them.
+        """Suppress ids below `timestamp_begin` where all others together are likelier than each of them.
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules ("if sum of probability over timestamps
         is above any other token, sample timestamp").
@@ -110,11 +110,11 @@ class Logits(Protocol):
         ...
 
     def top(self, k: int) -> tuple[Ints, Floats]:
-        """The k best ids and their log-probabilities, best first, shapes (P, k)."""
+        """Return the k best ids and their log-probabilities, best first, shapes (P, k)."""
         ...
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
-        """Draw one id a position at `temperature`, by inverting the distribution at a number in [0, 1).
+        """Draw one id a position at `temperature`: invert the cumulative distribution at a number in [0, 1).
 
         Returns
         -------
@@ -130,17 +130,18 @@ class Session(Protocol):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens that each row has seen."""
+        """Number of tokens that each row has read."""
         ...
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Logits:
-        """Append tokens to every row and return the logits of the last `tail` of them.
+        """Append tokens to every row and return the logits at the last `last_n` of them.
 
         Parameters
         ----------
-        tokens : one sequence a row, an empty one leaves the row as it is
-        tail : int
-            How many of each row's new positions get logits; a row that brings fewer gets as many as it brings.
+        tokens : sequence of sequences of int
+            One sequence a row; an empty one leaves the row as it is.
+        last_n : int
+            Number of new positions of each row that get logits; a row with fewer new tokens gets one for each.
 
         Returns
         -------
@@ -150,17 +151,17 @@ class Session(Protocol):
         ...
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget tokens from the end: row r keeps its first ``lengths[r]``."""
+        """Drop tokens from the end of every row: row r keeps its first ``lengths[r]``."""
         ...
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Replace the rows by the given ones: reorder, fan out or drop."""
+        """Replace the rows by the given ones, which permutes, copies or drops rows."""
         ...
 
     def attention(self, row: int) -> Floats:
-        """Cross-attention of the alignment heads for every token that a row has seen.
+        """Return the cross-attention of the alignment heads for every token that a row has read.
 
-        Only in a session that was opened to keep it.
+        The session must have been opened with ``attention=True``.
 
         Returns
         -------
@@ -171,7 +172,7 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """One model, ready to compute."""
+    """A model that is ready to compute."""
 
     @property
     def dims(self) -> Dims:
@@ -180,80 +181,90 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it runs on, and in which precision."""
+        """Description of the device and the precision."""
         ...
 
     def encode(self, mel: Floats) -> Features:
-        """Encode windows of shape (audios, n_mels, frames), float32, normalised log10 mel.
+        """Encode windows of shape (windows, n_mels, frames), float32, normalised log10 mel.
 
-        `frames` is even and at most ``2 * n_audio_ctx``; what a window holds less, nobody attends to.
+        `frames` is even and at most ``2 * n_audio_ctx``; a shorter window has fewer positions. Not to be called where
+        ``dims.has_encoder`` is false.
+        """
+        ...
+
+    def encoder_output(self, features: Features) -> Floats:
+        """Return the encoder's output in host memory, shape (windows, positions, n_audio_state), float32.
+
+        Values behind the end of a window that is shorter than others are undefined.
         """
         ...
 
     def reuse_encoder_output(self, features: Features) -> Features:
-        """Features for this backend's decoder, from those of another whose encoder has the same weights.
+        """Make features for this backend's decoder from those of a backend whose encoder has the same weights.
 
-        Both are of the same kind, on the same device. Only the keys and values of the cross-attention are computed,
-        so a decoder without an encoder of its own needs no more than this.
+        Both backends are of the same kind and on the same device. Only the keys and values of the cross-attention are
+        computed: a decoder without an encoder needs nothing else.
         """
         ...
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> Session:
-        """Open a session with one row for each entry of `rows`, which names the window it listens to.
+        """Open a session with one row for each entry of `row_windows`.
 
         Parameters
         ----------
         features : Features
-            From `encode` of the same backend.
-        rows : sequence of int
-            Window index of each row.
+            From `encode`, `reuse_encoder_output` or `stream_features` of the same backend.
+        row_windows : sequence of int
+            Index of the window that each row attends to.
         capacity : int
-            Most tokens a row will hold, at most ``dims.n_text_ctx``.
+            Most tokens that a row will hold, at most ``dims.n_text_ctx``.
         attention : bool
-            Whether to keep the cross-attention of the alignment heads (see `Session.attention`).
+            Keep the cross-attention of the alignment heads (see `Session.attention`).
         """
         ...
 
     def open_encoder(self, history_frames: int) -> StreamingEncoderState:
-        """Open the encoder of a stream, which looks back at the last `history` mel frames that were kept.
+        """Open the encoder of a stream.
 
         Parameters
         ----------
-        history : int
-            Even; 0 looks back at nothing.
+        history_frames : int
+            Number of final mel frames before a chunk that the chunk attends to, even; 0 is no history.
         """
         ...
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        """Encode the next windows of some streams together, each as if it were alone.
+        """Encode the next chunks of some streams together; each gets the result that it would get alone.
 
-        All positions of a window attend to one another and to the stream's history, in every layer. The first of them
-        are kept, and their keys and values become history; those behind are look-ahead and will be encoded again with
-        the next window (the right context of Shi et al. 2021, "Emformer", section 3.1). The convolutions go on over
-        the edge of the window exactly, so the cost is that of (W + history) keys for each of W positions, wherever in
-        the stream that is.
+        All positions of a chunk attend to one another and to the stream's history, in every layer. The first of them
+        are final, and their keys and values become history; the others are look-ahead and will be encoded again with
+        the next chunk (the right context of Shi et al. 2021, "Emformer", section 3.1). The convolutions continue
+        exactly across the edges of chunks. The cost is that of (W + history) keys for each of W positions, wherever
+        in the stream the chunk lies.
 
         Parameters
         ----------
-        encoders : sequence of Encoder
+        states : sequence of StreamingEncoderState
             Opened by this backend with the same history, none of them twice.
-        mel : ndarray of shape (encoders, n_mels, frames), float32
-            Normalised log10 mel: the frames that follow those kept so far. Their number is odd, 2 W + 1: the last one
-            is only seen by the convolutions. Or it is even, 2 W, where nothing follows: zeros stand behind it.
-        keep : int
-            How many of the frames are final, even and at most 2 W.
+        mel : ndarray of shape (streams, n_mels, frames), float32
+            Normalised log10 mel: the frames that follow the final ones so far. Their number is odd, 2 W + 1, where the
+            last frame is read by the convolutions only; or it is even, 2 W, at the end of a stream, which is padded
+            with zeros.
+        final_frames : int
+            Number of frames that become final, even and at most 2 W.
 
         Notes
         -----
-        A stream has no more than ``dims.n_audio_ctx`` positions, those of the look-ahead included.
+        A stream has no more than ``dims.n_audio_ctx`` positions, including those of the look-ahead.
         """
         ...
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> Features:
-        """Features with one window a stream: all positions that it has, those of the look-ahead last.
+        """Make features with one window a stream: all positions of the stream, those of the look-ahead last.
 
-        Windows may differ in length; nobody attends to what a shorter one lacks, and `Session.attention` is 0 there.
+        Windows may differ in length: the positions that a shorter one lacks are masked, and `Session.attention` is 0
+        there.
         """
         ...

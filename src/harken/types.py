@@ -14,6 +14,8 @@ WINDOW_SAMPLES = WINDOW_S * SAMPLE_RATE
 WINDOW_FRAMES = WINDOW_S * FRAMES_PER_SECOND
 FRAMES_PER_POSITION = 2
 """Mel frames per position of the encoder output, which is also the resolution of timestamps."""
+LEFT_CONTEXT_FRAMES = 2
+"""Mel frames before a chunk of a stream that the two convolutions read: one for each of them."""
 TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 
@@ -53,7 +55,7 @@ class Dims:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether the model has an encoder of its own."""
+        """True if the model has an encoder of its own."""
         return self.n_audio_layer > 0
 
     def without_encoder(self) -> Dims:
@@ -62,5 +64,5 @@ class Dims:
 
     @property
     def multilingual(self) -> bool:
-        """Whether the vocabulary is the multilingual one (the reference's `Whisper.is_multilingual`)."""
+        """True if the vocabulary is the multilingual one (the reference's `Whisper.is_multilingual`)."""
         return self.n_vocab >= 51865

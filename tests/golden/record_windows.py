@@ -1,4 +1,4 @@
-"""Record results of openai-whisper and transformers for one window: features, logits, languages and tokens.
+"""Record the output of openai-whisper and transformers for one window: features, logits, languages and tokens.
 
 Run from the root of the repository, with both installed, the recordings in ../shared/audio, and the multilingual
 tiny in HARKEN_MODELS::
@@ -6,8 +6,8 @@ tiny in HARKEN_MODELS::
     PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_windows.py
 
 It writes tests/golden/windows.json. Models and cases come from `window_inputs.py`, as in the test. Each reference
-computes its own log-mel. Beam search and prefixes are recorded from openai-whisper only: the beams of transformers
-stop by another rule, and it has no prefixes.
+computes its own log-mel. Beam search and forced beginnings are openai-whisper's alone: the beams of transformers stop
+by another rule, and it has no forced beginnings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ import whisper.version
 from reference_model import reference_model, transformers_model
 from whisper.audio import log_mel_spectrogram
 from whisper.decoding import DecodingOptions, DecodingTask
-from window_inputs import BEST_OF, CASES, HEARD, RANDOM, SAMPLED, TEMPERATURE, Case, make_weights, sound
+from window_inputs import (
+    BEST_OF,
+    CASES,
+    LANGUAGE_CASES,
+    RANDOM,
+    SAMPLED,
+    TEMPERATURE,
+    Case,
+    first_window,
+    make_weights,
+)
 
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
@@ -50,7 +60,7 @@ def main() -> None:
         "computed": {
             model: {"openai": compute(model), "transformers": compute_transformers(model)} for model in RANDOM
         },
-        "languages": [[model, recording, detect(model, recording)] for model, recording in HEARD],
+        "languages": [[model, recording, detect(model, recording)] for model, recording in LANGUAGE_CASES],
         "decoded": {
             name: {"openai": decode(case), **decode_transformers(case)} for name, case in CASES.items()
         },
@@ -75,15 +85,15 @@ def openai_model(model: str) -> Any:
 @cache
 def other_model(model: str) -> Any:
     if model in RANDOM:
-        reference = transformers_model(RANDOM[model], make_weights(model))
-        return configured(reference, Tokenizer.builtin(RANDOM[model].n_vocab))
+        random_model = transformers_model(RANDOM[model], make_weights(model))
+        return configured(random_model, Tokenizer.builtin(RANDOM[model].n_vocab))
     checkpoint = open_checkpoint(model_path(model))
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     return configured(transformers_model(checkpoint.dims, checkpoint.weights), tokenizer)
 
 
 def configured(model: Any, tokenizer: Tokenizer) -> Any:
-    """Set the generation config of a model, as in the published generation_config.json files."""
+    """Set the generation config of a model like the published generation_config.json."""
     never = {*tokenizer.non_speech_tokens, tokenizer.transcribe, tokenizer.translate, tokenizer.sot}
     never |= {tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech}
     model.generation_config = transformers.GenerationConfig(
@@ -105,16 +115,16 @@ def configured(model: Any, tokenizer: Tokenizer) -> Any:
 
 
 def openai_mel(model: str, recording: str) -> torch.Tensor:
-    return log_mel_spectrogram(sound(recording), openai_model(model).dims.n_mels)
+    return log_mel_spectrogram(first_window(recording), openai_model(model).dims.n_mels)
 
 
 def transformers_mel(model: str, recording: str) -> torch.Tensor:
     extractor = transformers.WhisperFeatureExtractor(feature_size=openai_model(model).dims.n_mels)
-    return extractor(sound(recording), sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
+    return extractor(first_window(recording), sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
 
 
 def prompt(model: str) -> list[int]:
-    """Return the start-of-transcript sequence and some tokens of text."""
+    """Return the start sequence and some tokens of text."""
     tokenizer = Tokenizer.builtin(RANDOM[model].n_vocab)
     return [
         *tokenizer.sot_sequence("fr"),
@@ -125,21 +135,22 @@ def prompt(model: str) -> list[int]:
 
 @torch.no_grad()
 def compute(model: str) -> dict[str, Any]:
-    """Compute features and logits with openai-whisper."""
-    reference = openai_model(model)
-    features = reference.encoder(openai_mel(model, "jfk")[None])
-    return kept(features, reference.decoder(torch.tensor([prompt(model)]), features), prompt(model))
+    """Compute features and logits by openai-whisper."""
+    whisper_model = openai_model(model)
+    features = whisper_model.encoder(openai_mel(model, "jfk")[None])
+    return sampled_values(
+        features, whisper_model.decoder(torch.tensor([prompt(model)]), features), prompt(model)
+    )
 
 
 @torch.no_grad()
 def compute_transformers(model: str) -> dict[str, Any]:
-    """Compute features and logits with transformers."""
-    reference = other_model(model)
-    output = reference(transformers_mel(model, "jfk"), decoder_input_ids=torch.tensor([prompt(model)]))
-    return kept(output.encoder_last_hidden_state, output.logits, prompt(model))
+    """Compute features and logits by transformers."""
+    output = other_model(model)(transformers_mel(model, "jfk"), decoder_input_ids=torch.tensor([prompt(model)]))
+    return sampled_values(output.encoder_last_hidden_state, output.logits, prompt(model))
 
 
-def kept(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dict[str, Any]:
+def sampled_values(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dict[str, Any]:
     """Return some of the numbers, and the best ids."""
     return {
         "tokens": tokens,
@@ -150,7 +161,7 @@ def kept(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dic
 
 
 def detect(model: str, recording: str) -> dict[str, float]:
-    """Return the languages with a probability of 0.0001 or more."""
+    """Detect languages of a probability of 0.0001 or more."""
     _, probabilities = openai_model(model).detect_language(openai_mel(model, recording))
     return {code: round(p, 5) for code, p in probabilities.items() if p >= 1e-4}
 
@@ -171,7 +182,7 @@ def decoding_options(case: Case, **others: Any) -> DecodingOptions:
 
 
 def decode(case: Case) -> dict[str, Any]:
-    """Decode a window with openai-whisper."""
+    """Decode by openai-whisper."""
     result = whisper.decode(
         openai_model(case.model), openai_mel(case.model, case.recording), decoding_options(case)
     )
@@ -183,13 +194,13 @@ def decode(case: Case) -> dict[str, Any]:
 
 
 def decode_transformers(case: Case) -> dict[str, Any]:
-    """Decode a window with transformers and return the tokens without the end of text."""
+    """Decode by transformers, without the end of text."""
     if case.beam or case.prefix:
         return {}
-    reference = other_model(case.model)
-    tokenizer = Tokenizer.builtin(reference.config.vocab_size)
+    model = other_model(case.model)
+    tokenizer = Tokenizer.builtin(model.config.vocab_size)
     previous = [tokenizer.sot_prev, *tokenizer.encode(" " + case.previous)] if case.previous else []
-    generated = reference.generate(
+    generated = model.generate(
         transformers_mel(case.model, case.recording),
         language=case.language,
         task=case.task,
@@ -203,19 +214,19 @@ def decode_transformers(case: Case) -> dict[str, Any]:
 
 
 def sample(length_penalty: float | None) -> dict[str, Any]:
-    """Return the best-of candidates of openai-whisper, their log-probabilities, and the index of the best."""
+    """Draw candidates of best-of by openai-whisper: tokens, log-probabilities, and the best."""
     options = decoding_options(SAMPLED, temperature=TEMPERATURE, best_of=BEST_OF)
     task = DecodingTask(openai_model(SAMPLED.model), options)
     task.sequence_ranker.length_penalty = length_penalty
     rank, drawn = task.sequence_ranker.rank, {}
 
-    def record_rank(tokens: Any, totals: Any) -> list[int]:
+    def rank_and_record(tokens: Any, totals: Any) -> list[int]:
         (best,) = chosen = rank(tokens, totals)
         candidates = [candidate.tolist() for candidate in tokens[0]]
         drawn.update(candidates=candidates, totals=np.round(totals[0], 4).tolist(), best=int(best))
         return chosen
 
-    task.sequence_ranker.rank = record_rank
+    task.sequence_ranker.rank = rank_and_record
     task.run(openai_mel(SAMPLED.model, SAMPLED.recording)[None])
     return {"length_penalty": length_penalty, **drawn}
 

@@ -1,4 +1,4 @@
-"""Rules, beam search and the oracle against what openai-whisper computed (see record_decoding.py)."""
+"""Logit rules, beam search and the reference backend against openai-whisper (see record_decoding.py)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from scripted import ScriptedSession
 GOLDEN = json.loads(Path(__file__).with_name("decoding.json").read_text())
 
 
-@pytest.mark.parametrize("walk", GOLDEN["filters"], ids=lambda walk: walk["seed"])
-def test_rules_leave_what_the_filters_of_the_reference_leave(walk: dict) -> None:
-    rules = rules_of(**FILTERS[walk["seed"] % len(FILTERS)])
-    for step, allowed in enumerate(walk["allowed"]):
-        logits = HostLogits(filter_logits(walk["seed"], step)[None])
-        rules.apply(logits, [walk["tokens"][:step]])
+@pytest.mark.parametrize("case", GOLDEN["filters"], ids=lambda case: case["seed"])
+def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) -> None:
+    rules = rules_of(**FILTERS[case["seed"] % len(FILTERS)])
+    for step, allowed in enumerate(case["allowed"]):
+        logits = HostLogits(filter_logits(case["seed"], step)[None])
+        rules.apply(logits, [case["tokens"][:step]])
         expected = np.concatenate([np.arange(start, stop) for start, stop in allowed])
         np.testing.assert_array_equal(np.flatnonzero(np.isfinite(logits.values[0])), expected)
 
 
 @pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
-def test_beam_search_finds_what_the_reference_finds(case: dict) -> None:
+def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
     session = ScriptedSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
     rules = LogitRules(
         eot=BEAM_EOT,
@@ -41,28 +41,28 @@ def test_beam_search_finds_what_the_reference_finds(case: dict) -> None:
         max_initial_timestamp=None,
     )
     beam = Beam(width=case["width"], patience=case["patience"])
-    (found,) = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
-    assert sorted(its.tokens for its in found) == sorted(map(tuple, case["texts"]))
+    (found,), _ = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
+    assert sorted(hypothesis.tokens for hypothesis in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
-    for its in found:
-        assert its.sum_logprob == pytest.approx(totals[its.tokens], abs=1e-4)
+    for hypothesis in found:
+        assert hypothesis.sum_logprob == pytest.approx(totals[hypothesis.tokens], abs=1e-4)
     for penalty, index in case["best"].items():
         length_penalty = None if penalty == "None" else float(penalty)
-        best = max(found, key=lambda its: its.score(length_penalty))
+        best = max(found, key=lambda hypothesis: hypothesis.score(length_penalty))
         assert best.tokens == tuple(case["texts"][index])
 
 
-def test_oracle_computes_what_the_model_of_the_reference_computes(oracle: Backend) -> None:
+def test_reference_backend_computes_the_logits_of_whisper(oracle: Backend) -> None:
     features = oracle.encode(make_mel(len(PROMPTS)))
-    np.testing.assert_allclose(features.values[:, ::5, ::8], GOLDEN["model"]["features"], atol=1e-4)
-    for audio, (prompt, expected) in enumerate(zip(PROMPTS, GOLDEN["model"]["logits"], strict=True)):
-        logits = oracle.open_session(features, [audio], DIMS.n_text_ctx).extend([prompt], last_n=len(prompt))
+    np.testing.assert_allclose(features.encoder_output[:, ::5, ::8], GOLDEN["model"]["features"], atol=1e-4)
+    for window, (prompt, expected) in enumerate(zip(PROMPTS, GOLDEN["model"]["logits"], strict=True)):
+        logits = oracle.open_session(features, [window], DIMS.n_text_ctx).extend([prompt], last_n=len(prompt))
         np.testing.assert_allclose(logits.values[:, ::97], expected, atol=2e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the reference is older than numpy 2
-def test_the_reference_still_computes_the_same() -> None:
+def test_installed_whisper_still_computes_the_recorded_values() -> None:
     pytest.importorskip("whisper", reason="openai-whisper is not installed")
     from record_decoding import record
 

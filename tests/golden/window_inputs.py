@@ -1,8 +1,8 @@
-"""Inputs of `record_windows.py` for openai-whisper and transformers, and of `test_windows_golden.py` for harken.
+"""The windows that `record_windows.py` gives to openai-whisper and transformers, and the golden test to harken.
 
 Two models have random weights and the shape of published ones, but narrow: large-v3, with 128 bands and a vocabulary
-of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. Their input is the
-example recording. The third is the published multilingual tiny.
+of 51866, and a distilled model, with fewer layers in the decoder than in the encoder. Their input is the example
+recording. The third is the published multilingual tiny.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RANDOM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One window and how it is decoded.
+    """A window and the options of its decoding.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Case:
     task : {"transcribe", "translate"}
     timestamps : bool
     previous, prefix : str
-        Text before the window, and text with which it begins.
+        Text before the window, and forced text at its beginning.
     beam : Beam or None
-        None is greedy decoding.
+        None is greedy.
     """
 
     model: str
@@ -103,14 +103,14 @@ CASES = {
         ),
     ]
 }
-HEARD = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
-"""Models and recordings of which the language is detected."""
+LANGUAGE_CASES = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
+"""Models and recordings whose language is detected."""
 SAMPLED = Case(model="large-v3", language="fr")
 TEMPERATURE, BEST_OF = 0.8, 5
 
 
 def make_weights(model: str) -> dict[str, Floats]:
-    """Draw weights with clear decisions, whose end of text gets more probable with each position."""
+    """Draw weights with peaked distributions, whose end of text becomes likelier with every position."""
     dims = RANDOM[model]
     weights = {name: values.astype(np.float32) for name, values in random_weights(dims, 3).items()}
     sharp = {name: 4 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
@@ -124,12 +124,12 @@ def make_weights(model: str) -> dict[str, Floats]:
     return weights
 
 
-def sound(recording: str) -> Floats:
-    """Return the first 30 s of a recording, padded with zeros."""
+def first_window(recording: str) -> Floats:
+    """Load the first 30 s, with digital silence behind the end."""
     samples = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
     return np.pad(samples, (0, WINDOW_SAMPLES - len(samples)))
 
 
 def window(recording: str, n_mels: int) -> Floats:
-    """Return the log-mel of these 30 s, shape (1, n_mels, 3000)."""
-    return log_mel(sound(recording), n_mels)[None]
+    """Compute log-mel of the first 30 s, shape (1, n_mels, 3000)."""
+    return log_mel(first_window(recording), n_mels)[None]

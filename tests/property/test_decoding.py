@@ -1,4 +1,4 @@
-"""What must hold of decoding whatever the model, the windows and the prompts."""
+"""Properties of decoding that hold for any model, windows and prompts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from models import AUDIOS, DIMS, TOKENIZER, make_mel
 EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
 TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500)]
-"""A few tokens and timestamps, so that a random model comes to an end now and then."""
+"""Few tokens and timestamps, so that a random model reaches eot now and then."""
 LIMIT = DIMS.n_text_ctx // 2
 
 
 def rules_over(kept: Sequence[int], *, timestamps: bool) -> LogitRules:
-    never = sorted(set(range(DIMS.n_vocab)) - set(kept))
-    return make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never)
+    suppressed = sorted(set(range(DIMS.n_vocab)) - set(kept))
+    return make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed)
 
 
 RULES = {
@@ -86,13 +86,13 @@ def features(oracle: Backend) -> Features:
 
 @pytest.fixture(scope="module")
 def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
-    """Decode on the oracle."""
+    """Return a function that decodes with the reference backend."""
 
     def call(
-        batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **more: object
+        batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **options: object
     ) -> tuple[list[DecodingResult], DecodeStats]:
         return decode(
-            oracle, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **more
+            oracle, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **options
         )
 
     return call
@@ -104,7 +104,7 @@ few = settings(max_examples=8)
 
 @few
 @given(batch=batches())
-def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
+def test_beam_of_width_1_is_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     assert run(*batch, Beam(width=1))[0] == run(*batch, Greedy())[0]
 
 
@@ -114,9 +114,9 @@ def test_a_beam_of_one_is_greedy(run: Run, batch: tuple[list[Window], LogitRules
 def test_a_batch_equals_its_windows_alone(
     run: Run, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
-    every, rules = batch
-    together, _ = run(every, rules, strategy)
-    assert together == [run([window], rules, strategy)[0][0] for window in every]
+    batch_windows, rules = batch
+    together, _ = run(batch_windows, rules, strategy)
+    assert together == [run([window], rules, strategy)[0][0] for window in batch_windows]
 
 
 @few
@@ -128,11 +128,11 @@ def test_samples_are_reproducible(run: Run, batch: tuple[list[Window], LogitRule
 
 def test_other_seeds_give_other_samples(run: Run) -> None:
     window = plain_window()
-    found = {
+    results = {
         run([replace(window, seed=(seed,))], RULES[False], Sample(temperature=1.0, best_of=1))[0][0].hypothesis
         for seed in range(6)
     }
-    assert len(found) > 3
+    assert len(results) > 3
 
 
 def test_the_samples_of_one_window_differ(run: Run) -> None:
@@ -162,14 +162,14 @@ def test_the_sample_with_the_highest_score_is_kept(
 ) -> None:
     n = 4
     rows: dict[int, list[Step]] = {}
-    found, _ = run(
+    results, _ = run(
         *batch,
         Sample(temperature=1.0, best_of=n, length_penalty=penalty),
         observe=lambda step: rows.setdefault(step.row, []).append(step),
     )
-    for window, its in enumerate(found):
+    for window, result in enumerate(results):
         scores = [score(rows[window * n + sample], penalty) for sample in range(n)]
-        assert its.hypothesis.score(penalty) == pytest.approx(max(scores))
+        assert result.hypothesis.score(penalty) == pytest.approx(max(scores))
 
 
 def score(steps: list[Step], penalty: float | None) -> float:
@@ -181,19 +181,24 @@ def score(steps: list[Step], penalty: float | None) -> float:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @few
 @given(batch=batches())
-def test_the_engine_decodes_as_the_oracle_does(
+def test_onnx_decodes_as_the_reference_backend(
     run: Run,
     open_backend: Callable[[str], Backend],
     batch: tuple[list[Window], LogitRules],
     strategy: Strategy,
 ) -> None:
-    engine = open_backend("onnx-fp32")
-    every, rules = batch
-    expected, _ = run(every, rules, strategy)
-    found, _ = decode(
-        engine, engine.encode(make_mel()), every, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy
+    backend = open_backend("onnx-fp32")
+    batch_windows, rules = batch
+    expected, _ = run(batch_windows, rules, strategy)
+    results, _ = decode(
+        backend,
+        backend.encode(make_mel()),
+        batch_windows,
+        tokenizer=TOKENIZER,
+        logit_rules=rules,
+        strategy=strategy,
     )
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert ours.hypothesis.tokens == theirs.hypothesis.tokens
         assert ours.hypothesis.logprobs == pytest.approx(theirs.hypothesis.logprobs, abs=1e-4)
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, rel=1e-3)
@@ -201,13 +206,13 @@ def test_the_engine_decodes_as_the_oracle_does(
 
 @settings(max_examples=20)
 @given(tokens=st.lists(TOKEN, min_size=2, max_size=30), cuts=st.sets(st.integers(1, 29), max_size=5))
-def test_reading_in_pieces_equals_reading_at_once(
+def test_prefill_in_pieces_equals_prefill_at_once(
     open_backend: Callable[[str], Backend], tokens: list[int], cuts: set[int]
 ) -> None:
-    engine = open_backend("onnx-fp32")
-    features = engine.encode(make_mel(1))
-    whole = engine.open_session(features, [0], DIMS.n_text_ctx).extend([tokens], last_n=len(tokens))
-    pieces = engine.open_session(features, [0], DIMS.n_text_ctx)
+    backend = open_backend("onnx-fp32")
+    features = backend.encode(make_mel(1))
+    whole = backend.open_session(features, [0], DIMS.n_text_ctx).extend([tokens], last_n=len(tokens))
+    pieces = backend.open_session(features, [0], DIMS.n_text_ctx)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
     parts = [pieces.extend([tokens[a:b]], last_n=len(tokens)) for a, b in pairwise(bounds)]
     for probe in (0, EOT, TEXT[3], DIMS.n_vocab - 1):
@@ -221,27 +226,29 @@ def test_reading_in_pieces_equals_reading_at_once(
 def test_verifying_all_tokens_at_once_gives_their_probabilities(
     run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
-    """What was chosen token by token, read in one go under the rules of each prefix, as a draft is."""
+    """The tokens picked one by one are read in one pass, under the logit rules of each prefix, as a draft is."""
     (window,), rules = batch
-    ((its,), _) = run([window], rules, strategy)
-    tokens = [*its.hypothesis.tokens, EOT][: len(its.hypothesis.logprobs)]
+    ((result,), _) = run([window], rules, strategy)
+    tokens = [*result.hypothesis.tokens, EOT][: len(result.hypothesis.logprobs)]
     session = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx)
     logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
     rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
     ids, logprobs = logits.top(DIMS.n_vocab)
     table = np.empty_like(logprobs)
     np.put_along_axis(table, ids, logprobs, axis=1)
-    np.testing.assert_allclose(table[np.arange(len(tokens)), tokens], its.hypothesis.logprobs, atol=1e-4)
+    np.testing.assert_allclose(table[np.arange(len(tokens)), tokens], result.hypothesis.logprobs, atol=1e-4)
     if strategy == Greedy():
         assert ids[:, 0].tolist() == tokens
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @few
-@given(every=st.lists(windows(timestamps=True), min_size=1, max_size=3))
-def test_every_text_obeys_the_grammar(run: Run, every: list[Window], strategy: Strategy) -> None:
-    for its in run(every, RULES[True], strategy)[0]:
-        tokens = its.hypothesis.tokens
+@given(batch_windows=st.lists(windows(timestamps=True), min_size=1, max_size=3))
+def test_every_text_obeys_the_timestamp_grammar(
+    run: Run, batch_windows: list[Window], strategy: Strategy
+) -> None:
+    for result in run(batch_windows, RULES[True], strategy)[0]:
+        tokens = result.hypothesis.tokens
         times = [token for token in tokens if token >= BEGIN]
         assert BEGIN <= tokens[0] <= BEGIN + 50
         assert times == sorted(times)
@@ -255,73 +262,75 @@ def test_every_text_obeys_the_grammar(run: Run, every: list[Window], strategy: S
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @settings(max_examples=3)
-@given(every=st.lists(windows(timestamps=False), min_size=1, max_size=2))
-def test_without_an_end_every_text_has_the_length_of_its_limit(
-    run: Run, every: list[Window], strategy: Strategy
+@given(batch_windows=st.lists(windows(timestamps=False), min_size=1, max_size=2))
+def test_text_without_eot_has_the_length_of_its_limit(
+    run: Run, batch_windows: list[Window], strategy: Strategy
 ) -> None:
-    for window, its in zip(every, run(every, ENDLESS, strategy)[0], strict=True):
+    for window, result in zip(batch_windows, run(batch_windows, ENDLESS, strategy)[0], strict=True):
         limit = min(LIMIT, DIMS.n_text_ctx + 1 - len(window.prompt))
-        assert len(its.hypothesis.tokens) == len(its.hypothesis.logprobs) == limit
+        assert len(result.hypothesis.tokens) == len(result.hypothesis.logprobs) == limit
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
     prompt = (TOKENIZER.sot_prev, *TEXT[:1] * (DIMS.n_text_ctx - 4), *TOKENIZER.sot_sequence("en"))
-    (its,), _ = run([Window(window_index=0, prompt=prompt)], ENDLESS, strategy)
+    (result,), _ = run([Window(window_index=0, prompt=prompt)], ENDLESS, strategy)
     assert len(prompt) == DIMS.n_text_ctx
-    assert len(its.hypothesis.tokens) == 1
+    assert len(result.hypothesis.tokens) == 1
 
 
 @few
 @given(batch=batches(), strategy=st.sampled_from(STRATEGIES))
-def test_no_speech_is_read_behind_the_start_before_any_rule(
+def test_no_speech_prob_is_read_after_sot_before_any_rule(
     run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
 ) -> None:
-    every, rules = batch
+    batch_windows, rules = batch
     assert TOKENIZER.no_speech in rules.suppressed
-    for window, its in zip(every, run(every, rules, strategy)[0], strict=True):
-        heard = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
-        logits = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx).extend([heard])
-        assert its.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
+    for window, result in zip(batch_windows, run(batch_windows, rules, strategy)[0], strict=True):
+        prompt_start = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
+        logits = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx).extend([prompt_start])
+        assert result.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
 
 
 @few
 @given(batch=batches())
-def test_text_and_its_measures(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    for its in run(*batch, Greedy())[0]:
-        data = its.text.encode()
-        assert its.text == TOKENIZER.decode(its.hypothesis.tokens).strip()
-        assert its.compression_ratio == len(data) / len(zlib.compress(data))
-        assert its.temperature == 0
+def test_text_and_compression_ratio_belong_to_the_tokens(
+    run: Run, batch: tuple[list[Window], LogitRules]
+) -> None:
+    for result in run(*batch, Greedy())[0]:
+        data = result.text.encode()
+        assert result.text == TOKENIZER.decode(result.hypothesis.tokens).strip()
+        assert result.compression_ratio == len(data) / len(zlib.compress(data))
+        assert result.temperature == 0
 
 
 @few
 @given(batch=batches())
 def test_stats_of_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    every, rules = batch
-    found, stats = run(every, rules, Greedy())
-    lengths = [len(its.hypothesis.logprobs) for its in found]
+    batch_windows, rules = batch
+    results, stats = run(batch_windows, rules, Greedy())
+    lengths = [len(result.hypothesis.logprobs) for result in results]
     assert stats == DecodeStats(
-        windows=len(every),
+        windows=len(batch_windows),
         forwards=max(lengths),  # the prompts, then one for each token but the last
-        prompt_tokens=sum(len(window.prompt) for window in every),
+        prompt_tokens=sum(len(window.prompt) for window in batch_windows),
         sampled_tokens=sum(lengths),
     )
 
 
 @few
 @given(batch=batches())
-def test_steps_tell_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
+def test_steps_report_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
     steps: list[Step] = []
-    found, _ = run(*batch, Greedy(), observe=steps.append)
-    for row, its in enumerate(found):
-        mine = [step for step in steps if step.row == row]
-        assert [step.index for step in mine] == list(range(len(mine)))
-        assert [step.token for step in mine] == [*its.hypothesis.tokens, EOT][: len(mine)]
-        assert tuple(step.logprob for step in mine) == its.hypothesis.logprobs
+    results, _ = run(*batch, Greedy(), observe=steps.append)
+    for row, result in enumerate(results):
+        row_steps = [step for step in steps if step.row == row]
+        assert [step.index for step in row_steps] == list(range(len(row_steps)))
+        assert [step.token for step in row_steps] == [*result.hypothesis.tokens, EOT][: len(row_steps)]
+        assert tuple(step.logprob for step in row_steps) == result.hypothesis.logprobs
 
 
-class Counted:
+class CountingBackend:
     """A backend that counts the forward passes of its sessions."""
 
     def __init__(self, backend: Backend) -> None:
@@ -333,11 +342,11 @@ class Counted:
         session = self._backend.open_session(features, row_windows, capacity, attention=attention)
         extend = session.extend
 
-        def counted(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
+        def counting_extend(tokens: Sequence[Sequence[int]], tail: int = 1) -> Logits:
             self.forwards += 1
             return extend(tokens, tail)
 
-        session.extend = counted
+        session.extend = counting_extend
         return session
 
 
@@ -346,7 +355,7 @@ class Counted:
 def test_an_observer_that_raises_stops_within_one_step(
     oracle: Backend, features: Features, strategy: Strategy, stop: int
 ) -> None:
-    backend = Counted(oracle)
+    backend = CountingBackend(oracle)
 
     def observe(step: Step) -> None:
         if step.index == stop:
@@ -360,20 +369,20 @@ def test_an_observer_that_raises_stops_within_one_step(
     assert backend.forwards == stop + 1
 
 
-def test_languages(oracle: Backend, features: Features) -> None:
-    every = language_probabilities(oracle, features, TOKENIZER)
-    assert len(every) == AUDIOS
+def test_language_probabilities_of_every_backend(oracle: Backend, features: Features) -> None:
+    batch_windows = language_probabilities(oracle, features, TOKENIZER)
+    assert len(batch_windows) == AUDIOS
     ids = list(TOKENIZER.language_tokens.values())
-    for audio, found in enumerate(every):
-        logits = oracle.open_session(features, [audio], 1).extend([[TOKENIZER.sot]])
+    for window_index, results in enumerate(batch_windows):
+        logits = oracle.open_session(features, [window_index], 1).extend([[TOKENIZER.sot]])
         weights = np.array([logits.probability(token)[0] for token in ids])
         expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
-        assert found == pytest.approx(expected, rel=1e-4)
-        assert list(found.values()) == sorted(found.values(), reverse=True)
-        assert sum(found.values()) == pytest.approx(1, abs=1e-4)
+        assert results == pytest.approx(expected, rel=1e-4)
+        assert list(results.values()) == sorted(results.values(), reverse=True)
+        assert sum(results.values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_an_english_only_vocabulary_knows_one_language(oracle: Backend, features: Features) -> None:
+def test_english_only_model_reports_english(oracle: Backend, features: Features) -> None:
     english = type(TOKENIZER).bytes_only(multilingual=False)
     assert language_probabilities(oracle, features, english) == [{"en": 1.0}] * AUDIOS
 

@@ -1,4 +1,4 @@
-"""What a decode says it has listened to is what a plain reading of the same tokens listens to."""
+"""The attention captured in decoding is that of reading the same tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STRATEGIES = [
 
 
 def rules_over(kept: list[int]) -> LogitRules:
-    never = sorted(set(range(DIMS.n_vocab)) - set(kept))
-    return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=never)
+    suppressed = sorted(set(range(DIMS.n_vocab)) - set(kept))
+    return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=suppressed)
 
 
 RULES = {"some end": rules_over([*TEXT, EOT]), "none end": rules_over(TEXT)}
@@ -44,12 +44,12 @@ def windows(draw: st.DrawFn) -> Window:
 @settings(max_examples=3)
 @given(batch=st.lists(windows(), min_size=1, max_size=4))
 @pytest.mark.parametrize("name", ["numpy", "onnx-fp32"])
-def test_a_decode_tells_what_each_token_was_chosen_by(
+def test_attention_is_that_which_picked_each_token(
     open_backend, name: str, rules: str, strategy: Strategy, batch: list[Window]
 ) -> None:
     backend: Backend = open_backend(name)
     features = backend.encode(make_mel())
-    found, _ = decode(
+    results, _ = decode(
         backend,
         features,
         batch,
@@ -58,22 +58,22 @@ def test_a_decode_tells_what_each_token_was_chosen_by(
         strategy=strategy,
         attention=True,
     )
-    for window, its in zip(batch, found, strict=True):
-        hypothesis = its.hypothesis
+    for window, result in zip(batch, results, strict=True):
+        hypothesis = result.hypothesis
         assert hypothesis.attention is not None
-        reading = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
-        chosen = len(hypothesis.logprobs)
-        reading.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + chosen - 1]])
-        expected = reading.attention(0)[:, len(window.prompt) - 1 :]
-        assert hypothesis.attention.shape[1] == chosen
+        session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
+        n_picked = len(hypothesis.logprobs)
+        session.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + n_picked - 1]])
+        expected = session.attention(0)[:, len(window.prompt) - 1 :]
+        assert hypothesis.attention.shape[1] == n_picked
         np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_it_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
+def test_capturing_attention_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
     features = oracle.encode(make_mel())
     batch = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(AUDIOS)]
-    plain, listening = (
+    plain, captured = (
         decode(
             oracle,
             features,
@@ -85,5 +85,5 @@ def test_it_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
         )
         for on in (False, True)
     )
-    assert plain == listening
-    assert all(its.hypothesis.attention is None for its in plain[0])
+    assert plain == captured
+    assert all(result.hypothesis.attention is None for result in plain[0])

@@ -1,4 +1,4 @@
-"""Language detection over the contract: allowed sets, batches, and sessions that are left alone."""
+"""Properties of language detection: allowed sets, batches, and independence of open sessions."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ CODES = sorted(TOKENIZER.language_tokens)
 
 @settings(max_examples=12)
 @given(languages=st.sets(st.sampled_from(CODES), min_size=1))
-def test_an_allowed_set_shares_out_what_it_has(oracle: Backend, languages: set[str]) -> None:
+def test_probabilities_of_allowed_languages_are_renormalized(oracle: Backend, languages: set[str]) -> None:
     features = oracle.encode(make_mel())
     everything = language_probabilities(oracle, features, TOKENIZER)
-    for among_all, found in zip(
+    for unrestricted, found in zip(
         everything, language_probabilities(oracle, features, TOKENIZER, languages), strict=True
     ):
-        total = sum(among_all[code] for code in languages)
-        assert found == pytest.approx({code: among_all[code] / total for code in languages}, rel=1e-4)
-        assert list(found) == [code for code in among_all if code in languages]
+        total = sum(unrestricted[code] for code in languages)
+        assert found == pytest.approx({code: unrestricted[code] / total for code in languages}, rel=1e-4)
+        assert list(found) == [code for code in unrestricted if code in languages]
 
 
 def test_a_batch_equals_its_windows_alone(oracle: Backend) -> None:
     mel = make_mel()
     together = language_probabilities(oracle, oracle.encode(mel), TOKENIZER, ["de", "en"])
-    for audio in range(AUDIOS):
+    for index in range(AUDIOS):
         (alone,) = language_probabilities(
-            oracle, oracle.encode(mel[audio : audio + 1]), TOKENIZER, ["de", "en"]
+            oracle, oracle.encode(mel[index : index + 1]), TOKENIZER, ["de", "en"]
         )
-        assert together[audio] == pytest.approx(alone, rel=1e-4)
+        assert together[index] == pytest.approx(alone, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["numpy", "onnx-fp32", "onnx-int8"])
-def test_a_session_in_work_is_left_alone(open_backend: Callable[[str], Backend], name: str) -> None:
+def test_language_detection_leaves_open_sessions_alone(
+    open_backend: Callable[[str], Backend], name: str
+) -> None:
     backend = open_backend(name)
     features = backend.encode(make_mel())
     prompt = TOKENIZER.sot_sequence("de")
@@ -61,7 +63,7 @@ def test_a_session_in_work_is_left_alone(open_backend: Callable[[str], Backend],
     np.testing.assert_array_equal(decode(detect=True), decode(detect=False))
 
 
-def test_names_stand_for_codes() -> None:
+def test_language_names_stand_for_codes() -> None:
     assert allowed_languages(TOKENIZER, ["German", "en", "de", "Castilian"]) == ("de", "en", "es")
     assert allowed_languages(TOKENIZER, ()) == tuple(TOKENIZER.language_tokens)
     assert allowed_languages(ENGLISH, ["English"]) == allowed_languages(ENGLISH, ()) == ("en",)
@@ -75,7 +77,7 @@ def test_names_stand_for_codes() -> None:
         (ENGLISH, ["en", "de"], "languages='de': allowed is en, as this model is English-only"),
     ],
 )
-def test_a_language_that_the_model_does_not_know(
+def test_unknown_language_is_an_error(
     oracle: Backend, tokenizer: Tokenizer, languages: list[str], message: str
 ) -> None:
     assert set(LANGUAGES) - set(CODES) == {"yue"}

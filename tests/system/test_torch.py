@@ -1,4 +1,4 @@
-"""The PyTorch backend as a program meets it: loaded by name, over real weights."""
+"""The PyTorch backend through the public API, with real weights."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ except BackendUnavailable as error:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_it_writes_what_the_cpu_engine_writes() -> None:
+def test_torch_transcribes_the_text_of_the_cpu_engine() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
     expected = list(recognizer("fp32").transcribe(EXAMPLE))
     loaded = harken.load("tiny.en", backend="torch", device="cpu", threads=1, download=False)
     segments = list(loaded.transcribe(EXAMPLE))
     assert [segment.tokens for segment in segments] == [segment.tokens for segment in expected]
-    for segment, its in zip(segments, expected, strict=True):
-        assert segment.avg_logprob == pytest.approx(its.avg_logprob, abs=1e-5)
+    for segment, expected_segment in zip(segments, expected, strict=True):
+        assert segment.avg_logprob == pytest.approx(expected_segment.avg_logprob, abs=1e-5)
 
 
 @pytest.mark.real
-def test_without_pytorch_it_says_how_to_get_it() -> None:
+def test_missing_pytorch_is_reported_with_its_install_command() -> None:
     recognizer("fp32")  # skips where there are no weights
     done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("PyTorch cannot be imported")
@@ -44,6 +44,6 @@ def test_without_pytorch_it_says_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("backend", ["onnx", "numpy"])
-def test_the_others_compute_on_the_cpu_only(backend: str) -> None:
+def test_other_backends_refuse_a_gpu(backend: str) -> None:
     with pytest.raises(OptionError, match=f"device='cuda': allowed is auto or cpu with backend='{backend}'"):
         harken.load("tiny.en", backend=backend, device="cuda")

@@ -26,7 +26,7 @@ RULES = LogitRules(
 
 
 def table(probabilities: Mapping[str, Sequence[float]]) -> Script:
-    """Script from the probabilities of a, b, c and the end after each prefix; elsewhere the end is near."""
+    """Make a script from the probabilities of a, b, c and eot after each prefix; after others eot is likely."""
 
     def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:
         row = probabilities.get("".join("abc"[token] for token in prefix), (0.01, 0.005, 0.005, 0.98))
@@ -40,7 +40,8 @@ def run(
 ) -> tuple[list[list[Hypothesis]], list[Step], ScriptedSession]:
     session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
     steps: list[Step] = []
-    return beam_search(session, session.logits, RULES, beam, limits, steps.append), steps, session
+    hypotheses, _ = beam_search(session, session.logits, RULES, beam, limits, steps.append)
+    return hypotheses, steps, session
 
 
 def texts(hypotheses: Sequence[Hypothesis]) -> list[str]:
@@ -54,15 +55,15 @@ TRAP = {
 }
 
 
-def test_one_path_falls_into_the_trap() -> None:
+def test_beam_of_width_1_picks_the_locally_best_token() -> None:
     ((best,),), _, _ = run(table(TRAP), Beam(width=1))
     assert texts([best]) == ["aa"]
 
 
-def test_two_paths_see_around_it() -> None:
+def test_beam_of_width_2_finds_the_better_text() -> None:
     (found,), _, _ = run(table(TRAP), Beam(width=2))
     assert "bc" in texts(found)
-    best = max(found, key=lambda its: its.sum_logprob)
+    best = max(found, key=lambda hypothesis: hypothesis.sum_logprob)
     assert texts([best]) == ["bc"]
     assert best.sum_logprob == pytest.approx(math.log(0.4 * 0.9 * 0.98), abs=1e-5)
     assert [math.exp(p) for p in best.logprobs] == pytest.approx([0.4, 0.9, 0.98], abs=1e-5)
@@ -77,8 +78,8 @@ EARLY = {
 }
 
 
-def test_an_end_counts_only_among_the_best() -> None:
-    # After the first step the end is third behind a and b: the beam is full before it.
+def test_candidate_outside_the_beam_does_not_finish() -> None:
+    # After the first step eot is third, behind a and b: the beam is full before it.
     (found,), _, _ = run(table(EARLY), Beam(width=2))
     assert "" not in texts(found)
     (found,), _, _ = run(table(EARLY), Beam(width=4))
@@ -86,24 +87,24 @@ def test_an_end_counts_only_among_the_best() -> None:
 
 
 @pytest.mark.parametrize(("patience", "ended"), [(0.5, 1), (1.0, 2), (1.5, 3), (2.0, 4)])
-def test_patience_waits_for_more_ends(patience: float, ended: int) -> None:
+def test_patience_waits_for_more_finished_hypotheses(patience: float, ended: int) -> None:
     (found,), _, _ = run(table(EARLY), Beam(width=2, patience=patience))
-    complete = [its for its in found if len(its.logprobs) == len(its.tokens) + 1]
+    complete = [hypothesis for hypothesis in found if len(hypothesis.logprobs) == len(hypothesis.tokens) + 1]
     assert len(complete) == ended
     assert len(found) == max(2, ended)
 
 
-def test_beside_its_end_a_path_also_goes_on() -> None:
+def test_hypothesis_continues_beside_its_finished_copy() -> None:
     (found,), _, _ = run(table({"": (1, 0, 0, 0), "a": (0.4, 0, 0, 0.6)}), Beam(width=1, patience=2.0))
     assert texts(found) == ["a", "aa"]
 
 
-def test_ends_are_kept_in_the_order_in_which_they_came() -> None:
+def test_finished_hypotheses_are_returned_in_order() -> None:
     (found,), _, _ = run(table(EARLY), Beam(width=2, patience=1.0))
     assert texts(found) == ["a", "aa"]
 
 
-def test_a_tiny_patience_still_waits_for_one() -> None:
+def test_tiny_patience_waits_for_one_finished_hypothesis() -> None:
     (found,), _, _ = run(table(EARLY), Beam(width=1, patience=0.1))
     assert texts(found) == ["a"]
 
@@ -112,23 +113,27 @@ NEVER = dict.fromkeys(("", "a", "b", "c", "aa", "ab", "ac", "ba", "ca"), (0.5, 0
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_what_has_not_ended_at_the_limit_makes_up_the_beam(limit: int) -> None:
+def test_unfinished_hypotheses_fill_the_beam_at_the_limit(limit: int) -> None:
     (found,), _, session = run(table(NEVER), Beam(width=3), [limit])
     assert len(found) == 3
-    assert all(len(its.tokens) == len(its.logprobs) == limit for its in found)
+    assert all(len(hypothesis.tokens) == len(hypothesis.logprobs) == limit for hypothesis in found)
     assert texts(found)[0] == "a" * limit
-    assert [its.sum_logprob for its in found] == sorted((its.sum_logprob for its in found), reverse=True)
+    assert [hypothesis.sum_logprob for hypothesis in found] == sorted(
+        (hypothesis.sum_logprob for hypothesis in found), reverse=True
+    )
     assert set(session.lengths) == {limit - 1}
 
 
-def test_the_longer_text_wins_by_its_average_the_shorter_by_its_sum() -> None:
+def test_length_penalty_chooses_between_longer_and_shorter_text() -> None:
     script = table({"": (0.5, 0.5, 0, 0), "a": (0, 0, 0, 1), "b": (0.1, 0, 0.9, 0), "bc": (0, 0, 0, 1)})
     (found,), _, _ = run(script, Beam(width=2))
-    by_penalty = {p: texts([max(found, key=lambda its: its.score(p))])[0] for p in (None, 0.0, 1.0)}
+    by_penalty = {
+        p: texts([max(found, key=lambda hypothesis: hypothesis.score(p))])[0] for p in (None, 0.0, 1.0)
+    }
     assert by_penalty == {None: "bc", 0.0: "a", 1.0: "bc"}
 
 
-def test_every_round_is_observed_once_a_window() -> None:
+def test_observer_is_called_once_a_window_and_step() -> None:
     _, steps, _ = run(table(TRAP), Beam(width=2), [10, 10], [0, 0])
     assert [(step.row, step.index) for step in steps[:4]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert steps[0].token == A  # the leading hypothesis so far
@@ -137,7 +142,7 @@ def test_every_round_is_observed_once_a_window() -> None:
 
 
 def random_script(seed: int) -> Script:
-    """Any logits, in which the last id is the end and every window differs."""
+    """Make random logits that differ between windows."""
 
     def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:
         return 3 * np.random.default_rng((seed, window, *prefix)).standard_normal(4)
@@ -151,7 +156,7 @@ def random_script(seed: int) -> Script:
     st.sampled_from([0.5, 1.0, 2.0]),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=4),
 )
-def test_windows_are_searched_each_for_itself(
+def test_windows_of_a_batch_are_searched_independently(
     seed: int, width: int, patience: float, windows: list[tuple[int, int]]
 ) -> None:
     beam = Beam(width=width, patience=patience)
@@ -162,22 +167,22 @@ def test_windows_are_searched_each_for_itself(
 
 
 @given(st.integers(0, 1000), st.integers(1, 4))
-def test_every_hypothesis_has_the_probabilities_of_its_own_tokens(seed: int, width: int) -> None:
+def test_logprobs_belong_to_the_tokens_of_the_hypothesis(seed: int, width: int) -> None:
     script = random_script(seed)
     (found,), _, _ = run(script, Beam(width=width), [5])
-    for its in found:
-        ended = [*its.tokens, EOT][: len(its.logprobs)]
-        for i, (token, logprob) in enumerate(zip(ended, its.logprobs, strict=True)):
-            logits = script(0, its.tokens[:i])
+    for hypothesis in found:
+        ended = [*hypothesis.tokens, EOT][: len(hypothesis.logprobs)]
+        for i, (token, logprob) in enumerate(zip(ended, hypothesis.logprobs, strict=True)):
+            logits = script(0, hypothesis.tokens[:i])
             assert logprob == pytest.approx(logits[token] - np.logaddexp.reduce(logits), abs=1e-5)
 
 
 @given(st.integers(0, 1000))
-def test_a_beam_as_wide_as_the_tree_finds_the_best(seed: int) -> None:
+def test_beam_as_wide_as_the_tree_finds_the_best_text(seed: int) -> None:
     script, limit = random_script(seed), 3
 
     def walk(prefix: tuple[int, ...], total: float) -> float:
-        """Log-probability of the best text that begins with `prefix`."""
+        """Return the log-probability of the best text that begins with `prefix`."""
         if len(prefix) == limit:
             return total
         logits = script(0, prefix)
@@ -186,4 +191,4 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best(seed: int) -> None:
         return max(total + logprobs[EOT], *longer)
 
     (found,), _, _ = run(script, Beam(width=40), [limit])
-    assert max(its.sum_logprob for its in found) == pytest.approx(walk((), 0), abs=1e-4)
+    assert max(hypothesis.sum_logprob for hypothesis in found) == pytest.approx(walk((), 0), abs=1e-4)

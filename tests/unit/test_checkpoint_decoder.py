@@ -122,7 +122,6 @@ def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-
 # --- comparison of encoders --------------------------------------------------------------------------------
 
 

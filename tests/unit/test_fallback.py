@@ -1,4 +1,4 @@
-"""The fallback ladder: what is tried, why it is rejected, what is kept."""
+"""Temperature fallback: attempts, reasons of rejection, the accepted result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNREPETITIVE = "average log-probability -"
 TOO_REPETITIVE = "compression ratio "
 
 
-def climb(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
+def decode_one(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
     # Best of one, and no temperature at which anything but the line is drawn from the good ones.
     made = TranscribeOptions(**{"best_of": 1, "temperatures": (0.0, 0.01, 0.02, 0.03), **options})
     backend = Recital(attempts, n_text_ctx=448)
@@ -74,7 +74,7 @@ def climb(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[Attemp
 def test_each_threshold_rejects_for_its_own_reason(
     first: Line, options: dict[str, Any], reason: str | None
 ) -> None:
-    _, attempts, _ = climb(first, GOOD, **options)
+    _, attempts, _ = decode_one(first, GOOD, **options)
     if reason is None:
         assert [attempt.reason for attempt in attempts] == [None]
         assert attempts[0].temperature == 0
@@ -84,8 +84,8 @@ def test_each_threshold_rejects_for_its_own_reason(
         assert len(attempts) > 1
 
 
-def test_all_attempts_are_told_the_kept_one_last() -> None:
-    decoded, attempts, stats = climb(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
+def test_all_attempts_are_reported_the_accepted_one_last() -> None:
+    decoded, attempts, stats = decode_one(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
     assert [attempt.temperature for attempt in attempts] == [0, 0.01, 0.02]
     first, second, kept = attempts
     assert (first.reason or "").startswith(TOO_REPETITIVE)
@@ -102,9 +102,9 @@ def test_all_attempts_are_told_the_kept_one_last() -> None:
 
 
 @pytest.mark.parametrize("its", [GOOD, REPETITIVE, MORE_REPETITIVE])
-def test_compression_ratio_is_that_of_the_text(its: Line) -> None:
+def test_compression_ratio_is_computed_from_the_text(its: Line) -> None:
     data = TOKENIZER.decode(its.tokens).strip().encode()
-    _, attempts, _ = climb(its, GOOD)
+    _, attempts, _ = decode_one(its, GOOD)
     assert attempts[0].compression_ratio == len(data) / len(zlib.compress(data))
     assert attempts[0].compression_ratio > 0.5
 
@@ -118,8 +118,8 @@ def test_compression_ratio_is_that_of_the_text(its: Line) -> None:
         ((REPETITIVE, MORE_IMPROBABLE, REPETITIVE, IMPROBABLE), 3),
     ],
 )
-def test_where_all_fail_the_best_is_kept(attempts: tuple[Line, ...], best: int) -> None:
-    decoded, tried, stats = climb(*attempts)
+def test_best_attempt_is_accepted_if_all_fail(attempts: tuple[Line, ...], best: int) -> None:
+    decoded, tried, stats = decode_one(*attempts)
     temperatures = [0, 0.01, 0.02, 0.03]
     kept = temperatures.pop(best)
     assert decoded.temperature == kept
@@ -128,24 +128,26 @@ def test_where_all_fail_the_best_is_kept(attempts: tuple[Line, ...], best: int) 
     assert stats.windows == 4
 
 
-def test_rungs_are_the_strategies_each_with_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    rungs: list[tuple[Strategy, tuple[int, ...]]] = []
+def test_each_attempt_has_its_strategy_and_its_own_random_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts_tried: list[tuple[Strategy, tuple[int, ...]]] = []
 
     def spy(backend: Any, features: Any, windows: list[Window], **rest: Any) -> Any:
-        rungs.append((rest["strategy"], windows[0].seed))
+        attempts_tried.append((rest["strategy"], windows[0].seed))
         return decode(backend, features, windows, **rest)
 
     monkeypatch.setattr(fallback, "decode", spy)
     options = {"beam_size": 2, "temperatures": (0.0, 0.5, 0.5, 1.0), "logprob_threshold": 0.0}
-    climb(IMPROBABLE, **options)
-    assert [strategy for strategy, _ in rungs] == list(TranscribeOptions(best_of=1, **options).strategies())
-    assert [seed for _, seed in rungs] == [(7, 300, 0), (7, 300, 1), (7, 300, 2), (7, 300, 3)]
+    decode_one(IMPROBABLE, **options)
+    assert [strategy for strategy, _ in attempts_tried] == list(
+        TranscribeOptions(best_of=1, **options).strategies()
+    )
+    assert [seed for _, seed in attempts_tried] == [(7, 300, 0), (7, 300, 1), (7, 300, 2), (7, 300, 3)]
 
 
-def test_equal_temperatures_draw_differently_and_the_same_again() -> None:
+def test_attempts_at_one_temperature_differ_and_are_reproducible() -> None:
     def texts() -> list[float]:
         options = {"temperatures": (1.0, 1.0, 1.0), "logprob_threshold": 0.0, "best_of": 2}
-        _, attempts, _ = climb(MORE_IMPROBABLE, **options)
+        _, attempts, _ = decode_one(MORE_IMPROBABLE, **options)
         return [attempt.avg_logprob for attempt in attempts]
 
     drawn = texts()
@@ -153,7 +155,7 @@ def test_equal_temperatures_draw_differently_and_the_same_again() -> None:
     assert drawn == texts()
 
 
-def test_what_an_observer_raises_ends_the_climb() -> None:
+def test_exception_of_the_observer_ends_the_fallback() -> None:
     seen: list[Step] = []
 
     def observe(step: Step) -> None:

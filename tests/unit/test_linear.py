@@ -1,4 +1,4 @@
-"""Weights in integers: each row has its scale, no weight is off by more than half a step; products sum exactly."""
+"""Quantised linear layers: one scale a row, errors of at most half a step, exact integer sums."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ WEIGHT = RNG.standard_normal((OUTPUTS, COLUMNS), np.float32)
 
 
 def multiply(
-    arithmetic: QuantizationScheme, x: np.ndarray, weight: np.ndarray, tmp_path: Path
+    scheme: QuantizationScheme, x: np.ndarray, weight: np.ndarray, tmp_path: Path
 ) -> tuple[np.ndarray, ...]:
-    """What a general layer and one behind a GELU give."""
+    """Multiply by a general layer and by one behind a GELU."""
     graph = GraphBuilder("linear")
-    given = graph.input("x", ("rows", weight.shape[1]))
+    x_name = graph.input("x", ("rows", weight.shape[1]))
     for name in ("linear", "after_gelu"):
-        graph.output(getattr(arithmetic, name)(graph, given, weight), name, ("rows", len(weight)))
+        graph.output(getattr(scheme, name)(graph, x_name, weight), name, ("rows", len(weight)))
     onnx.save_model(graph.model(), tmp_path / "linear.onnx")
     run = OnnxRuntimeGraph(tmp_path / "linear.onnx", threads=1)
-    out = {name: np.empty((len(x), len(weight)), np.float32) for name in ("linear", "after_gelu")}
-    run({"x": x}, out)
-    return out["linear"], out["after_gelu"]
+    outputs = {name: np.empty((len(x), len(weight)), np.float32) for name in ("linear", "after_gelu")}
+    run({"x": x}, outputs)
+    return outputs["linear"], outputs["after_gelu"]
 
 
 @pytest.mark.parametrize("bits", [7, 8])
-def test_no_weight_is_off_by_more_than_half_a_step_of_its_row(bits: int) -> None:
+def test_rows_are_quantised_to_half_a_step(bits: int) -> None:
     weight = WEIGHT * np.float32(10) ** np.arange(-20, 20)[:, None]
     quantised, scales = quantise_rows(weight.astype(np.float32), bits)
     assert quantised.dtype == np.int8
@@ -49,23 +49,23 @@ def test_no_weight_is_off_by_more_than_half_a_step_of_its_row(bits: int) -> None
     assert (np.abs(quantised * scales[:, None] - weight).max(axis=1) <= 1.001 * half_a_step).all()
 
 
-def test_a_row_of_zeros_stays_zero() -> None:
+def test_row_of_zeros_is_quantised_to_zeros() -> None:
     quantised, scales = quantise_rows(np.zeros((2, 3), np.float32), 8)
     assert not quantised.any()
     assert not scales.any()
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("int8", 0.012), ("int7", 0.02), ("int4", 0.12)])
-def test_products_are_near_those_of_float32(tmp_path: Path, kind: str, tolerance: float) -> None:
+@pytest.mark.parametrize(("scheme", "tolerance"), [("int8", 0.012), ("int7", 0.02), ("int4", 0.12)])
+def test_quantised_products_are_close_to_float32(tmp_path: Path, scheme: str, tolerance: float) -> None:
     x = RNG.standard_normal((5, COLUMNS), np.float32)
     gelu = np.maximum(x, np.float32(-0.1))
-    linear, _ = multiply(INTEGER_SCHEMES[kind], x, WEIGHT, tmp_path)
-    _, after_gelu = multiply(INTEGER_SCHEMES[kind], gelu, WEIGHT, tmp_path)
+    linear, _ = multiply(INTEGER_SCHEMES[scheme], x, WEIGHT, tmp_path)
+    _, after_gelu = multiply(INTEGER_SCHEMES[scheme], gelu, WEIGHT, tmp_path)
     for actual, expected in ((linear, x @ WEIGHT.T), (after_gelu, gelu @ WEIGHT.T)):
         assert np.abs(actual - expected).std() < tolerance * expected.std()
 
 
-def test_how_many_rows_are_multiplied_at_once_does_not_show(tmp_path: Path) -> None:
+def test_number_of_rows_does_not_change_a_product(tmp_path: Path) -> None:
     x = RNG.standard_normal((17, COLUMNS), np.float32) * np.float32(10) ** np.arange(-8, 9)[:, None]
     x = x.astype(np.float32)
     together = multiply(INTEGER_SCHEMES["int8"], x, WEIGHT, tmp_path)
@@ -75,7 +75,7 @@ def test_how_many_rows_are_multiplied_at_once_does_not_show(tmp_path: Path) -> N
             np.testing.assert_array_equal(one, other[:rows])
 
 
-def test_a_row_of_zeros_among_others_gives_zeros(tmp_path: Path) -> None:
+def test_input_row_of_zeros_gives_zeros(tmp_path: Path) -> None:
     x = RNG.standard_normal((3, COLUMNS), np.float32)
     x[1] = 0
     for product in multiply(INTEGER_SCHEMES["int8"], x, WEIGHT, tmp_path):
@@ -84,7 +84,7 @@ def test_a_row_of_zeros_among_others_gives_zeros(tmp_path: Path) -> None:
         assert np.isfinite(product).all()
 
 
-def test_loud_units_do_not_drown_the_others(tmp_path: Path) -> None:
+def test_outlier_channels_do_not_coarsen_the_others(tmp_path: Path) -> None:
     x = np.abs(RNG.standard_normal((4, COLUMNS), np.float32))
     x[:, : COLUMNS // UNITS_PER_OUTLIER] *= 1000
     weight = WEIGHT.copy()
@@ -96,12 +96,12 @@ def test_loud_units_do_not_drown_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [64, 40])
-def test_four_bits_are_off_by_no_more_than_half_a_step(columns: int) -> None:
+def test_int4_blocks_are_quantised_to_a_step(columns: int) -> None:
     weight = np.random.default_rng(0).standard_normal((6, columns)).astype(np.float32)
     quantised, scales = quantise_blocks(weight)
     digits = np.stack([quantised & 15, quantised >> 4], axis=-1).reshape(*scales.shape, INT4_BLOCK)
     restored = ((digits.astype(np.float32) - 8) * scales[:, :, None]).reshape(6, -1)[:, :columns]
     steps = np.repeat(np.abs(scales), INT4_BLOCK, axis=1)[:, :columns]
-    # What lies opposite of the largest may be a whole step away, as 16 numbers cannot be symmetric.
+    # Values of the other sign than the largest may be a whole step away: 16 integers are not symmetric about 0.
     assert (np.abs(restored - weight) <= 1.001 * steps).all()
     assert np.median(np.abs(restored - weight) / steps) < 0.3

@@ -1,4 +1,4 @@
-"""Prompts: carried and previous text, the start sequence, and what fits."""
+"""Tests of the prompt: initial and previous text, the start sequence, and what fits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def prompt(**changes: object) -> tuple[int, ...]:
     return make_prompt(TOKENIZER, N_CTX, **options)
 
 
-def before(**changes: object) -> tuple[int, ...]:
-    """What stands between the two starts."""
+def context(**changes: object) -> tuple[int, ...]:
+    """Return the tokens between <|startofprev|> and <|startoftranscript|>."""
     made = prompt(**changes)
     assert made[0] == TOKENIZER.sot_prev
     return made[1 : made.index(TOKENIZER.sot)]
@@ -46,11 +46,11 @@ DE = TOKENIZER.language_tokens["de"]
         ),
     ],
 )
-def test_parts_in_their_order(changes: dict[str, object], expected: tuple[int, ...]) -> None:
+def test_prompt_parts_are_in_order(changes: dict[str, object], expected: tuple[int, ...]) -> None:
     assert prompt(**changes) == expected
 
 
-def test_english_only_vocabularies_name_neither_language_nor_task() -> None:
+def test_english_only_prompt_has_no_language_or_task() -> None:
     options = {"language": None, "task": "transcribe"}
     assert make_prompt(ENGLISH, N_CTX, timestamps=True, **options) == (ENGLISH.sot,)
     assert make_prompt(ENGLISH, N_CTX, timestamps=False, **options) == (ENGLISH.sot, ENGLISH.no_timestamps)
@@ -59,27 +59,27 @@ def test_english_only_vocabularies_name_neither_language_nor_task() -> None:
 @pytest.mark.parametrize("n", [ROOM - 1, ROOM, ROOM + 1, 1000])
 def test_previous_text_loses_its_oldest_tokens(n: int) -> None:
     text = tuple(i % 256 for i in range(n))
-    assert before(previous_tokens=text) == text[-ROOM:]
+    assert context(previous_tokens=text) == text[-ROOM:]
 
 
 @pytest.mark.parametrize("n", [1, 100, ROOM - 1])
-def test_what_is_carried_stays_and_the_previous_text_has_what_is_left(n: int) -> None:
+def test_initial_prompt_stays_and_previous_text_is_cut(n: int) -> None:
     text = tuple(i % 250 for i in range(1000))
-    assert before(initial_prompt_tokens=[255] * n, previous_tokens=text) == (255,) * n + text[n - ROOM :]
+    assert context(initial_prompt_tokens=[255] * n, previous_tokens=text) == (255,) * n + text[n - ROOM :]
 
 
 @pytest.mark.parametrize("n", [ROOM, ROOM + 1, 1000])
-def test_what_is_carried_may_leave_no_room(n: int) -> None:
+def test_initial_prompt_may_leave_no_room_for_previous_text(n: int) -> None:
     text = tuple(i % 250 for i in range(n))
-    assert before(initial_prompt_tokens=text, previous_tokens=[255] * 9) == text[-ROOM:]
+    assert context(initial_prompt_tokens=text, previous_tokens=[255] * 9) == text[-ROOM:]
 
 
-@pytest.mark.parametrize("n_carried", [0, 1, 222, 223, 224, 900])
+@pytest.mark.parametrize("n_initial", [0, 1, 222, 223, 224, 900])
 @pytest.mark.parametrize("n_previous", [0, 1, 222, 223, 224, 900])
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_whatever_is_given_half_the_context_is_left(n_carried: int, n_previous: int, timestamps: bool) -> None:
+def test_prompt_leaves_half_the_context(n_initial: int, n_previous: int, timestamps: bool) -> None:
     made = prompt(
-        initial_prompt_tokens=[65] * n_carried, previous_tokens=[66] * n_previous, timestamps=timestamps
+        initial_prompt_tokens=[65] * n_initial, previous_tokens=[66] * n_previous, timestamps=timestamps
     )
     start = TOKENIZER.sot_sequence("de", timestamps=timestamps)
     assert len(made) - len(start) <= N_CTX // 2
@@ -89,6 +89,6 @@ def test_whatever_is_given_half_the_context_is_left(n_carried: int, n_previous: 
 @pytest.mark.parametrize(
     "changes", [{"language": "xx"}, {"language": None}, {"task": "sing"}], ids=lambda changes: str(changes)
 )
-def test_unknown_language_or_task(changes: dict[str, object]) -> None:
+def test_unknown_language_or_task_is_an_error(changes: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(changes))):
         prompt(**changes)

@@ -1,4 +1,4 @@
-"""The sliding loop: where windows begin, what they are prompted with, what becomes of what they say."""
+"""The windows of one recording: where each begins, its prompt, its segments."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ UNSURE = line(0, "hm", WINDOW_STEPS, gap=1.0)
 BLANK = line(0, "\n", WINDOW_STEPS)
 
 
-def work(backend: Recital, windows: float = 3, hooks: Callbacks | None = None, **options: Any) -> Driven:
-    """A recording of so many windows, in blocks, to be transcribed in English."""
+def work(backend: Recital, windows: float = 3, callbacks: Callbacks | None = None, **options: Any) -> Driven:
+    """Return a recording of so many windows in blocks, to be transcribed in English."""
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "vad": False, "condition_on_previous_text": True, **options}
     )
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
-    return Driven(backend, TOKENIZER, blocks, made, hooks or Callbacks())
+    return Driven(backend, TOKENIZER, blocks, made, callbacks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -48,15 +48,15 @@ def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
 
 
 def previous(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """Tokens of the previous text in a prompt; the rest of it is checked."""
+    """Return the previous text of a prompt, and check the rest of the prompt."""
     before, start = prompt[: -len(START)], prompt[-len(START) :]
     assert start == START
     assert not before or before[0] == TOKENIZER.sot_prev
     return before[1:]
 
 
-class TestLaziness:
-    def test_nothing_is_done_before_the_first_segment_is_asked_for(self) -> None:
+class TestLazyDecoding:
+    def test_recording_is_not_read_before_the_first_segment_is_requested(self) -> None:
         def blocks() -> Iterator[Floats]:
             taken.append(1)
             yield NOISE[:WINDOW_SAMPLES]
@@ -68,7 +68,7 @@ class TestLaziness:
         assert next(segments).text == "hello"
         assert (len(taken), len(backend.mels)) == (1, 1)
 
-    def test_windows_are_decoded_as_segments_are_asked_for(self) -> None:
+    def test_windows_are_decoded_as_segments_are_requested(self) -> None:
         backend = Recital(line(0, "a", 5, 5, "b", WINDOW_STEPS), HELLO)
         segments = work(backend).segments()
         encoded = []
@@ -78,7 +78,7 @@ class TestLaziness:
 
 
 class TestSegments:
-    def test_times_texts_and_numbers(self) -> None:
+    def test_segments_have_the_times_texts_and_indices_of_the_tokens(self) -> None:
         backend = Recital(line(2, "one", 10, 12, "two", WINDOW_STEPS), line(0, "three", 7))
         segments = list(work(backend, windows=2).segments())
         assert spans(iter(segments)) == [
@@ -96,12 +96,14 @@ class TestSegments:
         backend = Recital(line(0, "one", 10, 12, "tw"), line(0, "two", WINDOW_STEPS))
         seeks: list[float] = []
         form = work(
-            backend, windows=1, hooks=Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
+            backend,
+            windows=1,
+            callbacks=Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s)),
         )
         assert spans(form.segments()) == [(0.0, 0.2, "one"), (0.2, 0.48, "two")]
         assert seeks == [0, 0.2]
 
-    def test_what_is_blank_is_left_out(self) -> None:
+    def test_blank_segments_are_left_out(self) -> None:
         backend = Recital(BLANK, line(3, "\n", 5, 5, "y", 9), HELLO)
         assert [segment.text for segment in work(backend).segments()] == ["y", "hello"]
 
@@ -113,7 +115,7 @@ class TestSegments:
             (0.6, 0.6, "out"),
         ]
 
-    def test_without_timestamps_a_segment_is_a_window_whatever_it_holds(self) -> None:
+    def test_without_timestamps_each_window_is_one_segment(self) -> None:
         unasked = Line(tokens=(*b"no", at(9), at(4), at(2), *b"times"))
         backend = Recital(unasked, HELLO)
         segments = list(work(backend, windows=2, timestamps=False).segments())
@@ -121,7 +123,7 @@ class TestSegments:
         assert backend.prompts[0] == (*START, TOKENIZER.no_timestamps)
 
     @pytest.mark.parametrize("windows", [0.03, 0.3])
-    def test_a_recording_shorter_than_a_window(self, windows: float) -> None:
+    def test_recording_shorter_than_a_window_is_transcribed(self, windows: float) -> None:
         form = work(Recital(line(0, "hi", 20)), windows)
         assert spans(form.segments()) == [(0.0, form.duration_s, "hi")]
         assert form.duration_s == round(windows * WINDOW_SAMPLES) // 160 / 100
@@ -132,7 +134,7 @@ class TestSegments:
         assert list(form.segments()) == []
         assert (backend.steps, form.duration_s) == (0, 0)
 
-    def test_costs_add_up(self) -> None:
+    def test_stats_of_all_windows_add_up(self) -> None:
         backend = Recital(HELLO)
         form = work(backend)
         list(form.segments())
@@ -143,34 +145,34 @@ class TestPreviousText:
     def prompts(self, *lines: Line, windows: float = 3, **options: Any) -> list[tuple[int, ...]]:
         backend = Recital(*lines)
         told: list[tuple[int, ...]] = []
-        hooks = Callbacks(on_window_start=lambda start_s, prompt: told.append(prompt))
-        list(work(backend, windows, hooks, **options).segments())
+        callbacks = Callbacks(on_window_start=lambda start_s, prompt: told.append(prompt))
+        list(work(backend, windows, callbacks, **options).segments())
         assert told == backend.prompts or len(backend.prompts) > len(told)
         return [previous(prompt) for prompt in told]
 
-    def test_is_what_the_windows_before_have_said(self) -> None:
+    def test_previous_text_is_that_of_the_windows_before(self) -> None:
         assert self.prompts(HELLO, WORLD, AGAIN) == [(), HELLO.tokens, HELLO.tokens + WORLD.tokens]
 
-    def test_begins_with_the_initial_prompt(self) -> None:
+    def test_previous_text_begins_with_the_initial_prompt(self) -> None:
         names = tuple(TOKENIZER.encode(" Ann, Bo"))
         told = self.prompts(HELLO, WORLD, initial_prompt="  Ann, Bo ")
         assert told == [names, names + HELLO.tokens, (names + HELLO.tokens + WORLD.tokens)[-MOST_PREVIOUS:]]
 
-    def test_keeps_its_latest_part_where_it_outgrows_its_half_of_the_context(self) -> None:
+    def test_previous_text_keeps_its_latest_part_when_it_outgrows_half_the_context(self) -> None:
         told = self.prompts(*[HELLO, WORLD, AGAIN] * 2, windows=6)
         said = HELLO.tokens + WORLD.tokens + AGAIN.tokens
         assert told[-1] == (said + said)[-MOST_PREVIOUS - len(AGAIN.tokens) : -len(AGAIN.tokens)]
         assert max(map(len, told)) == MOST_PREVIOUS
 
-    def test_is_not_given_where_it_is_not_wanted(self) -> None:
+    def test_previous_text_is_empty_without_conditioning(self) -> None:
         assert self.prompts(HELLO, WORLD, condition_on_previous_text=False) == [(), (), ()]
 
-    def test_initial_prompt_is_then_for_the_first_window_that_is_kept(self) -> None:
+    def test_without_conditioning_the_initial_prompt_is_for_the_first_window_with_text(self) -> None:
         names = tuple(TOKENIZER.encode(" Ann"))
         told = self.prompts(SILENCE, HELLO, WORLD, condition_on_previous_text=False, initial_prompt="Ann")
         assert told == [names, names, ()]
 
-    def test_does_not_hold_what_was_skipped_or_left_out(self) -> None:
+    def test_previous_text_has_no_skipped_or_blank_segments(self) -> None:
         told = self.prompts(SILENCE, BLANK, HELLO, WORLD, windows=4)
         assert told == [(), (), (), HELLO.tokens]
 
@@ -184,7 +186,7 @@ class TestPreviousText:
             (0.2, {"prompt_reset_temperature": 0.1}, True),
         ],
     )
-    def test_is_forgotten_after_a_high_temperature(
+    def test_previous_text_is_cleared_after_a_high_temperature(
         self, temperature: float, options: dict[str, Any], forgotten: bool
     ) -> None:
         # UNSURE fails at temperature 0; the line after it, being certain, is drawn at any other.
@@ -197,28 +199,28 @@ class TestPreviousText:
 
 class TestClips:
     def windows(self, *clips: float, windows: float = 4) -> list[tuple[float, int]]:
-        """Where windows begin, and how many frames of the recording they hold."""
+        """Return the start of each window, and its number of frames of the recording."""
         backend = Recital(HELLO)
         seeks: list[float] = []
-        hooks = Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
-        list(work(backend, windows, hooks, clip_timestamps=clips, fidelity="exact").segments())
+        callbacks = Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
+        list(work(backend, windows, callbacks, clip_timestamps=clips, fidelity="exact").segments())
         sizes = [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels]
         return list(zip(seeks, sizes, strict=True))
 
-    def test_the_whole_is_the_clip_where_there_is_none(self) -> None:
+    def test_without_clips_the_whole_recording_is_decoded(self) -> None:
         assert self.windows(windows=2.5) == [(0, 48), (0.48, 48), (0.96, 24)]
 
-    def test_several(self) -> None:
+    def test_several_clips_are_decoded_in_order(self) -> None:
         assert self.windows(0.1, 0.2, 0.5, 1.2) == [(0.1, 10), (0.5, 48), (0.98, 22)]
 
-    def test_open_end(self) -> None:
+    def test_clip_without_an_end_reaches_the_end_of_the_recording(self) -> None:
         assert self.windows(0.0, 0.1, 1.0) == [(0, 10), (1.0, 48), (1.48, 44)]
 
     @pytest.mark.parametrize("clips", [(1.5, 99.0), (1.5,), (0.3, 0.3, 1.5, 2.0, 50.0, 60.0), (1.5, 2.0, 7.0)])
-    def test_end_and_start_past_the_recording_and_clips_of_nothing(self, clips: tuple[float, ...]) -> None:
+    def test_clips_past_the_recording_or_empty_are_cut_or_skipped(self, clips: tuple[float, ...]) -> None:
         assert self.windows(*clips) == [(1.5, 42)]
 
-    def test_times_end_with_the_clip(self) -> None:
+    def test_segment_times_end_with_the_clip(self) -> None:
         form = work(Recital(line(0, "a", 3, 3, "b", 20)), clip_timestamps=(0.1, 0.2, 0.2, 0.4))
         assert spans(form.segments()) == [
             (0.1, 0.16, "a"),
@@ -227,26 +229,28 @@ class TestClips:
             (0.26, 0.4, "b"),
         ]
 
-    def test_progress_stays_in_the_clip_where_the_model_hears_more(self) -> None:
+    def test_progress_does_not_pass_the_end_of_the_clip(self) -> None:
         told: list[float] = []
-        hooks = Callbacks(on_progress=lambda done_s, finished: told.append(done_s))
-        form = work(Recital(line(0, "a", 20, 20, "b")), hooks=hooks, clip_timestamps=(0.1, 0.2, 0.3, 0.4))
+        callbacks = Callbacks(on_progress=lambda done_s, finished: told.append(done_s))
+        form = work(
+            Recital(line(0, "a", 20, 20, "b")), callbacks=callbacks, clip_timestamps=(0.1, 0.2, 0.3, 0.4)
+        )
         list(form.segments())
         assert told == [0.2, 0.4, form.duration_s]
 
-    def test_adjoining_clips_hear_all_of_the_recording(self) -> None:
+    def test_adjoining_clips_cover_the_whole_recording(self) -> None:
         assert self.windows(0.0, 0.96, 0.96, 1.92) == self.windows()
 
 
 class TestLanguage:
-    def test_that_was_asked_for(self) -> None:
+    def test_language_of_the_options_is_used(self) -> None:
         backend = Recital(HELLO)
         form = work(backend, windows=1, language="German")
         list(form.segments())
         assert (form.language, form.language_probability) == ("de", None)
         assert backend.prompts == [TOKENIZER.sot_sequence("de")]
 
-    def test_that_is_found_in_the_first_window(self) -> None:
+    def test_language_is_detected_in_the_first_window(self) -> None:
         heard = Line(tokens=(TOKENIZER.language_tokens["fr"],))
         backend = Recital([heard, HELLO], HELLO)
         form = work(backend, windows=2, language=None)
@@ -259,7 +263,7 @@ class TestLanguage:
         assert len(backend.mels) == 2
 
 
-class TestHooks:
+class TestCallbacks:
     def test_progress_rises_to_the_end(self) -> None:
         told: list[tuple[float, bool]] = []
         form = work(
@@ -268,36 +272,38 @@ class TestHooks:
         list(form.segments())
         assert told == [(0.48, False), (0.96, False), (1.2, False), (1.2, True)]
 
-    def test_decided_comes_before_the_segments_and_also_for_silence(self) -> None:
+    def test_on_window_end_is_called_before_the_segments_and_for_silent_windows_too(self) -> None:
         told: list[str] = []
-        hooks = Callbacks(
+        callbacks = Callbacks(
             on_window_end=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}")
         )
-        for segment in work(Recital(HELLO, SILENCE, WORLD), hooks=hooks).segments():
+        for segment in work(Recital(HELLO, SILENCE, WORLD), callbacks=callbacks).segments():
             told.append(segment.text)
         assert told == ["decided hello", "hello", "decided psst", "decided world", "world"]
 
-    def test_every_step_is_observed(self) -> None:
+    def test_on_token_is_called_at_every_step(self) -> None:
         steps: list[Step] = []
-        form = work(Recital(HELLO), windows=2, hooks=Callbacks(on_token=steps.append))
+        form = work(Recital(HELLO), windows=2, callbacks=Callbacks(on_token=steps.append))
         list(form.segments())
         assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
         assert form.stats.sampled_tokens == len(steps)
 
     @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (1.0,), "best_of": 3}])
     @pytest.mark.parametrize("done", [0, 1, 5, 9, 12])
-    def test_cancelling_stops_within_a_step(self, done: int, options: dict[str, Any]) -> None:
+    def test_cancelling_stops_within_one_decoder_step(self, done: int, options: dict[str, Any]) -> None:
         backend = Recital(HELLO)
-        form = work(backend, windows=3, hooks=Callbacks(is_cancelled=lambda: backend.steps > done), **options)
+        form = work(
+            backend, windows=3, callbacks=Callbacks(is_cancelled=lambda: backend.steps > done), **options
+        )
         segments = form.segments()
         with pytest.raises(Cancelled):
             list(segments)
         assert backend.steps == done + 1
         assert list(segments) == []
 
-    def test_what_was_done_before_is_delivered(self) -> None:
+    def test_segments_before_the_cancellation_are_delivered(self) -> None:
         stop: list[bool] = []
-        segments = work(Recital(HELLO), hooks=Callbacks(is_cancelled=lambda: bool(stop))).segments()
+        segments = work(Recital(HELLO), callbacks=Callbacks(is_cancelled=lambda: bool(stop))).segments()
         assert [next(segments).text, next(segments).text] == ["hello", "hello"]
         stop.append(True)
         with pytest.raises(Cancelled):
@@ -314,7 +320,7 @@ class TestHooks:
         ("exact", "int8", False),
     ],
 )
-def test_the_last_window_is_padded_as_asked(fidelity: str, precision: str, silent: bool) -> None:
+def test_last_window_is_padded_with_zeros_or_with_silence(fidelity: str, precision: str, silent: bool) -> None:
     backend = Recital(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
     list(work(backend, windows=1.5, fidelity=fidelity).segments())
@@ -323,8 +329,8 @@ def test_the_last_window_is_padded_as_asked(fidelity: str, precision: str, silen
     assert (behind == 0) != silent
 
 
-class TestShortWindows:
-    """A window whose sound ends early is encoded with a little silence first, and whole where that is not enough."""
+class TestPartialWindows:
+    """A window that ends in silence is encoded in part first, and whole if that result is rejected."""
 
     @pytest.fixture(autouse=True)
     def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +342,7 @@ class TestShortWindows:
         segments = list(work(backend, windows, **options).segments())
         return [mel.shape[-1] for mel in backend.mels], segments
 
-    def test_a_good_result_needs_no_more(self) -> None:
+    def test_accepted_partial_result_is_not_decoded_again(self) -> None:
         lengths, (segment,) = self.lengths(HELLO)
         assert lengths == [24]  # 12 frames of sound and 10 of silence, rounded up
         assert [attempt.reason for attempt in segment.attempts] == [None]
@@ -344,29 +350,29 @@ class TestShortWindows:
     def test_a_whole_window_is_encoded_once(self) -> None:
         assert self.lengths(HELLO, windows=1)[0] == [WINDOW_FRAMES]
 
-    def test_exact_windows_are_whole(self) -> None:
+    def test_exact_windows_are_encoded_whole(self) -> None:
         assert self.lengths(HELLO, fidelity="exact")[0] == [WINDOW_FRAMES]
 
-    def test_a_failure_is_tried_again_over_the_whole_window(self) -> None:
+    def test_rejected_partial_result_is_decoded_again_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(UNSURE, HELLO)
         assert lengths == [24, WINDOW_FRAMES]
         assert segment.text == "hello"
         assert [attempt.temperature for attempt in segment.attempts] == [0, 0]
         assert "below -1.0, in the encoded part of the window" in (segment.attempts[0].reason or "")
 
-    def test_silence_is_believed_only_over_the_whole_window(self) -> None:
+    def test_silence_is_confirmed_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(SILENCE, HELLO)
         assert lengths == [24, WINDOW_FRAMES]
         assert segment.text == "hello"
         assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
 
-    def test_what_was_rejected_is_counted(self) -> None:
+    def test_rejected_partial_windows_count_in_the_stats(self) -> None:
         its = work(Recital(UNSURE, HELLO), windows=0.25)
         list(its.segments())
         assert its.stats.windows == 2
 
 
-def test_what_is_drawn_depends_on_where_a_window_is_and_on_nothing_before_it() -> None:
+def test_samples_depend_on_the_position_of_the_window_only() -> None:
     drawn = {"temperatures": (1.0,), "logprob_threshold": None, "condition_on_previous_text": False}
 
     def tokens(**options: Any) -> list[tuple[int, ...]]:
@@ -381,14 +387,14 @@ def test_what_is_drawn_depends_on_where_a_window_is_and_on_nothing_before_it() -
     assert tokens(clip_timestamps=(WINDOW_S,)) == [second]
 
 
-def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
+def test_segments_before_a_read_error_are_delivered() -> None:
     def blocks() -> Iterator[Floats]:
         yield NOISE[:WINDOW_SAMPLES]
         raise AudioError("talk.mp3: at 0.48 s: cut short")
 
     told: list[tuple[float, bool]] = []
-    hooks = Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
-    form = Driven(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), hooks)
+    callbacks = Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
+    form = Driven(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), callbacks)
     segments = form.segments()
     assert next(segments).text == "hello"
     with pytest.raises(AudioError, match="cut short"):
@@ -396,7 +402,7 @@ def test_a_recording_that_breaks_off_gives_its_segments_first() -> None:
     assert told == [(0.48, False), (0.48, True)]
 
 
-def test_a_window_is_skipped_as_silence_or_kept_by_its_probability() -> None:
+def test_no_speech_probability_and_log_probability_decide_if_a_window_is_silent() -> None:
     sure = line(0, "psst", WINDOW_STEPS, no_speech=0.9)
     texts = [segment.text for segment in work(Recital(SILENCE, sure, SILENCE)).segments()]
     assert texts == ["psst"]

@@ -1,4 +1,4 @@
-"""A decoder in rotated coordinates: the same logits, with rows that integers say well."""
+"""The decoder in rotated coordinates: the rotated_weights logits, with weights that quantise better."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = "decoder.blocks.1"
 
 
 def uneven_weights() -> dict[str, Floats]:
-    """Weights whose normalisations have gains and biases of all sizes, some of them 0."""
+    """Draw weights whose normalisations have gains and biases of all sizes, some of them 0."""
     rng, weights = np.random.default_rng(0), make_weights()
     for name in weights:
         if name.startswith("decoder") and "ln." in name:
@@ -31,39 +31,43 @@ def logits(weights: dict[str, Floats]) -> Floats:
 
 
 @pytest.mark.parametrize("size", [2, 64, 384])
-def test_a_rotation_that_keeps_the_mean(size: int) -> None:
-    turn = make_rotation(size)
-    np.testing.assert_allclose(turn @ turn.T, np.eye(size), atol=1e-5)
-    np.testing.assert_allclose(turn.sum(axis=0), 1, atol=1e-5)
-    np.testing.assert_allclose(turn.sum(axis=1), 1, atol=1e-5)
+def test_rotation_is_orthogonal_and_keeps_the_mean(size: int) -> None:
+    rotation = make_rotation(size)
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(size), atol=1e-5)
+    np.testing.assert_allclose(rotation.sum(axis=0), 1, atol=1e-5)
+    np.testing.assert_allclose(rotation.sum(axis=1), 1, atol=1e-5)
 
 
-def test_it_is_the_same_every_time() -> None:
+def test_rotation_is_deterministic() -> None:
     np.testing.assert_array_equal(make_rotation(64), make_rotation(64))
 
 
-def test_the_decoder_says_the_same() -> None:
-    """Up to the last layer, whose projection the oracle cannot give a bias of its own."""
+def test_rotated_decoder_computes_the_same_logits() -> None:
+    """The reference backend has no bias in the last projection, so that is applied here."""
     weights = uneven_weights()
     expected = logits(weights)
     rotated = RotatedWeights(weights, DIMS)
-    same = weights | {name: rotated[name] for name in rotated if not name.startswith((LM_HEAD, "decoder.ln"))}
-    same["decoder.ln.weight"] = np.ones(DIMS.n_text_state, np.float32)
-    same["decoder.ln.bias"] = np.zeros(DIMS.n_text_state, np.float32)
-    embedding, bare = rotated["decoder.token_embedding.weight"], logits(same)
-    states, *_ = np.linalg.lstsq(embedding.astype(np.float64), bare.T.astype(np.float64), rcond=None)
-    actual = states.T @ rotated[f"{LM_HEAD}.weight"].T + rotated[f"{LM_HEAD}.bias"]
+    rotated_weights = weights | {
+        name: rotated[name] for name in rotated if not name.startswith((LM_HEAD, "decoder.ln"))
+    }
+    rotated_weights["decoder.ln.weight"] = np.ones(DIMS.n_text_state, np.float32)
+    rotated_weights["decoder.ln.bias"] = np.zeros(DIMS.n_text_state, np.float32)
+    embedding, rotated_logits = rotated["decoder.token_embedding.weight"], logits(rotated_weights)
+    hidden_states, *_ = np.linalg.lstsq(
+        embedding.astype(np.float64), rotated_logits.T.astype(np.float64), rcond=None
+    )
+    actual = hidden_states.T @ rotated[f"{LM_HEAD}.weight"].T + rotated[f"{LM_HEAD}.bias"]
     np.testing.assert_allclose(actual, expected, atol=2e-4 * expected.std())
 
 
-def test_normalisations_are_bare() -> None:
+def test_normalisations_have_no_gain_and_no_bias() -> None:
     rotated = RotatedWeights(uneven_weights(), DIMS)
     for norm in (f"{BLOCK}.attn_ln", f"{BLOCK}.cross_attn_ln", f"{BLOCK}.mlp_ln", "decoder.ln"):
         assert (rotated[f"{norm}.weight"] == 1).all()
         assert not rotated[f"{norm}.bias"].any()
 
 
-def test_one_channel_that_is_loud_is_spread() -> None:
+def test_outlier_input_channel_is_spread() -> None:
     weights = make_weights()
     weights[f"{BLOCK}.attn.query.weight"][:, 5] *= 100
     rows = RotatedWeights(weights, DIMS)[f"{BLOCK}.attn.query.weight"]
@@ -71,7 +75,7 @@ def test_one_channel_that_is_loud_is_spread() -> None:
         assert np.abs(row).max() / row.std() < 0.75 * np.abs(before).max() / before.std()
 
 
-def test_loud_units_come_first() -> None:
+def test_outlier_hidden_units_come_first() -> None:
     weights = make_weights()
     weights[f"{BLOCK}.mlp.0.weight"][7] *= 50
     weights[f"{BLOCK}.mlp.0.bias"][100] = 300
@@ -87,7 +91,7 @@ def test_loud_units_come_first() -> None:
     )
 
 
-def test_an_embedding_of_16_bits_stays_one() -> None:
+def test_embedding_keeps_its_precision() -> None:
     weights = make_weights()
     assert RotatedWeights(weights, DIMS)["decoder.token_embedding.weight"].dtype == np.float32
     half = weights | {
@@ -96,7 +100,7 @@ def test_an_embedding_of_16_bits_stays_one() -> None:
     assert RotatedWeights(half, DIMS)["decoder.token_embedding.weight"].dtype == np.float16
 
 
-def test_names_are_known_without_computing() -> None:
+def test_names_are_listed_without_reading_weights() -> None:
     rotated = RotatedWeights({}, DIMS)
     assert f"{LM_HEAD}.bias" in rotated
     assert "decoder.token_embedding.bias" not in rotated

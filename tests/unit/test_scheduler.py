@@ -1,4 +1,4 @@
-"""Several recordings in one batch: whose turn it is, and what one of them that ends early does to the others."""
+"""Several recordings in one batch: their order, and the effect of one that ends early on the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HELLO = line(0, "hello", WINDOW_STEPS)
 
 
 class Interruption(Exception):
-    """What a hook raises that is not for harken to know."""
+    """An exception of a callback that harken does not know."""
 
 
 class Choir(Recital):
@@ -66,7 +66,7 @@ def texts(work: Transcription) -> list[str]:
 
 
 @pytest.mark.parametrize("step", [3, 10, 20])
-def test_what_a_hook_raises_ends_one_iteration_and_loses_no_window(step: int) -> None:
+def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step: int) -> None:
     left = [step]
 
     def observe(_: Any) -> None:
@@ -83,7 +83,7 @@ def test_what_a_hook_raises_ends_one_iteration_and_loses_no_window(step: int) ->
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 2])
-def test_one_that_is_cancelled_does_not_end_the_others(delivered: int) -> None:
+def test_cancelled_recording_does_not_end_the_others(delivered: int) -> None:
     stop: list[bool] = []
     cancelled, other = together(2, callbacks={0: Callbacks(is_cancelled=lambda: bool(stop))})
     segments = iter(cancelled)
@@ -96,13 +96,13 @@ def test_one_that_is_cancelled_does_not_end_the_others(delivered: int) -> None:
     assert len(cancelled.so_far().segments) == delivered
 
 
-def test_all_are_cancelled_where_all_ask_for_it() -> None:
+def test_all_recordings_are_cancelled_if_all_ask_for_it() -> None:
     for work in together(3, is_cancelled=lambda: True):
         with pytest.raises(Cancelled):
             work.result()
 
 
-def test_cancelling_that_nobody_asked_for_is_handed_on() -> None:
+def test_cancelled_error_that_no_callback_asked_for_is_raised() -> None:
     def observe(_: Any) -> None:
         raise Cancelled("by a hook of its own")
 
@@ -112,7 +112,7 @@ def test_cancelling_that_nobody_asked_for_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize("vad", [False, True])
-def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> None:
+def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
     opened: list[int] = []
 
     def blocks(which: int) -> Iterator[Floats]:
@@ -129,22 +129,22 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
     assert opened == [0, 2]
 
 
-def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     seen: list[float] = []
-    hooks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
+    callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     short, long = loud(*[0.3, 31] * 2), loud(*[0.3, 31] * 5)
     work, other = its.transcribe_many(
-        [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=hooks
+        [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=callbacks
     )
     assert len(work.result().segments) == 2
     assert len(seen) == 2  # beside the last of the short one
     assert len(other.result().segments) == len(seen) == 5
 
 
-def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
@@ -163,7 +163,9 @@ def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("vad", [False, True])
-def test_recordings_that_are_done_or_stopped_keep_no_sound(monkeypatch: pytest.MonkeyPatch, vad: bool) -> None:
+def test_finished_and_stopped_recordings_release_their_audio(
+    monkeypatch: pytest.MonkeyPatch, vad: bool
+) -> None:
     monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     works = its.transcribe_many([loud(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})

@@ -1,4 +1,4 @@
-"""Drafts are verified in one pass: what that gives, what it takes, and what is told of it."""
+"""Tests of speculative decoding: forward passes, acceptance, near ties, samples and statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from harken.decoding import (
     make_logit_rules,
 )
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
-from harken.decoding.generate import Pick, generate, pick_best, pick_sample
+from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback, window_decoder
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
@@ -47,7 +47,7 @@ from models import DIMS, TOKENIZER, make_mel
 from scripted import Script
 
 
-def speak(
+def decode_rows(
     script: Script,
     drafts: Drafts | None,
     *,
@@ -56,19 +56,22 @@ def speak(
     pick: Pick = pick_best,
     observe: Callable[[Step], None] = lambda step: None,
 ) -> tuple[list[Hypothesis], int, DecodeStats]:
-    """Follow rows behind a prompt of one token; hypotheses, passes behind the prompt, what the draft has told."""
+    """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
     session = Table(script, 400).open_session(Windows(rows), range(rows), 400)
     logits = session.extend([[0]] * rows)
-    speculation = (
+    draft_session = (
         drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules()) if drafts else None
     )
-    found = generate(
-        session, logits, free_rules(), pick, limits or [300] * rows, observe, draft_session=speculation
+    active = [Row(1, limit, EotOrLimit(EOT)) for limit in limits or [300] * rows]
+    forwards = generate(
+        session, active, logits, free_rules(), pick, observe=observe, draft_session=draft_session
     )
-    return found, len(session.read) - 1, speculation.stats if speculation else DecodeStats()
+    assert forwards == len(session.read) - 1
+    found = [row.hypothesis(EOT) for row in active]
+    return found, forwards, draft_session.stats if draft_session else DecodeStats()
 
 
-def lines(*lengths: int, seed: int = 0) -> list[list[int]]:
+def random_texts(*lengths: int, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [[*rng.integers(0, EOT, length).tolist(), EOT] for length in lengths]
 
@@ -80,119 +83,120 @@ def lines(*lengths: int, seed: int = 0) -> list[list[int]]:
     ("length", "most", "passes"),
     [(12, 12, 1), (13, 12, 1), (14, 12, 2), (40, 12, 4), (9, 1, 5), (10, 4, 2), (1, 5, 1), (0, 5, 0)],
 )
-def test_all_right_is_as_many_tokens_a_pass_as_are_drafted_and_one_more(
-    length: int, most: int, passes: int
-) -> None:
-    """Behind the first token, which comes with the prompt; the end of the text is a token too."""
-    texts = lines(length)
-    found, took, stats = speak(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=most))
+def test_correct_drafts_give_their_length_and_one_token_a_pass(length: int, most: int, passes: int) -> None:
+    """The first token comes with the prompt; eot counts as a token."""
+    texts = random_texts(length)
+    found, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=most))
     assert found[0].tokens == tuple(texts[0][:-1])
-    assert took == passes == -(-length // (most + 1))
+    assert forwards == passes == -(-length // (most + 1))
     assert stats.drafted == stats.accepted
 
 
-def test_all_wrong_is_a_token_a_pass() -> None:
-    texts = lines(30)
-    _, plain, _ = speak(saying(texts), None)
-    _, took, stats = speak(saying(texts), Drafts(lambda rows: [Knowing(texts, always_wrong)]))
-    assert took == plain == 30
+def test_wrong_drafts_give_one_token_a_pass() -> None:
+    texts = random_texts(30)
+    _, plain, _ = decode_rows(saying(texts), None)
+    _, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts, always_wrong)]))
+    assert forwards == plain == 30
     assert stats.accepted == 0
     assert stats.drafted > 30
     assert stats.acceptance_rate == 0
 
 
-def test_the_first_wrong_one_ends_what_is_taken() -> None:
-    texts = lines(12)
+def test_draft_is_accepted_up_to_the_first_wrong_token() -> None:
+    texts = random_texts(12)
     wrong = {4, 5, 9}
     steps: list[Step] = []
-    _, took, stats = speak(
+    _, forwards, stats = decode_rows(
         saying(texts),
         Drafts(lambda rows: [Knowing(texts, lambda row, index: index not in wrong)]),
         observe=steps.append,
     )
     # Tokens 1 to 4, then 5 alone, then 6 to 9, then 10 to 12.
-    assert took == 4
+    assert forwards == 4
     assert stats.accepted == 3 + 0 + 3 + 3
     assert [step.token for step in steps] == texts[0]
     assert [step.index for step in steps] == list(range(13))
 
 
-def test_a_row_takes_what_is_right_in_it() -> None:
-    """Four rows, of which each alone takes so many passes, together take as many as the slowest."""
-    texts = lines(30, 25, 30, 3)
+def test_rows_accept_independently() -> None:
+    """Four rows take as many passes together as the slowest one alone."""
+    texts = random_texts(30, 25, 30, 3)
     rights = [by_chance(1.0), by_chance(0.8), by_chance(0.3), always_wrong]
 
     def passes(rows: Sequence[int]) -> tuple[int, DecodeStats]:
-        its = [texts[row] for row in rows]
-        draft = Knowing(its, lambda row, index: rights[rows[row]](rows[row], index))
-        found, took, stats = speak(saying(its), Drafts(lambda _: [draft]), rows=len(rows))
-        assert [[*each.tokens, EOT] for each in found] == its
-        return took, stats
+        row_texts = [texts[row] for row in rows]
+        draft = Knowing(row_texts, lambda row, index: rights[rows[row]](rows[row], index))
+        found, forwards, stats = decode_rows(saying(row_texts), Drafts(lambda _: [draft]), rows=len(rows))
+        assert [[*each.tokens, EOT] for each in found] == row_texts
+        return forwards, stats
 
     alone = [passes([row]) for row in range(4)]
     together, stats = passes([0, 1, 2, 3])
-    assert together == max(took for took, _ in alone)
-    assert stats.accepted == sum(its.accepted for _, its in alone)
-    assert stats.drafted == sum(its.drafted for _, its in alone)
+    assert together == max(forwards for forwards, _ in alone)
+    assert stats.accepted == sum(row_stats.accepted for _, row_stats in alone)
+    assert stats.drafted == sum(row_stats.drafted for _, row_stats in alone)
 
 
-def test_nothing_is_guessed_beyond_the_limit() -> None:
-    texts = lines(40, 40)
+def test_drafts_do_not_exceed_the_limit() -> None:
+    texts = random_texts(40, 40)
     draft = Knowing(texts)
-    found, took, _ = speak(saying(texts), Drafts(lambda rows: [draft]), rows=2, limits=[9, 1])
-    assert [len(its.tokens) for its in found] == [9, 1]
-    assert took == 1
-    assert [[ask.max_tokens for ask in asks] for asks in draft.asked] == [[7]]
+    found, forwards, _ = decode_rows(saying(texts), Drafts(lambda rows: [draft]), rows=2, limits=[9, 1])
+    assert [len(hypothesis.tokens) for hypothesis in found] == [9, 1]
+    assert forwards == 1
+    assert [[request.max_tokens for request in requests] for requests in draft.asked] == [[7]]
 
 
-def test_an_observer_that_raises_stops_it() -> None:
-    texts = lines(20)
+def test_observer_that_raises_stops_decoding() -> None:
+    texts = random_texts(20)
 
     def observe(step: Step) -> None:
         if step.index == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        speak(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=4), observe=observe)
+        decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=4), observe=observe)
 
 
-def test_one_pass_in_so_many_goes_without() -> None:
-    texts = lines(3 * PLAIN_STEP_INTERVAL)
-    _, _, stats = speak(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=1))
+def test_one_pass_per_interval_has_no_draft() -> None:
+    texts = random_texts(3 * PLAIN_STEP_INTERVAL)
+    _, _, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=1))
     assert stats.skipped_steps == 1
 
 
-# --- several drafts ----------------------------------------------------------------------------------------
+# --- several generators ------------------------------------------------------------------------------------
 
 
-def test_who_comes_second_is_asked_for_the_rows_that_are_left() -> None:
-    texts = lines(6, 6)
+def test_second_generator_drafts_for_the_remaining_rows() -> None:
+    texts = random_texts(6, 6)
     first, second = Knowing([texts[0], []]), Knowing(texts)
-    _, took, stats = speak(saying(texts), Drafts(lambda rows: [first, second]), rows=2)
-    assert took == 1
+    _, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [first, second]), rows=2)
+    assert forwards == 1
     assert stats.drafted == stats.accepted == 12
-    assert [[ask.max_tokens > 0 for ask in asks] for asks in first.asked] == [[True, True]]
-    assert [[ask.max_tokens > 0 for ask in asks] for asks in second.asked] == [[False, True]]
+    assert [[request.max_tokens > 0 for request in requests] for requests in first.asked] == [[True, True]]
+    assert [[request.max_tokens > 0 for request in requests] for requests in second.asked] == [[False, True]]
 
 
-def test_each_draft_and_each_row_is_trusted_for_itself() -> None:
-    texts = lines(40, 40)
+def test_calibration_is_per_generator_and_row() -> None:
+    texts = random_texts(40, 40)
     draft = Knowing(texts, lambda row, index: row == 0 or index % 2 == 0)
     drafts = Drafts(lambda rows: [draft], most=3)
-    speak(saying(texts), drafts, rows=2)
-    good, bad = (next(ask.calibration for ask in reversed(draft.asked[8]) if ask.row == row) for row in (0, 1))
+    decode_rows(saying(texts), drafts, rows=2)
+    good, bad = (
+        next(request.calibration for request in reversed(draft.asked[8]) if request.row == row)
+        for row in (0, 1)
+    )
     assert bad < 0.8 < good
     assert drafts.tallies[0].calibration() < good
     assert drafts.tallies[1].calibration() == 1
 
 
-def test_what_one_decode_has_learned_the_next_one_knows() -> None:
-    texts = lines(60)
+def test_calibration_carries_over_to_the_next_decode() -> None:
+    texts = random_texts(60)
     drafts = Drafts(lambda rows: [Knowing(texts, always_wrong)])
-    speak(saying(texts), drafts)
+    decode_rows(saying(texts), drafts)
     fresh = Knowing(texts)
     drafts.make = lambda rows: [fresh]
-    speak(saying(texts), drafts)
+    decode_rows(saying(texts), drafts)
     assert fresh.asked[0][0].calibration < 0.3
 
 
@@ -200,7 +204,7 @@ def test_what_one_decode_has_learned_the_next_one_knows() -> None:
 
 
 def contested(margin: float) -> Script:
-    """Say 1 six times and stop, with 2 behind it by a margin in log-probability."""
+    """Make a script of six 1s and eot, in which 2 is second best by a margin in log-probability."""
 
     def script(window: int, seen: tuple[int, ...]) -> Floats:
         logits = np.full(VOCABULARY, -20, np.float32)
@@ -211,56 +215,55 @@ def contested(margin: float) -> Script:
     return script
 
 
-def test_near_ties_are_counted_where_tokens_are_verified_together() -> None:
+def test_near_ties_are_counted_only_in_wide_passes() -> None:
     texts = [[1] * 6 + [EOT]]
-    _, _, near = speak(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]))
+    _, _, near = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]))
     assert near.near_ties == pytest.approx([NEAR_TIE / 4] * 6, rel=1e-2)
-    _, _, clear = speak(contested(NEAR_TIE * 2), Drafts(lambda rows: [Knowing(texts)]))
+    _, _, clear = decode_rows(contested(NEAR_TIE * 2), Drafts(lambda rows: [Knowing(texts)]))
     assert clear.near_ties == ()
-    _, _, alone = speak(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing([[]])]))
-    assert alone.near_ties == (), "a pass over one token is that of plain decoding"
+    _, _, alone = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing([[]])]))
+    assert alone.near_ties == (), "a pass over one token is a plain step"
 
 
 def test_near_ties_are_counted_in_every_row_of_a_wide_pass() -> None:
     texts = [[1] * 6 + [EOT], []]
-    _, took, stats = speak(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]), rows=2)
-    assert took == 6
-    # Six tokens at once in one row, and one in the other, which then goes on alone.
+    _, forwards, stats = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]), rows=2)
+    assert forwards == 6
+    # Six tokens at once in one row, and one in the other, which then continues alone.
     assert len(stats.near_ties) == 6 + 1
 
 
-def test_where_rounding_turns_a_tie_it_has_been_counted() -> None:
-    """A model that rounds otherwise when it reads more than one token at once."""
+def test_tie_flipped_by_rounding_is_counted() -> None:
+    """The model rounds differently when it reads more than one token at once."""
     texts = [[1] * 6 + [EOT]]
     drafts = Drafts(lambda rows: [Knowing(texts)])
     session = Table(contested(NEAR_TIE / 4), 400).open_session(Windows(1), [0], 400)
     logits, extend = session.extend([[0]]), session.extend
 
     def rounding(tokens: Sequence[Sequence[int]], tail: int = 1) -> Any:
-        its = extend(tokens, tail)
+        logits = extend(tokens, tail)
         if len(tokens[0]) > 1:
-            its.values[:, 2] += NEAR_TIE / 2
-        return its
+            logits.values[:, 2] += NEAR_TIE / 2
+        return logits
 
     session.extend = rounding
-    speculation = drafts.open_draft_session([0], [[0]], [[]], free_rules())
-    (found,) = generate(
-        session, logits, free_rules(), pick_best, [20], lambda step: None, draft_session=speculation
-    )
-    assert found.tokens != (1,) * 6
-    assert speculation.stats.near_ties
+    draft_session = drafts.open_draft_session([0], [[0]], [[]], free_rules())
+    row = Row(1, 20, EotOrLimit(EOT))
+    generate(session, [row], logits, free_rules(), pick_best, draft_session=draft_session)
+    assert row.hypothesis(EOT).tokens != (1,) * 6
+    assert draft_session.stats.near_ties
 
 
-def test_comparing_with_the_next_best_picks_the_same() -> None:
+def test_picking_with_margins_picks_the_same_tokens() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        # Few values, so that there are ties.
+        # Few different values, so that there are ties.
         session = Table(
             lambda window, seen, rng=rng: rng.integers(0, 3, VOCABULARY).astype(np.float32)
         ).open_session(Windows(1), [0], 48)
         logits = session.extend([[0] * 20], 20)
-        places = [(0, index) for index in range(20)]
-        best, compared = pick_best(logits, places, False), pick_best(logits, places, True)
+        positions = [(0, index) for index in range(20)]
+        best, compared = pick_best(logits, positions, False), pick_best(logits, positions, True)
         np.testing.assert_array_equal(best.ids, compared.ids)
         np.testing.assert_array_equal(best.logprobs, compared.logprobs)
         assert (compared.margins >= 0).all()
@@ -272,8 +275,8 @@ TEMPERATURE = 0.8
 SEEDS = 3000
 
 
-def fickle(window: int, seen: tuple[int, ...]) -> Floats:
-    """A model of three words and an end, whose odds hang on the last word; longer texts end sooner."""
+def random_words(window: int, seen: tuple[int, ...]) -> Floats:
+    """Return logits of three words and eot that depend on the last word; eot grows with the length."""
     odds = {0: (3, 2, 1, 0.5), 1: (1, 1, 2, 1), 2: (2, 4, 0.2, 1), 3: (1, 1, 1, 1)}[seen[-1] % 4]
     logits = np.full(VOCABULARY, -np.inf, np.float32)
     logits[[0, 1, 2]] = np.log(odds[:3])
@@ -282,17 +285,22 @@ def fickle(window: int, seen: tuple[int, ...]) -> Floats:
 
 
 def exact(limit: int) -> dict[tuple[int, ...], float]:
-    """Probability of every text of so many tokens at most."""
+    """Return the probability of every text of at most so many tokens."""
     found: dict[tuple[int, ...], float] = {}
     for n in range(limit + 1):
         for words in product((0, 1, 2), repeat=n):
             text = (*words, EOT) if n < limit else words
-            chance = 1.0
+            probability = 1.0
             for i, token in enumerate(text):
-                weights = np.exp(fickle(0, (0, *text[:i])).astype(float) / TEMPERATURE)
-                chance *= weights[token] / weights.sum()
-            found[text] = chance
+                weights = np.exp(random_words(0, (0, *text[:i])).astype(float) / TEMPERATURE)
+                probability *= weights[token] / weights.sum()
+            found[text] = probability
     return found
+
+
+def row_text(hypothesis: Hypothesis) -> tuple[int, ...]:
+    """Return the tokens of a hypothesis, with eot if it was reached."""
+    return (*hypothesis.tokens, *([EOT] if len(hypothesis.logprobs) > len(hypothesis.tokens) else []))
 
 
 def sampled(
@@ -301,8 +309,8 @@ def sampled(
     generators = [np.random.default_rng(seed) for seed in range(SEEDS)]
     pick = pick_sample(TEMPERATURE, generators)
     drafts = Drafts(make) if make else None
-    found, _, stats = speak(fickle, drafts, rows=SEEDS, limits=[limit] * SEEDS, pick=pick)
-    return [(*its.tokens, *([EOT] if len(its.logprobs) > len(its.tokens) else [])) for its in found], stats
+    found, _, stats = decode_rows(random_words, drafts, rows=SEEDS, limits=[limit] * SEEDS, pick=pick)
+    return [row_text(hypothesis) for hypothesis in found], stats
 
 
 @pytest.fixture(scope="module")
@@ -312,65 +320,67 @@ def plainly_sampled() -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("kind", ["good", "half", "bad", "random"])
 def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: list[tuple[int, ...]]) -> None:
-    """Chi-square over all texts, those that are expected less than five times together."""
+    """Chi-square test over all texts; those expected less than five times count as one."""
     limit = 4
     rng = np.random.default_rng(7)
     random = [[*rng.choice([0, 1, 2, EOT], limit)] for _ in range(SEEDS)]
     right = {"good": by_chance(1.0), "half": lambda row, index: (row + index) % 2 == 0, "bad": always_wrong}
     draft = Knowing(random if kind == "random" else plainly_sampled, right.get(kind, by_chance(1.0)))
     found, stats = sampled(lambda rows: [draft], limit)
-    assert found == plainly_sampled, "the same numbers give the same samples"
+    assert found == plainly_sampled, "the same random numbers give the same samples"
     assert {"good": 1.0, "bad": 0.0}.get(kind, stats.acceptance_rate) == stats.acceptance_rate
     counts = Counter(found)
-    expected = {text: SEEDS * chance for text, chance in exact(limit).items()}
+    expected = {text: SEEDS * probability for text, probability in exact(limit).items()}
     assert sum(expected.values()) == pytest.approx(SEEDS)
     assert set(counts) <= set(expected)
-    often = [text for text, number in expected.items() if number >= 5]
-    observed = np.array([*(counts[text] for text in often), SEEDS - sum(counts[text] for text in often)])
-    wanted = np.array([*(expected[text] for text in often), SEEDS - sum(expected[text] for text in often)])
+    frequent = [text for text, number in expected.items() if number >= 5]
+    observed = np.array([*(counts[text] for text in frequent), SEEDS - sum(counts[text] for text in frequent)])
+    wanted = np.array(
+        [*(expected[text] for text in frequent), SEEDS - sum(expected[text] for text in frequent)]
+    )
     chi_square = ((observed - wanted) ** 2 / wanted).sum()
-    freedom = len(often)
-    # One in a thousand lies beyond that (Wilson and Hilferty 1931); the seeds are fixed.
+    freedom = len(frequent)
+    # The 0.1 % quantiles on either side (Wilson and Hilferty 1931); the seeds are fixed.
     assert chi_square < freedom * (1 - 2 / (9 * freedom) + 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
     assert chi_square > freedom * (1 - 2 / (9 * freedom) - 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
 
 
-def test_each_place_has_its_number_however_often_it_is_drawn() -> None:
+def test_each_position_has_one_random_number() -> None:
     pick = pick_sample(1.0, [np.random.default_rng(3), np.random.default_rng(4)])
     session = Table(babbling()).open_session(Windows(2), [0, 0], 48)
     logits = session.extend([[1, 2, 3], [1, 2, 3]], 3)
-    places = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
-    first, again = pick(logits, places, False), pick(logits, places, False)
-    np.testing.assert_array_equal(first.ids, again.ids)
+    positions = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
+    first, other_generator = pick(logits, positions, False), pick(logits, positions, False)
+    np.testing.assert_array_equal(first.ids, other_generator.ids)
     later = pick(logits.select_positions([2, 1]), [(0, 2), (0, 1)], False)
     np.testing.assert_array_equal(later.ids, first.ids[[2, 1]])
     assert list(first.ids[:3]) != list(first.ids[3:])
 
 
-# --- what is told ------------------------------------------------------------------------------------------
+# --- statistics --------------------------------------------------------------------------------------------
 
 
-def test_what_drafting_took_is_told() -> None:
-    texts = lines(20)
+def test_stats_report_the_cost_of_drafting() -> None:
+    texts = random_texts(20)
     clock = Clock(tick_s=1e-3)
-    pace = DraftController(clock)
+    controller = DraftController(clock)
     for _ in range(MIN_MEASUREMENTS):
-        pace.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=100.0, draft_s=0.0)
-    drafts = Drafts(lambda rows: [Knowing(texts, clock=clock, step_s=0.5, setup_s=2.0)], pace, most=4)
-    for setup_s in (0.0, 4.0):  # the first setup, when memory is touched for the first time, does not count
-        _, took, stats = speak(saying(texts), drafts)
-        assert took == 4
+        controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=100.0, draft_s=0.0)
+    drafts = Drafts(lambda rows: [Knowing(texts, clock=clock, step_s=0.5, setup_s=2.0)], controller, most=4)
+    for setup_s in (0.0, 4.0):  # the first setup does not count
+        _, forwards, stats = decode_rows(saying(texts), drafts)
+        assert forwards == 4
         assert stats.draft_forwards == 4 + 4 + 4 + 4
         assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
         assert 100 * drafts.pace.setup_cost == pytest.approx(setup_s, abs=0.01)
     assert 100 * drafts.pace.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
 
 
-def decoded(strategy: Any, speculator: SpeculativeDecoder) -> DecodeStats:
+def decoded(strategy: Any, decoder: SpeculativeDecoder) -> DecodeStats:
     backend = Table(babbling())
     windows = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
     rules = make_logit_rules(TOKENIZER, timestamps=False)
-    drafter = speculator.prepare(make_mel(2), Windows(2))
+    draft_context = decoder.prepare(make_mel(2), Windows(2))
     return decode(
         backend,
         Windows(2),
@@ -378,22 +388,24 @@ def decoded(strategy: Any, speculator: SpeculativeDecoder) -> DecodeStats:
         tokenizer=TOKENIZER,
         logit_rules=rules,
         strategy=strategy,
-        draft_context=drafter,
+        draft_context=draft_context,
     )[1]
 
 
-def test_an_assistant_does_not_listen_before_it_is_asked() -> None:
-    class Deaf(Table):
+def test_assistant_does_not_encode_for_beam_search() -> None:
+    class NoEncoder(Table):
         def encode(self, mel: Floats) -> Windows:
-            raise AssertionError("nobody asked")
+            raise AssertionError("no draft was requested")
 
-    speculator = SpeculativeDecoder(float, assistant=Assistant(backend=Deaf(babbling()), shares_encoder=False))
-    assert decoded(Beam(width=2), speculator).undrafted_windows == 2
-    with pytest.raises(AssertionError, match="nobody asked"):
-        decoded(Greedy(), speculator)
+    decoder = SpeculativeDecoder(
+        float, assistant=Assistant(backend=NoEncoder(babbling()), shares_encoder=False)
+    )
+    assert decoded(Beam(width=2), decoder).undrafted_windows == 2
+    with pytest.raises(AssertionError, match="no draft was requested"):
+        decoded(Greedy(), decoder)
 
 
-def test_sums_of_stats() -> None:
+def test_stats_add_up() -> None:
     one = DecodeStats(drafted=4, accepted=2, near_ties=(1e-4,), draft_s=0.5, forwards=2, sampled_tokens=5)
     both = one + DecodeStats(drafted=4, accepted=4, near_ties=(2e-4,), skipped_steps=1)
     assert (both.drafted, both.accepted, both.skipped_steps) == (8, 6, 1)
@@ -403,12 +415,12 @@ def test_sums_of_stats() -> None:
     assert DecodeStats().acceptance_rate is DecodeStats().tokens_per_forward is None
 
 
-# --- the ladder, and parts of windows ----------------------------------------------------------------------
+# --- the fallback schedule, and partly encoded windows -----------------------------------------------------
 
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[Any], DecodeStats]]:
-    """Every call that the ladder makes: windows, results, stats."""
+    """Record every decode of the fallback schedule: windows, results, stats."""
     calls: list[tuple[list[Window], list[Any], DecodeStats]] = []
 
     def spy(backend: Any, features: Any, windows: list[Window], **rest: Any) -> Any:
@@ -420,7 +432,7 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[An
     return calls
 
 
-def decode_partial_windows(
+def decode_windows(
     backend: Backend, content_frames: int, speculator: SpeculativeDecoder | None, **options: Any
 ) -> tuple[list[WindowResult], DecodeStats]:
     made = TranscribeOptions(
@@ -443,60 +455,60 @@ def decode_partial_windows(
     return results, sum((decoded.stats for decoded in passes), DecodeStats())
 
 
-def eager_speculator(**what: Any) -> SpeculativeDecoder:
+def eager_decoder(**what: Any) -> SpeculativeDecoder:
     made = SpeculativeDecoder(float, **what)
     made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
     return made
 
 
-def test_each_rung_drafts_from_what_was_said_on_the_one_before(
+def test_each_fallback_attempt_drafts_from_the_previous_one(
     open_backend: Callable[[str], Backend], decodes: list[Any]
 ) -> None:
     backend = open_backend("onnx-fp32")
     temperatures = (0.0, 0.1, 0.2)
-    plain, _ = decode_partial_windows(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
+    plain, _ = decode_windows(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
     bare = [(windows, results) for windows, results, _ in decodes]
     decodes.clear()
-    ours, stats = decode_partial_windows(
+    ours, stats = decode_windows(
         backend, 2 * DIMS.n_audio_ctx, eager_speculator(), temperatures=temperatures
     )
     assert [its.decoded.hypothesis.tokens for its in ours] == [its.decoded.hypothesis.tokens for its in plain]
     assert len(decodes) == 3
-    said: list[tuple[int, ...]] = [(), ()]
-    for (windows, results, its), (_, expected) in zip(decodes, bare, strict=True):
-        assert [window.draft_tokens for window in windows] == said
-        assert bool(its.drafted) == any(said)
-        said = [result.hypothesis.tokens for result in results]
-        assert said == [result.hypothesis.tokens for result in expected]
+    previous_texts: list[tuple[int, ...]] = [(), ()]
+    for (windows, results, attempt_stats), (_, expected) in zip(decodes, plain_calls, strict=True):
+        assert [window.draft_tokens for window in windows] == previous_texts
+        assert bool(attempt_stats.drafted) == any(previous_texts)
+        previous_texts = [result.hypothesis.tokens for result in results]
+        assert previous_texts == [result.hypothesis.tokens for result in expected]
     assert 0 < stats.accepted <= stats.drafted
     assert stats.draft_forwards == 0
 
 
-def test_what_was_heard_of_a_part_is_the_draft_of_the_whole(
+def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
     open_backend: Callable[[str], Backend], decodes: list[Any]
 ) -> None:
-    """Where a part of a window is doubted, what it said is most of what the whole window says."""
+    """The text of a part whose result was rejected is most of the text of the whole window."""
     backend = open_backend("onnx-fp32")
-    outcomes, stats = decode_partial_windows(
+    outcomes, stats = decode_windows(
         backend, 24, eager_speculator(), temperatures=(0.0,), fidelity="fast"
     )
     (parts, first, _), (wholes, _, its) = decodes
     assert [window.draft_tokens for window in parts] == [(), ()]
     assert [window.draft_tokens for window in wholes] == [result.hypothesis.tokens for result in first]
-    assert its.drafted > 0
+    assert whole_stats.drafted > 0
     assert all("part of the window" in (outcome.attempts[0].reason or "") for outcome in outcomes)
     assert stats.encode_s == 2
     assert stats.decode_s >= 2
 
 
-def test_speculation_is_of_one_decode() -> None:
-    """Sources live as long as the rows; only trust and prices stay."""
-    speculator = eager_speculator(ngram=True)
-    drafter = speculator.prepare(make_mel(1), Windows(1))
-    one, other = (drafter.open_draft_session([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
+def test_draft_sessions_share_only_statistics() -> None:
+    """Generators live as long as their rows; calibration and costs stay."""
+    decoder = eager_decoder(ngram=True)
+    draft_context = decoder.prepare(make_mel(1), Windows(1))
+    one, other = (draft_context.open_draft_session([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
     assert isinstance(one, DraftSession)
-    assert one.controller is other.controller is speculator.greedy.controller
+    assert one.controller is other.controller is decoder.greedy.controller
     assert one.generators[0].generator is not other.generators[0].generator
-    names = ("previous", "ngram")
-    for source, again, name in zip(one.generators, other.generators, names, strict=True):
-        assert source.counter is again.counter is getattr(speculator.greedy, name)
+    names = ("previous_hypothesis", "ngram")
+    for generator, other_generator, name in zip(one.generators, other.generators, names, strict=True):
+        assert generator.counter is other_generator.counter is getattr(decoder.greedy, name)

@@ -1,4 +1,4 @@
-"""Strategies: what may be written, and the ladder."""
+"""Tests of strategies: their range of values, the fallback schedule, and the score of hypotheses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harken.errors import OptionError
         (Beam, {"length_penalty": -0.1}, "length_penalty"),
     ],
 )
-def test_values_outside_what_is_allowed(make: type, options: dict[str, float], field: str) -> None:
+def test_values_out_of_range_are_errors(make: type, options: dict[str, float], field: str) -> None:
     with pytest.raises(OptionError, match=f"^{field}=.*allowed is") as error:
         make(**options)
     assert error.value.field == field
@@ -36,21 +36,21 @@ def test_deterministic_strategies_have_temperature_zero(strategy: Greedy | Beam)
     assert strategy.temperature == 0
 
 
-def test_strategies_are_values() -> None:
+def test_strategies_compare_and_hash_by_value() -> None:
     assert Beam(width=5) == Beam()
     assert len({Greedy(), Greedy(), Sample(temperature=0.2), Sample(temperature=0.4)}) == 3
 
 
-def test_ladder_starts_with_the_first_and_samples_above_zero() -> None:
-    rungs = fallback_schedule((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
-    assert rungs == (
+def test_fallback_schedule_samples_above_temperature_zero() -> None:
+    schedule = fallback_schedule((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
+    assert schedule == (
         Beam(width=3),
         Sample(temperature=0.2, best_of=4, length_penalty=0.5),
         Sample(temperature=1.0, best_of=4, length_penalty=0.5),
     )
 
 
-def test_a_ladder_needs_a_rung() -> None:
+def test_empty_fallback_schedule_is_an_error() -> None:
     with pytest.raises(OptionError, match="temperatures"):
         fallback_schedule((), first=Greedy(), best_of=5, length_penalty=None)
 
@@ -64,15 +64,15 @@ def test_a_ladder_needs_a_rung() -> None:
         (0.6, -6 / (8 / 6) ** 0.6),
     ],
 )
-def test_score_divides_by_the_length_without_the_end(length_penalty: float | None, score: float) -> None:
+def test_score_divides_by_the_length_without_eot(length_penalty: float | None, score: float) -> None:
     hypothesis = Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0))
     assert hypothesis.score(length_penalty) == pytest.approx(score)
 
 
-def test_average_counts_the_end() -> None:
+def test_avg_logprob_counts_eot() -> None:
     assert Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0)).avg_logprob == -6 / 4
     assert Hypothesis(tokens=(), logprobs=(-1.0,)).avg_logprob == -1
 
 
-def test_the_empty_text_has_a_score() -> None:
+def test_empty_text_has_a_score() -> None:
     assert Hypothesis(tokens=(), logprobs=(-1.5,)).score(None) == -1.5

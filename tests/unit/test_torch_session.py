@@ -1,4 +1,4 @@
-"""What the GPU engine does with its memory: when it records, when it replays, what it copies and keeps."""
+"""Sessions of the GPU engine: captured steps, copies of cache rows, and reuse of caches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def make_backend(**options: object) -> TorchBackend:
     return TorchBackend(DIMS, make_weights(), device="cpu", threads=1, **options)
 
 
-def recordings(work: Callable[[], object]) -> int:
-    """How many recordings some work has taken."""
+def count_captures(work: Callable[[], object]) -> int:
+    """Count the steps that some work captures."""
     before = Tape.made
     work()
     return Tape.made - before
@@ -37,55 +37,55 @@ def log_probabilities(logits: TorchLogits) -> np.ndarray:
 
 
 def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions: int = 24) -> None:
-    """Open a session, read the given tokens in every row, and forget it."""
+    """Open a session, read the given tokens in every row, and drop it."""
     features = backend.encode(make_mel()[:, :, : 2 * positions])
     session = backend.open_session(features, rows, DIMS.n_text_ctx)
     for new in tokens:
         session.extend([new] * len(rows))
 
 
-def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
+def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
     backend = make_backend(graph_capture=Tape)
-    assert recordings(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
-    assert recordings(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
-    assert recordings(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
-    assert recordings(lambda: decode(backend, [0, 0], PROMPT, [4])) == 2
-    assert recordings(lambda: decode(backend, [2, 3], PROMPT, [4])) == 0
+    assert count_captures(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
+    assert count_captures(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
+    assert count_captures(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
+    assert count_captures(lambda: decode(backend, [0, 0], PROMPT, [4])) == 2
+    assert count_captures(lambda: decode(backend, [2, 3], PROMPT, [4])) == 0
 
 
-def test_a_shorter_window_is_another_step() -> None:
+def test_shorter_window_needs_another_capture() -> None:
     backend = make_backend(graph_capture=Tape)
-    assert recordings(lambda: decode(backend, [0], [4])) == 1
-    assert recordings(lambda: decode(backend, [0], [4], positions=10)) == 1
-    assert recordings(lambda: decode(backend, [0], [4])) == 0
+    assert count_captures(lambda: decode(backend, [0], [4])) == 1
+    assert count_captures(lambda: decode(backend, [0], [4], positions=10)) == 1
+    assert count_captures(lambda: decode(backend, [0], [4])) == 0
 
 
-def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
-    recorded, plain = (
+    captured, plain = (
         backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
         for backend in (make_backend(graph_capture=Tape), make_backend())
     )
 
-    def follow() -> None:
+    def compare_all_steps() -> None:
         for token in range(DIMS.n_text_ctx):
             step = [[token], [token + 100]]
-            actual, expected = (log_probabilities(session.extend(step)) for session in (recorded, plain))
+            actual, expected = (log_probabilities(session.extend(step)) for session in (captured, plain))
             np.testing.assert_allclose(actual, expected, atol=1e-4)
 
-    assert recordings(follow) == 4  # up to 8, 16, 32 and 48 positions
+    assert count_captures(compare_all_steps) == 4  # up to 8, 16, 32 and 48 positions
 
 
-def test_long_prompts_are_not_recorded() -> None:
+def test_long_prompts_are_not_captured() -> None:
     backend = make_backend(graph_capture=Tape)
-    assert recordings(lambda: decode(backend, [0], [7] * (CAPTURED_STEP_TOKENS[-1] + 1))) == 0
+    assert count_captures(lambda: decode(backend, [0], [7] * (CAPTURED_STEP_TOKENS[-1] + 1))) == 0
 
 
-def test_nothing_is_recorded_on_the_cpu() -> None:
-    assert recordings(lambda: decode(make_backend(), [0], PROMPT, [4])) == 0
+def test_no_step_is_captured_on_the_cpu() -> None:
+    assert count_captures(lambda: decode(make_backend(), [0], PROMPT, [4])) == 0
 
 
-def test_what_lies_in_memory_from_an_earlier_session_is_not_seen() -> None:
+def test_reused_cache_does_not_leak_an_earlier_session() -> None:
     backend = make_backend(graph_capture=Tape)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     expected = log_probabilities(session.extend([PROMPT]))
@@ -96,7 +96,7 @@ def test_what_lies_in_memory_from_an_earlier_session_is_not_seen() -> None:
     np.testing.assert_allclose(log_probabilities(again.extend([PROMPT])), expected, atol=1e-4)
 
 
-def test_logits_outlive_the_step_that_follows() -> None:
+def test_next_step_does_not_overwrite_logits() -> None:
     backend = make_backend(graph_capture=Tape)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
@@ -106,7 +106,7 @@ def test_logits_outlive_the_step_that_follows() -> None:
     torch.testing.assert_close(logits.values, before, rtol=0, atol=0)
 
 
-def test_memory_stays_where_it_is_while_a_session_steps_and_rewinds() -> None:
+def test_cache_is_not_reallocated_by_steps_rewinds_and_permutations() -> None:
     session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 1], DIMS.n_text_ctx)
     address = session._cache.kv_cache.kv.data_ptr()
     session.extend([PROMPT] * 2)
@@ -121,17 +121,17 @@ def test_memory_stays_where_it_is_while_a_session_steps_and_rewinds() -> None:
 @pytest.mark.parametrize(
     ("parents", "copies"), [([0, 1, 2], 0), ([2, 0, 1], 0), ([2, 2, 0], 1), ([1, 1, 1], 2)]
 )
-def test_select_copies_only_what_two_rows_go_on_from(parents: list[int], copies: int) -> None:
+def test_reorder_copies_only_rows_with_several_continuations(parents: list[int], copies: int) -> None:
     session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 0, 0], DIMS.n_text_ctx)
     session.extend([PROMPT] * 3)
-    seats = [row.cache_row for row in session._rows]
+    before = [row.cache_row for row in session._rows]
     session.reorder(parents)
     after = [row.cache_row for row in session._rows]
     assert len(set(after)) == 3
-    assert sum(seat != seats[parent] for seat, parent in zip(after, parents, strict=True)) == copies
+    assert sum(row != before[parent] for row, parent in zip(after, parents, strict=True)) == copies
 
 
-def test_memory_follows_the_number_of_rows() -> None:
+def test_cache_shape_follows_the_rows() -> None:
     session = (backend := make_backend()).open_session(
         backend.encode(make_mel()), [0, 1, 2, 3], DIMS.n_text_ctx
     )
@@ -144,42 +144,42 @@ def test_memory_follows_the_number_of_rows() -> None:
     assert len(session.extend([])) == 0
 
 
-def test_few_arenas_wait_for_sessions() -> None:
+def test_pool_keeps_few_idle_caches() -> None:
     backend = make_backend()
     for rows in ([0], [0, 1], [0, 0], [0, 1, 2], [0] * 4):
         decode(backend, rows, [1])
     gc.collect()
-    assert [arena.cache_rows for arena in backend._cache_pool._idle] == [3, 4]
+    assert [cache.cache_rows for cache in backend._cache_pool._idle] == [3, 4]
 
 
-def test_recordings_that_are_used_least_go_first() -> None:
-    made: list[int] = []
+def test_least_recently_used_graph_is_evicted() -> None:
+    captured: list[int] = []
 
-    def record(step: Callable, given: torch.Tensor) -> tuple[Callable[[], None], torch.Tensor]:
-        made.append(int(given))
+    def capture(step: Callable, static_input: torch.Tensor) -> tuple[Callable[[], None], torch.Tensor]:
+        captured.append(int(static_input))
         output = torch.zeros(1)
-        return lambda: output.copy_(step(given)), output
+        return lambda: output.copy_(step(static_input)), output
 
-    replays = CudaGraphCache(record)
+    cache = CudaGraphCache(capture)
 
-    def ask(key: int) -> None:
-        result = replays(key, lambda given: given + 0.5, torch.tensor([float(key)]))
+    def run(key: int) -> None:
+        result = cache(key, lambda x: x + 0.5, torch.tensor([float(key)]))
         assert result.item() == key + 0.5
 
     for key in range(MAX_CUDA_GRAPHS):
-        ask(key)
-    ask(0)
-    ask(MAX_CUDA_GRAPHS)
-    ask(0)
-    assert len(made) == MAX_CUDA_GRAPHS + 1
-    ask(1)
-    assert made[-1] == 1
-    assert len(made) == MAX_CUDA_GRAPHS + 2
+        run(key)
+    run(0)
+    run(MAX_CUDA_GRAPHS)
+    run(0)
+    assert len(captured) == MAX_CUDA_GRAPHS + 1
+    run(1)
+    assert captured[-1] == 1
+    assert len(captured) == MAX_CUDA_GRAPHS + 2
 
 
-def test_a_tape_refuses_what_a_graph_cannot_record() -> None:
+def test_tape_refuses_steps_that_wait_for_the_device() -> None:
     with pytest.raises(AssertionError, match="waits for the device"):
-        Tape()(lambda given: given * float(given.sum()), torch.ones(3))
+        Tape()(lambda x: x * float(x.sum()), torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -190,18 +190,18 @@ def test_a_tape_refuses_what_a_graph_cannot_record() -> None:
         ({"device": "cpu", "precision": "int8"}, "precision='int8': allowed is auto, fp32, fp16, bf16"),
     ],
 )
-def test_what_is_not_to_be_had_is_refused(options: dict[str, str], message: str) -> None:
+def test_unavailable_device_or_precision_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         TorchBackend(DIMS, make_weights(), **options)
 
 
-def test_on_the_cpu_it_computes_in_float32_unless_told() -> None:
+def test_default_precision_on_the_cpu_is_fp32() -> None:
     backend = make_backend()
     assert (backend.capabilities.device, backend.capabilities.precision) == ("cpu", "fp32")
     assert f"torch {torch.__version__} fp32 on CPU" in backend.capabilities.detail
 
 
-def test_weights_of_half_precision_are_taken() -> None:
+def test_read_only_half_precision_weights_are_loaded() -> None:
     weights = {name: value.astype(np.float16) for name, value in make_weights().items()}
     for value in weights.values():
         value.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Drafts that are verified by the GPU engine: ragged, rewound, and by few recordings."""
+"""Verification of drafts by the GPU engine: ragged, rewound, and with few captured steps."""
 
 from __future__ import annotations
 
@@ -19,45 +19,47 @@ from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS  # noqa: E402
 from tape import WAITS, Tape  # noqa: E402
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
-MOST_DRAFTED = 8
+MAX_DRAFT = 8
 
 
 def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
-    """Let a row of each window read 1 to 9 tokens a round and forget some of them, as the oracle does."""
+    """Let a row of each window read 1 to 9 tokens a round and drop some of them, and compare with the reference."""
     rng, mel = np.random.default_rng(seed), make_mel()
-    oracle = NumpyBackend(DIMS, make_weights())
-    sessions = [its.open_session(its.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for its in (oracle, backend)]
+    reference = NumpyBackend(DIMS, make_weights())
+    sessions = [
+        each.open_session(each.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for each in (reference, backend)
+    ]
     for session in sessions:
         session.extend([PROMPT] * AUDIOS)
     for _ in range(rounds):
-        room = [DIMS.n_text_ctx - length for length in sessions[0].lengths]
-        widths = np.minimum(rng.integers(1, MOST_DRAFTED + 2, AUDIOS), room)
+        free_positions = [DIMS.n_text_ctx - length for length in sessions[0].lengths]
+        widths = np.minimum(rng.integers(1, MAX_DRAFT + 2, AUDIOS), free_positions)
         tokens = [rng.integers(0, 256, width).tolist() for width in widths]
         lengths = [n + rng.integers(min(1, w), w + 1) for n, w in zip(sessions[0].lengths, widths, strict=True)]
-        expected, actual = (session.extend(tokens, MOST_DRAFTED + 1) for session in sessions)
+        expected, actual = (session.extend(tokens, MAX_DRAFT + 1) for session in sessions)
         assert len(actual) == len(expected) == widths.sum()
         if len(expected):
-            (ids, logprobs), (wanted, wanted_logprobs) = actual.top(3), expected.top(3)
-            np.testing.assert_array_equal(ids, wanted)
-            np.testing.assert_allclose(logprobs, wanted_logprobs, atol=1e-4)
+            (ids, logprobs), (expected_ids, expected_logprobs) = actual.top(3), expected.top(3)
+            np.testing.assert_array_equal(ids, expected_ids)
+            np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-4)
         for session in sessions:
             session.rewind(lengths)
         assert sessions[0].lengths == sessions[1].lengths
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ragged_drafts_with_recorded_steps(seed: int) -> None:
+def test_captured_steps_verify_ragged_drafts(seed: int) -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
     before = Tape.made
     verify(backend, seed)
-    assert Tape.made - before <= 1 + len([step for step in CAPTURED_STEP_TOKENS if step <= MOST_DRAFTED + 1])
-    recorded = Tape.made
-    for its in range(3, 6):
-        verify(backend, its)
-    assert Tape.made - recorded <= 2  # widths that the first rounds did not happen to have
+    assert Tape.made - before <= 1 + len([step for step in CAPTURED_STEP_TOKENS if step <= MAX_DRAFT + 1])
+    captured = Tape.made
+    for later_seed in range(3, 6):
+        verify(backend, later_seed)
+    assert Tape.made - captured <= 2  # widths that the first rounds did not happen to have
 
 
-def test_any_length_of_draft_is_one_of_few_recordings() -> None:
+def test_drafts_of_any_length_use_few_captured_steps() -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
     session = backend.open_session(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
@@ -68,8 +70,8 @@ def test_any_length_of_draft_is_one_of_few_recordings() -> None:
     assert Tape.made - before <= len(CAPTURED_STEP_TOKENS) == 6
 
 
-class _Waits(TorchDispatchMode):
-    """Names of the operators that brought a number to the host."""
+class WaitProbe(TorchDispatchMode):
+    """A probe of the operators that bring a number to the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,10 +82,10 @@ class _Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_nothing_is_waited_for_until_tokens_are_chosen() -> None:
+def test_host_does_not_wait_before_tokens_are_chosen() -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1)
     session = backend.open_session(backend.encode(make_mel()), range(AUDIOS), DIMS.n_text_ctx)
-    with _Waits() as waits:
+    with WaitProbe() as waits:
         session.extend([PROMPT] * AUDIOS)
         logits = session.extend([[65, 66]] * AUDIOS, last_n=2)
         logits.suppress_tokens(np.array([3, 4]))
@@ -97,7 +99,7 @@ def test_nothing_is_waited_for_until_tokens_are_chosen() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2, 9, 68])
-def test_packed_matrices_multiply_like_others(dtype: torch.dtype, rows: int) -> None:
+def test_prepacked_matrices_multiply_like_plain_ones(dtype: torch.dtype, rows: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x, weight, bias = (
         torch.randn(shape, generator=generator).to(dtype) for shape in [(2, rows, 96), (160, 96), 160]

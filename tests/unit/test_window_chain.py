@@ -1,4 +1,4 @@
-"""Chains of windows over clips and packs: what they pass on, where they go on, what they make of times."""
+"""Chains of windows: the context that they pass on, their starts, the times of their segments."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ HELLO, WORLD, AGAIN = (line(0, text, WINDOW_STEPS) for text in ("hello", "world"
 LIMIT = DIMS.n_text_ctx // 2
 SHORT_PAUSES = {"vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0, "vad_min_speech_s": 0.0}
 THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
-"""Three words far from one another: a pack each."""
+"""Three words far apart: each is packed into a window of its own."""
 
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
-def work(backend: Recital, samples: Floats, hooks: Callbacks | None = None, **options: Any) -> Driven:
+def work(backend: Recital, samples: Floats, callbacks: Callbacks | None = None, **options: Any) -> Driven:
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "hallucination_threshold": None, **SHORT_PAUSES, **options}
     )
-    return Driven(backend, TOKENIZER, iter([samples]), made, hooks or Callbacks())
+    return Driven(backend, TOKENIZER, iter([samples]), made, callbacks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -40,13 +40,13 @@ def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
 
 
 def previous(prompts: Sequence[tuple[int, ...]]) -> list[str]:
-    """Text before each window."""
+    """Return the previous text of each window."""
     assert all(prompt[-len(START) :] == START for prompt in prompts)
     return [TOKENIZER.decode(prompt[: -len(START)]) for prompt in prompts]
 
 
-class TestPacks:
-    def test_times_lead_back_over_the_silence_that_was_left_out(self) -> None:
+class TestPackedSpeech:
+    def test_times_are_mapped_back_over_the_silence_left_out(self) -> None:
         samples = loud(0, 1.024, 0.128, 5.12, 0.256, 1)  # in whole chunks
         form = work(Recital(line(0, "one", 6, 6, "two", 12)), samples)
         regions = [(1.02, 1.15), (6.27, 6.52)]
@@ -54,34 +54,34 @@ class TestPacks:
         assert form.speech == tuple(regions)
         assert found == [(1.02, 1.14, "one"), (1.14, 6.38, "two")]
 
-    def test_what_is_unfinished_at_the_end_is_kept(self) -> None:
+    def test_unfinished_segment_at_the_end_of_packed_speech_is_kept(self) -> None:
         form = work(Recital(line(0, "one", 6, 7, "two")), loud(0.4, 1))
         assert [segment.text for segment in form.segments()] == ["one", "two"]
 
-    def test_a_text_that_ran_out_of_tokens_goes_on_in_another_window(self) -> None:
+    def test_text_that_ran_out_of_tokens_continues_in_another_window(self) -> None:
         endless = line(0, "one", 6, 7, "x" * 2 * LIMIT)
         backend = Recital(endless, line(0, "two", 14))
         form = work(backend, loud(0.4, 1))
         assert spans(form.segments()) == [(0, 0.12, "one"), (0.12, 0.4, "two")]
         assert len(backend.mels) == 2
 
-    def test_a_window_of_it_may_be_silent(self) -> None:
+    def test_silent_window_of_packed_speech_gives_no_segment(self) -> None:
         silent = Line(tokens=HELLO.tokens, gap=1.0, no_speech=0.9)
         form = work(Recital(HELLO, silent, silent, WORLD), THREE, fidelity="exact", temperatures=(0.0,))
         assert [segment.text for segment in form.segments()] == ["hello"]
 
 
-class TestWhatIsPassedOn:
+class TestContext:
     def prompts(self, **options: Any) -> list[str]:
         backend = Recital(HELLO, WORLD, AGAIN)
         list(work(backend, THREE, **options).segments())
         assert len(backend.prompts) == 3
         return previous(backend.prompts)
 
-    def test_text_from_pack_to_pack(self) -> None:
+    def test_conditioned_windows_get_the_text_before_them(self) -> None:
         assert self.prompts(condition_on_previous_text=True) == ["", "hello", "helloworld"]
 
-    def test_nothing_where_packs_are_independent(self) -> None:
+    def test_independent_windows_get_no_previous_text(self) -> None:
         assert self.prompts(condition_on_previous_text=False) == ["", "", ""]
 
     @pytest.mark.parametrize(
@@ -93,18 +93,20 @@ class TestWhatIsPassedOn:
             (False, True, [" Ann", " Ann", " Ann"]),
         ],
     )
-    def test_the_initial_prompt(self, conditioned: bool, carried: bool, told: list[str]) -> None:
+    def test_initial_prompt_with_and_without_conditioning(
+        self, conditioned: bool, carried: bool, told: list[str]
+    ) -> None:
         options = {"condition_on_previous_text": conditioned, "carry_initial_prompt": carried}
         assert self.prompts(initial_prompt="Ann", **options) == told
 
-    def test_the_prefix_is_for_the_first_window_alone(self) -> None:
+    def test_prefix_is_forced_in_the_first_window_only(self) -> None:
         backend = Recital(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, prefix="So", condition_on_previous_text=False, logprob_threshold=None)
         texts = [segment.text for segment in form.segments()]
         assert texts[0].startswith(" So")
         assert texts[1:] == ["world", "again"]
 
-    def test_not_what_was_taken_for_invented(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hallucinated_segments_are_dropped_and_not_passed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def score_hallucination(facts: HallucinationFeatures) -> HallucinationVerdict:
             return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
@@ -123,7 +125,7 @@ class TestWhatIsPassedOn:
 
 
 class TestWords:
-    def test_they_are_the_text(self) -> None:
+    def test_words_joined_are_the_text_of_the_segment(self) -> None:
         backend = Recital(line(0, " one two", 9, 9, " three", 20))
         for options in ({"vad": False}, {"vad": True}):
             for fidelity in ("exact", "fast"):
@@ -137,7 +139,7 @@ class TestWords:
         ("last_s", "advance_s"),
         [(0.3, 0.3), (0.304, 0.3), (0.006, 0.01), (0.004, WINDOW_S), (0.0, WINDOW_S)],
     )
-    def test_the_next_window_begins_behind_the_last_one_and_never_where_this_one_does(
+    def test_next_window_starts_after_the_last_word_and_never_where_this_one_did(
         self, monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float
     ) -> None:
         def refine_word_boundaries(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
@@ -164,7 +166,7 @@ class TestWords:
         list(form.segments())
         assert seeks[1] == pytest.approx(advance_s)
 
-    def test_a_window_that_ends_with_one_timestamp_is_done(self) -> None:
+    def test_window_that_ends_with_a_single_timestamp_is_finished(self) -> None:
         seeks: list[float] = []
         form = work(
             Recital(line(0, " one", 9)),
@@ -177,7 +179,7 @@ class TestWords:
         assert seeks == [0, WINDOW_S]
 
 
-def test_windows_of_a_pack_have_one_language_where_packs_are_decoded_together() -> None:
+def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together() -> None:
     backend = Recital(line(0, " one", 6, 6), line(0, " two", 9), HELLO)
     form = work(backend, loud(0.4, 31, 0.4, 1), multilingual=True, condition_on_previous_text=False)
     first, second, _ = (segment.language for segment in form.segments())

@@ -1,1 +1,4 @@
-"""What computes: a numpy oracle and the CPU engine on ONNX graphs. Strangers to `harken.decoding`."""
+"""The backends: a reference in numpy, the CPU engine on ONNX graphs, the GPU engine in PyTorch.
+
+They implement `harken.contract` and know nothing of `harken.decoding`.
+"""

@@ -1,4 +1,4 @@
-"""Logits that live in host memory: what every backend on the CPU returns."""
+"""The logits of the backends on the CPU, in host memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class HostLogits:
     Parameters
     ----------
     values : ndarray of shape (P, columns), float32
-    ids : ndarray of shape (columns,), int64, or None
-        Ascending ids of the tokens that the columns stand for; None means that all of the vocabulary is there. A token
-        that is not has a logit of -inf: it can be named in every call, and is never chosen.
+    token_ids : ndarray of shape (columns,), int64, or None
+        Ascending ids of the tokens of the columns; None is the whole vocabulary. A token without a column counts as
+        one with the logit -inf: every method takes it, and none chooses it.
     """
 
     def __init__(self, values: Floats, token_ids: Ints | None = None) -> None:
@@ -72,42 +72,40 @@ class HostLogits:
         return self._to_token_ids(columns), picked - self._log_normalizer()
 
     def _log_normalizer(self) -> Floats:
-        """By what log-probabilities are smaller than logits; 0 where all tokens are banned, so that they are -inf."""
+        """Return logits minus log-probabilities at each position; 0 where all tokens are suppressed."""
         total = _log_sum_exp(self.values)
         return np.where(np.isneginf(total), np.float32(0), total)
 
     def _columns(self, start: int, stop: int) -> slice:
-        """Columns of the tokens from `start` to before `stop`."""
-        return (
-            slice(start, stop)
-            if self._token_ids is None
-            else slice(*self._token_ids.searchsorted((start, stop)).tolist())
-        )
+        """Return the columns of the tokens from `start` up to `stop`, exclusive."""
+        if self._token_ids is None:
+            return slice(start, stop)
+        return slice(*self._token_ids.searchsorted((start, stop)).tolist())
 
     def _to_token_ids(self, columns: Ints) -> Ints:
         return columns if self._token_ids is None else self._token_ids[columns]
 
 
 def _sample_column(row: Floats, temperature: float, uniform: float) -> int:
-    """Column where the distribution at a temperature first exceeds a number in [0, 1)."""
+    """Return the first column at which the cumulative distribution exceeds a number in [0, 1)."""
     cumulative = ((row - row.max()) / temperature).astype(np.float64)
     np.cumsum(np.exp(cumulative, out=cumulative), out=cumulative)
     return int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
 
 
 def _log_sum_exp(values: Floats) -> Floats:
-    """Log of the sum of exponentials a row; -inf for a row that is -inf throughout."""
+    """Return the log of the sum of exponentials of each row; -inf for a row of -inf."""
     peak = values.max(axis=1, initial=-np.inf)
     finite = np.where(np.isfinite(peak), peak, np.float32(0))
     total, shifted = np.empty_like(finite), np.empty(values.shape[1], np.float32)
-    for row, row_values in enumerate(values):  # so that what is in between stays in the processor's cache
+    for row, row_values in enumerate(values):  # row by row, so that the shifted values stay in the CPU cache
         total[row] = np.exp(np.subtract(row_values, finite[row], out=shifted), out=shifted).sum()
     with np.errstate(divide="ignore"):
         return finite + np.log(total)
 
 
 def _top_columns(values: Floats, k: int) -> Ints:
-    """Columns of the k largest values of each row, largest first, the lower column first among equals.
+    """Return the columns of the k largest values of each row, largest first, the lower column first among equals.
 
     The k largest lie in the k blocks with the largest maxima, so only those are sorted.
     """

@@ -101,13 +101,6 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "Where torch computes: cuda, cuda:1, mps, cpu, or auto for the first it finds.",
         },
     ),
-    "hash_rounds": (
-        ("--hash-rounds",),
-        {
-            "type": int,
-            "help": "Rounds of hashed attention in the streams of torch; by default they attend to all.",
-        },
-    ),
     "revision": (("--revision",), {"help": "Branch, tag or commit of a Hugging Face repository."}),
     "download": (
         ("--download/--no-download",),

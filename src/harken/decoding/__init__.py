@@ -1,4 +1,7 @@
-"""Which tokens: rules, prompts, strategies and the decoding of windows. Knows no backend, only the contract."""
+"""Decoding of encoded windows into tokens: prompts, logit rules, strategies and drafts.
+
+The package imports no backend, only the contract.
+"""
 
 from harken.decoding.candidate_generator import Assistant
 from harken.decoding.decode_windows import DecodingResult, Window, decode

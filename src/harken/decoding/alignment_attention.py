@@ -1,4 +1,4 @@
-"""Which part of the sound each token listens to, by the cross-attention of the alignment heads.
+"""The audio positions that each token attends to, from the cross-attention of the alignment heads.
 
 Source: openai/whisper, timing.py, find_alignment and median_filter.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from harken.contract import Floats
 
 FILTER_WIDTH = 7
-# Exchanges that put the median of seven in the middle (Devillard 1998, "Fast median search: an ANSI C
+# Compare-and-swap pairs that put the median of seven in the middle (Devillard 1998, "Fast median search: an ANSI C
 # implementation", opt_med7).
 _MEDIAN_OF_7 = (
     (0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4),
@@ -18,22 +18,22 @@ _MEDIAN_OF_7 = (
 
 
 def alignment_matrix(attention: Floats, n_positions: int, last_n: int | None = None) -> Floats:
-    """What each token listens to more than the others do.
+    """Return the attention of each token relative to that of the other tokens.
 
     Parameters
     ----------
     attention : ndarray of shape (heads, tokens, positions), float32
         Softmax weights of the alignment heads.
-    steps : int
-        How many of the positions hold sound, at least 1.
-    last : int or None
-        Of how many tokens, counted from the end, it is wanted; all are compared with. None wants all.
+    n_positions : int
+        Number of positions, from the first one, that hold audio; at least 1.
+    last_n : int or None
+        Number of tokens, counted from the end, to return; None returns all. All of them enter the statistics.
 
     Returns
     -------
-    ndarray of shape (last or tokens, steps), float32
-        Mean over the heads of the weights among the first `steps` positions, in standard deviations over the
-        tokens, filtered by the median of 7 positions.
+    ndarray of shape (last_n or tokens, n_positions), float32
+        Weights within the first `n_positions` positions, standardized over the tokens, filtered by the median of 7
+        positions, averaged over the heads.
     """
     weights = attention[:, :, :n_positions]
     first = 0 if last_n is None else weights.shape[1] - last_n
@@ -47,7 +47,7 @@ def alignment_matrix(attention: Floats, n_positions: int, last_n: int | None = N
 
 
 def _median_of_7(rows: Floats) -> Floats:
-    """Median of each value and the three to either side of it, mirrored at the ends."""
+    """Return the median of each value and the three to either side of it, mirrored at the ends."""
     width = rows.shape[-1]
     if width <= FILTER_WIDTH // 2:
         return rows

@@ -16,7 +16,7 @@ from harken.decoding.strategies import Beam
 
 @dataclass(frozen=True, slots=True)
 class _BeamHypothesis:
-    """A hypothesis in work: its tokens, their log-probabilities, and the row of the session it extends."""
+    """An unfinished hypothesis: its tokens, their log-probabilities, and the row of the session that it extends."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -30,8 +30,7 @@ class _BeamHypothesis:
         )
 
     def to_hypothesis(self, eot: int) -> Hypothesis:
-        tokens = self.tokens[:-1] if self.tokens[-1] == eot else self.tokens
-        return Hypothesis(tokens=tokens, logprobs=self.logprobs, attention=self.attention)
+        return Hypothesis.from_picked(self.tokens, self.logprobs, eot, self.attention)
 
 
 @dataclass(slots=True)
@@ -58,9 +57,9 @@ class _BeamState:
         )
 
     def advance(self, candidates: list[_BeamHypothesis]) -> None:
-        """Keep the best candidates; those that have ended are set aside until enough have.
+        """Keep the best candidates, and set those aside that have ended, until there are enough of them.
 
-        What is set aside takes its attention along, as its row will be gone at the next step.
+        The attention of a hypothesis is captured when it is set aside, since its row is gone at the next step.
         """
         ended: list[_BeamHypothesis] = []
         self.unfinished = []
@@ -76,7 +75,7 @@ class _BeamState:
             self._finish(self.unfinished[: max(0, self.beam.width - len(self.finished))])
 
     def results(self) -> list[Hypothesis]:
-        """What has ended, made up to the width with the best of what has not."""
+        """Return the finished hypotheses, made up to the width with the best unfinished ones."""
         return [path.to_hypothesis(self.eot) for path in self.finished]
 
     def _finish(self, paths: list[_BeamHypothesis]) -> None:
@@ -93,7 +92,7 @@ def beam_search(
     limits: Sequence[int],
     observe: Observer,
     capture: AttentionCapture = no_attention,
-) -> list[list[Hypothesis]]:
+) -> tuple[list[list[Hypothesis]], int]:
     """Search every row of a session that has read its prompts.
 
     Parameters
@@ -101,24 +100,28 @@ def beam_search(
     session : Session
         One row a window; becomes one row a hypothesis.
     logits : Logits
-        After the last token of each prompt.
-    rules : Rules
+        Behind the last token of each prompt.
+    logit_rules : LogitRules
     beam : Beam
     limits : sequence of int
-        Most tokens to sample in each window.
-    observe : Observer
-    listen : Listen
-        Asked for the attention of every hypothesis that is set aside.
+        Most tokens to pick in each window.
+    observe : callable
+        Called with every `Step`.
+    capture : callable
+        Called for the attention of every hypothesis that is set aside.
 
     Returns
     -------
-    list of list of Hypothesis
+    hypotheses : list of list of Hypothesis
         For each window the finished hypotheses, in the order in which they ended.
+    forwards : int
+        Number of forward passes.
     """
     states = [_BeamState(beam, logit_rules.eot, limit, capture) for limit in limits]
     active = list(enumerate(states))
+    forwards = 0
     while True:
-        logit_rules.apply(logits, [path.tokens for _, its in active for path in its.unfinished])
+        logit_rules.apply(logits, [path.tokens for _, state in active for path in state.unfinished])
         ids, logprobs = logits.top(beam.width + 1)
         row = 0
         for window, state in active:
@@ -133,10 +136,10 @@ def beam_search(
                 row=window, index=len(best.tokens) - 1, token=best.tokens[-1], logprob=best.logprobs[-1]
             )
             observe(step)
-        active = [(window, its) for window, its in active if not its.done]
+        active = [(window, state) for window, state in active if not state.done]
         if not active:
-            break
-        paths = [path for _, its in active for path in its.unfinished]
+            return [state.results() for state in states], forwards
+        paths = [path for _, state in active for path in state.unfinished]
         session.reorder([path.parent_row for path in paths])
         logits = session.extend([path.tokens[-1:] for path in paths])
-    return [its.results() for its in states]
+        forwards += 1

@@ -1,6 +1,7 @@
-"""Drafts: guesses at the next tokens, made by something cheap and verified by the model in one forward pass.
+"""Candidate generators: cheap sources of draft tokens, which the model verifies in one forward pass.
 
-Whoever can make such guesses is a `Draft`. What it proposes changes how fast a text is decoded, never the text.
+Tokens are looked up in earlier text (`PromptLookup`) or decoded by a smaller model (`AssistedCandidateGenerator`). They
+change the speed of decoding, never the text.
 """
 
 from __future__ import annotations
@@ -17,24 +18,23 @@ from harken.decoding.logit_rules import LogitRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRequest:
-    """One row that may be drafted.
+    """A request to draft tokens for one row.
 
     Parameters
     ----------
     row : int
-        Which row; it keeps its number for as long as the draft lives.
+        Number of the row, the same for as long as the generator lives.
     prefix : sequence of int
-        Tokens sampled in it so far, behind the prompt.
-    limit : int
-        Most tokens to propose; 0 for a row that is only to be kept in mind.
-    trust : float
-        How much more often than a draft thinks its tokens are accepted in this row, as measured.
-    floor : float
-        A token is not worth a further step of the draft if the chance that all before it are accepted is lower than
-        this.
-    least : float
-        A token that has been thought of is not worth verifying if the chance that it and all before it are accepted is
-        lower than this.
+        Tokens picked in it so far, behind the prompt.
+    max_tokens : int
+        Most tokens to draft; 0 for a row that only remains part of the decode.
+    calibration : float
+        Measured ratio of accepted tokens to those that the generator expected to be accepted in this row.
+    draft_threshold : float
+        Probability that all tokens so far are accepted, below which one more token is not worth a step of the
+        generator.
+    verify_threshold : float
+        Probability that a drafted token and all before it are accepted, below which it is not worth verifying.
     """
 
     row: int
@@ -45,19 +45,19 @@ class DraftRequest:
     verify_threshold: float = 0.0
 
     def acceptance_prob(self, confidence: float) -> float:
-        """Chance that a token is accepted if its draft claims this one."""
+        """Return the probability that a token with this confidence is accepted."""
         return min(confidence * self.calibration, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTokens:
-    """Tokens that may come next.
+    """Draft tokens of one row, maybe none.
 
     Parameters
     ----------
     tokens : tuple of int
-    claimed : tuple of float
-        With which probability, by the draft's own account, each is right if those before it are.
+    confidences : tuple of float
+        Probability, as estimated by the generator, that each is right if those before it are.
     """
 
     tokens: tuple[int, ...] = ()
@@ -65,23 +65,23 @@ class DraftTokens:
 
 
 class CandidateGenerator(Protocol):
-    """Guesses for the rows of one decode."""
+    """A source of draft tokens for the rows of one decode."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        """Guess what follows, one proposal for each row asked for, maybe an empty one.
+        """Return draft tokens for each request.
 
-        Rows that were asked for before and are missing now have ended.
+        Rows that earlier calls requested and this one does not have ended.
         """
         ...
 
     @property
     def forwards(self) -> int:
-        """Forward passes that guessing has taken so far."""
+        """Number of forward passes that drafting has taken so far."""
         ...
 
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Return the length of the longest common prefix of two sequences."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -91,24 +91,27 @@ MAX_CONTINUATION_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class PromptLookup:
-    """Go on as some text went on where the same tokens stood in it.
+    """A candidate generator that finds the last tokens in earlier text and continues as that does.
 
     Parameters
     ----------
-    texts : list of sequence of int
-        One a row.
+    source_tokens : list of sequence of int
+        Text to search, one a row.
     same_audio : bool
-        Whether the text of a row is an earlier hypothesis of what is being decoded: its beginning is what a row
-        that has no tokens yet is expected to say, and of several places the one at the same distance is meant.
-        Otherwise the text so far is searched too, and the last place is meant.
-    shortest_match : int
-        How many tokens have to be the same.
-    claim : float
-        Probability with which each token is taken to be right.
+        Whether the text of a row is an earlier hypothesis of the same audio. Then a row without tokens drafts its
+        beginning, and of several matches the one at the nearest distance from the beginning counts. Otherwise the
+        tokens so far are searched too, and the last match counts.
+    min_ngram_size : int
+        Least number of tokens that have to match.
+    confidence : float
+        Probability that each token is right.
     allows : callable
-        Whether a token may follow a prefix (`Rules.allows`); one that may not ends the proposal before it.
+        Whether a token may follow a prefix (`LogitRules.allows`); one that may not ends the draft before it.
     timestamp_begin : int or None
-        Ids from here on are timestamps: a hypothesis that has none, as of a stream, goes on behind what was said.
+        Ids from here on are timestamps. A source without any, such as a hypothesis of a stream, is matched by the text
+        alone.
+    forwards : int
+        Always 0.
     """
 
     source_tokens: Sequence[Sequence[int]]
@@ -120,6 +123,7 @@ class PromptLookup:
     forwards: int = 0
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
+        """Return draft tokens for each request."""
         return [self._propose(request) for request in requests]
 
     def _propose(self, request: DraftRequest) -> DraftTokens:
@@ -134,14 +138,14 @@ class PromptLookup:
         return DraftTokens(tuple(tokens), (self.confidence,) * len(tokens))
 
     def _continuation(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
-        """What comes next as far as the text tells."""
+        """Return the source tokens that follow the match, none without a match."""
         source = self.source_tokens[row] if self.same_audio else (*self.source_tokens[row], *prefix)
         text_tokens = [token for token in prefix if not self._is_timestamp(token)]
         match_timestamps = len(text_tokens) == len(prefix) or any(map(self._is_timestamp, source))
         start = self._match_end(_as_string(source), _as_string(prefix if match_timestamps else text_tokens))
         if start is None:
             return ()
-        # A segment usually begins where the one before it ended.
+        # Most segments begin at the time at which the one before them ended.
         segment_ended = (
             not match_timestamps
             and start < len(source)
@@ -153,7 +157,7 @@ class PromptLookup:
         return self.timestamp_begin is not None and token >= self.timestamp_begin
 
     def _match_end(self, source: str, prefix: str) -> int | None:
-        """Where in the text it goes on behind the longest end of the prefix that is found there."""
+        """Return the index in the source behind its match with the longest end of the prefix."""
         if self.same_audio and source.startswith(prefix):
             return len(prefix)
         for n in range(min(MAX_NGRAM_SIZE, len(prefix)), self.min_ngram_size - 1, -1):
@@ -168,13 +172,13 @@ class PromptLookup:
 
 
 def _as_string(tokens: Sequence[int]) -> str:
-    """Tokens as characters, since strings are searched fast."""
+    """Return tokens as characters, since strings are searched fast."""
     return "".join(map(chr, tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assistant:
-    """A model that hears what the main model hears.
+    """A smaller model that drafts from the same audio.
 
     Parameters
     ----------
@@ -191,26 +195,27 @@ class Assistant:
 
         Parameters
         ----------
-        mel : ndarray of shape (audios, n_mels, frames), float32
+        mel : ndarray of shape (windows, n_mels, frames), float32
         features : Features
-            What the main model made of them.
+            Encoder output of the main model.
         """
         return self.backend.reuse_encoder_output(features) if self.shares_encoder else self.backend.encode(mel)
 
 
 class AssistedCandidateGenerator:
-    """`harken.decoding.candidate_generator.Draft` by a model: greedy, under the same rules, for as long as it is sure enough.
+    """A candidate generator that decodes with an assistant model, greedily, while its tokens are worth verifying.
 
     Parameters
     ----------
     backend : Backend
     features : callable
-        Gives the encoded windows; called when the first token is asked for.
-    audios : sequence of int
+        Returns the encoded windows; called when the first token is requested.
+    row_windows : sequence of int
         Window of each row.
     prompts : sequence of sequence of int
         Prompt of each row.
-    rules : Rules
+    logit_rules : LogitRules
+        Those of the main model.
     """
 
     def __init__(
@@ -221,38 +226,37 @@ class AssistedCandidateGenerator:
         prompts: Sequence[Sequence[int]],
         logit_rules: LogitRules,
     ) -> None:
-        self._backend, self._features, self._row_windows, self._logit_rules = (
-            backend,
-            features,
-            row_windows,
-            logit_rules,
-        )
+        self._backend, self._features = backend, features
+        self._row_windows, self._logit_rules = row_windows, logit_rules
         self._seen_tokens: dict[int, list[int]] = {row: [] for row in range(len(row_windows))}
         self._prompts = prompts
         self._session: Session | None = None
         self.forwards = 0
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        if not any(ask.max_tokens for ask in requests):
+        """Return draft tokens for each request."""
+        if not any(request.max_tokens for request in requests):
             return [DraftTokens() for _ in requests]
         session = self._open_session()
-        self._drop_finished_rows(session, [ask.row for ask in requests])
+        self._drop_finished_rows(session, [request.row for request in requests])
         builders = {request.row: _DraftBuilder(request) for request in requests}
         unread = self._rewind_to_accepted(session, requests)
         while any(unread):
             logits = session.extend(unread)
             self.forwards += 1
-            drafting_rows = [ask.row for ask, tokens in zip(requests, unread, strict=True) if tokens]
+            drafting_rows = [request.row for request, tokens in zip(requests, unread, strict=True) if tokens]
             self._logit_rules.apply(logits, [builders[row].full_prefix for row in drafting_rows])
             ids, logprobs = logits.top(1)
             for row, token, logprob in zip(
                 drafting_rows, ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True
             ):
                 builders[row].add(token, float(np.exp(logprob)), self._logit_rules.eot)
-            unread = [builders[ask.row].next_input if ask.row in drafting_rows else [] for ask in requests]
-            for ask, tokens in zip(requests, unread, strict=True):
-                self._seen_tokens[ask.row] += tokens
-        return [builders[ask.row].draft_tokens for ask in requests]
+            unread = [
+                builders[request.row].next_input if request.row in drafting_rows else [] for request in requests
+            ]
+            for request, tokens in zip(requests, unread, strict=True):
+                self._seen_tokens[request.row] += tokens
+        return [builders[request.row].draft_tokens for request in requests]
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -269,13 +273,13 @@ class AssistedCandidateGenerator:
             self._seen_tokens = {row: self._seen_tokens[row] for row in rows}
 
     def _rewind_to_accepted(self, session: Session, requests: Sequence[DraftRequest]) -> list[list[int]]:
-        """Forget what was not accepted; what each row that is asked for has not read yet."""
+        """Rewind the session to the tokens that were accepted, and return the unread ones of each requested row."""
         unread: list[list[int]] = []
         lengths = list(session.lengths)
         for i, request in enumerate(requests):
             tokens = [*self._prompts[request.row], *request.prefix]
             seen = self._seen_tokens[request.row]
-            # The last token is read anew even if it was read before, as what it predicts is wanted.
+            # The last token is read again even if it was read before, for the logits behind it.
             lengths[i] = min(common_prefix_length(seen, tokens), len(tokens) - 1)
             unread.append(tokens[lengths[i] :] if request.max_tokens else [])
             self._seen_tokens[request.row] = tokens if request.max_tokens else seen[: lengths[i]]
@@ -284,7 +288,7 @@ class AssistedCandidateGenerator:
 
 
 class _DraftBuilder:
-    """What is proposed for one row, as it grows."""
+    """The draft of one row as it grows."""
 
     def __init__(self, request: DraftRequest) -> None:
         self._request = request
@@ -295,19 +299,21 @@ class _DraftBuilder:
 
     @property
     def full_prefix(self) -> list[int]:
+        """The tokens of the row, the drafted ones included."""
         return [*self._request.prefix, *self._tokens]
 
     @property
     def next_input(self) -> list[int]:
-        """The token to go on from; none if this is all."""
+        """The token to read next; none if the draft is complete."""
         return self._tokens[-1:] if self._drafting else []
 
     @property
     def draft_tokens(self) -> DraftTokens:
+        """The draft so far."""
         return DraftTokens(tuple(self._tokens), tuple(self._confidences))
 
     def add(self, token: int, confidence: float, eot: int) -> None:
-        """Add a token if that is worth verifying, and go on if a further one is worth a step."""
+        """Add a token if it is worth verifying; the draft is complete unless one more token is worth a step."""
         self._joint_prob *= self._request.acceptance_prob(confidence)
         if self._joint_prob > self._request.verify_threshold:
             self._tokens.append(token)

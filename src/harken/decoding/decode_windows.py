@@ -1,4 +1,4 @@
-"""Decode windows that are already encoded: read the prompts, choose tokens, keep the best hypothesis of each."""
+"""Decoding of encoded windows: read the prompts, pick tokens by a strategy, keep the best hypothesis of each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.contract import Backend, Features, Floats, Logits, Session
+from harken.contract import Backend, Features, Logits
 from harken.decoding.beam import beam_search
-from harken.decoding.generate import generate, pick_best, pick_sample
+from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample, prefill
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
@@ -24,14 +24,14 @@ class Window:
 
     Parameters
     ----------
-    audio : int
-        Which of the encoded windows.
+    window_index : int
+        Index among the encoded windows.
     prompt : tuple of int
         From `harken.decoding.prompt.make_prompt`.
     seed : tuple of int
-        Where the random numbers of sampling start; equal seeds give equal samples, whatever else is in the batch.
-    previous : tuple of int
-        What an earlier attempt at the same audio has sampled; drafts are made of it.
+        Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
+    draft_tokens : tuple of int
+        Tokens of an earlier attempt at the same audio, a source of drafts.
     """
 
     window_index: int
@@ -42,16 +42,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingResult:
-    """The best hypothesis of one window and what is known of it.
+    """The best hypothesis of one window, with the measures of its quality.
 
     Parameters
     ----------
     hypothesis : Hypothesis
     text : str
     no_speech_prob : float
-        Probability of <|nospeech|> right after <|startoftranscript|>, before any rule.
+        Probability of <|nospeech|> right after <|startoftranscript|>, before any logit rule.
     compression_ratio : float
-        Length of the text in UTF-8 over its length when deflated.
+        Bytes of the text in UTF-8 over bytes when deflated.
     temperature : float
     """
 
@@ -80,39 +80,35 @@ def decode(
     ----------
     backend : Backend
     features : Features
-        Of `backend.encode`.
+        From `backend.encode`.
     windows : sequence of Window
     tokenizer : Tokenizer
-    rules : Rules
+    logit_rules : LogitRules
     strategy : Greedy, Sample or Beam
     observe : callable
         Called with every `Step`; decoding stops at once with whatever it raises.
     attention : bool
-        Whether hypotheses tell what the decoder listened to.
-    drafter : Drafter or None
-        Drafts for these windows, which changes what decoding costs and not what is said. Beam search goes without: its
-        hypotheses part at every step, and a draft follows only one of them (docs/decisions/speculation.md).
+        Whether to capture the cross-attention of each hypothesis.
+    draft_context : DraftContext or None
+        Source of drafts for these windows, which change the cost of decoding but not the tokens. Beam search does
+        without: its hypotheses diverge at every step, and a draft fits only one of them
+        (docs/decisions/speculation.md).
 
     Returns
     -------
-    decoded : list of Decoded
+    results : list of DecodingResult
         One a window.
     stats : DecodeStats
     """
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
-    session = _CountingSession(
-        backend.open_session(features, [window.window_index for window in windows], n_ctx, attention=attention)
+    session = backend.open_session(
+        features, [window.window_index for window in windows], n_ctx, attention=attention
     )
     capture = capture_attention(session) if attention else no_attention
-    sot_offsets = [len(prompt) - prompt.index(tokenizer.sot) for prompt in prompts]
-    last_n = max(sot_offsets)
-    logits = session.extend(prompts, last_n)
-    ends = np.cumsum([min(last_n, len(prompt)) for prompt in prompts]).tolist()
-    no_speech = logits.select_positions([end - start for end, start in zip(ends, sot_offsets, strict=True)])
-    no_speech_probs = no_speech.probability(tokenizer.no_speech).tolist()
-    logits = logits.select_positions([end - 1 for end in ends])
+    sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
+    logits, no_speech_probs = prefill(session, prompts, [()] * len(prompts), tokenizer.no_speech, sot_offsets)
 
     n_sampled = 0
 
@@ -123,63 +119,63 @@ def decode(
 
     draft_session: DraftSession | None = None
 
-    def open_draft_session(rows: Sequence[int], *, sampling: bool = False) -> DraftSession | None:
-        drafted_windows = [windows[row] for row in rows]
-        return (
-            None
-            if draft_context is None
-            else draft_context.open_draft_session(
-                [window.window_index for window in drafted_windows],
-                [window.prompt for window in drafted_windows],
-                [window.draft_tokens for window in drafted_windows],
+    def generate_hypotheses(
+        window_of_row: Sequence[int], logits: Logits, pick: Pick
+    ) -> tuple[list[Hypothesis], int]:
+        nonlocal draft_session
+        if draft_context is not None:
+            draft_session = draft_context.open_draft_session(
+                [windows[i].window_index for i in window_of_row],
+                [windows[i].prompt for i in window_of_row],
+                [windows[i].draft_tokens for i in window_of_row],
                 logit_rules,
-                sampling=sampling,
+                sampling=isinstance(strategy, Sample),
             )
+        rows = [Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot)) for i in window_of_row]
+        forwards = generate(
+            session,
+            rows,
+            logits,
+            logit_rules,
+            pick,
+            observe=count,
+            capture=capture,
+            draft_session=draft_session,
         )
+        return [row.hypothesis(logit_rules.eot) for row in rows], forwards
 
     match strategy:
         case Greedy():
-            draft_session = open_draft_session(range(len(windows)))
-            best = generate(session, logits, logit_rules, pick_best, limits, count, capture, draft_session)
+            best, forwards = generate_hypotheses(range(len(windows)), logits, pick_best)
         case Sample(temperature=temperature, best_of=n):
             sample_rows = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
             session.reorder(sample_rows)
-            pick = pick_sample(temperature, generators)
-            row_limits = [limits[row] for row in sample_rows]
-            draft_session = open_draft_session(sample_rows, sampling=True)
-            samples = generate(
-                session,
-                logits.select_positions(sample_rows),
-                logit_rules,
-                pick,
-                row_limits,
-                count,
-                capture,
-                draft_session,
+            samples, forwards = generate_hypotheses(
+                sample_rows, logits.select_positions(sample_rows), pick_sample(temperature, generators)
             )
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
-            found = beam_search(session, logits, logit_rules, strategy, limits, count, capture)
+            found, forwards = beam_search(session, logits, logit_rules, strategy, limits, count, capture)
             best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
     stats = DecodeStats(
         windows=len(windows),
-        forwards=session.forwards,
+        forwards=1 + forwards,
         prompt_tokens=sum(map(len, prompts)),
         sampled_tokens=n_sampled,
         undrafted_windows=len(windows) if draft_context and not draft_session else 0,
     )
     if draft_session:
         stats += draft_session.stats
-    decoded = [
+    results = [
         _make_result(hypothesis, tokenizer, probability, strategy.temperature)
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)
     ]
-    return decoded, stats
+    return results, stats
 
 
 def compression_ratio(text: str) -> float:
-    """How far a text deflates; repetition shows as a high ratio (openai/whisper, utils.py, compression_ratio)."""
+    """Return the ratio by which a text deflates, high for repetition (openai/whisper, utils.py, compression_ratio)."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))
 
@@ -199,23 +195,3 @@ def _make_result(
         compression_ratio=compression_ratio(text),
         temperature=temperature,
     )
-
-
-class _CountingSession:
-    """A session that counts its forward passes."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.forwards = 0
-        self.rewind, self.reorder = session.rewind, session.reorder
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return self._session.lengths
-
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Logits:
-        self.forwards += 1
-        return self._session.extend(tokens, last_n)
-
-    def attention(self, row: int) -> Floats:
-        return self._session.attention(row)

@@ -1,13 +1,13 @@
-"""When drafting pays, and how far: measured costs, measured acceptance, and an account that may not be overdrawn.
+"""Control of drafting: how many tokens to draft, and whether to draft at all, from measured costs and acceptance.
 
-A token that is accepted saves its row's share of a forward pass; one that is proposed costs a step of the draft and
-makes verification a little dearer. So a token is worth proposing while its chance of being accepted is above the ratio
-of the two. Whether drafting as a whole pays is not predicted but booked: every step pays in what plain decoding would
-have taken for the tokens that came out of it, and pays out what it did take. When the account is empty there is plain
-decoding until a hundredth of it has filled the account again.
+An accepted token saves its row's share of a forward pass; a proposed one costs a step of the generator and makes
+verification a little slower. So a token is worth proposing while the probability that it is accepted is above the ratio
+of the two. Whether drafting as a whole pays is not predicted but measured against a time budget: every step adds the
+time that plain decoding would have taken for its tokens, and subtracts the time that it did take. When the budget is
+used up, decoding is plain, and each plain step adds a hundredth of its time to the budget.
 
 The expected gain is that of Leviathan et al. 2023 ("Fast Inference from Transformers via Speculative Decoding",
-section 3.3) for chances that differ from token to token.
+section 3.3) for acceptance probabilities that differ from token to token.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dataclasses import dataclass, field
 
 MIN_MEASUREMENTS = 3
 PLAIN_STEP_INTERVAL = 50
-"""Steps with a draft after which there is one without, so that what plain decoding takes is known, not supposed."""
+"""Steps with a draft after which there is one without, to measure the cost of plain decoding."""
 BUDGET_STEPS = 30
 BUDGET_REFILL_RATE = 0.01
 DECAY, PLAIN_DECAY = 0.98, 0.9
 PRIOR_SLOPE = 0.1
 PRIOR_WEIGHT_TOKENS = 8.0
-"""Weight, in tokens, of what all rows have shown against what one row shows."""
+"""Weight, in tokens, of the calibration over all rows against that of one row."""
 
 
 @dataclass(slots=True)
 class LinearCost:
-    """A cost as a straight line over tokens, fitted to what was measured.
+    """A cost as a linear function of the number of tokens, fitted by least squares to recent measurements.
 
     Parameters
     ----------
-    memory : float
-        Weight that a measurement keeps when the next one comes.
+    decay : float
+        Factor by which the weight of every measurement falls when the next one comes.
     """
 
     decay: float = DECAY
@@ -45,7 +45,7 @@ class LinearCost:
     measurements: int = 0
 
     def add(self, tokens: int, cost: float) -> float:
-        """Add a measurement and return it; one that is far off, as when the machine was busy elsewhere, as less."""
+        """Add a measurement and return it, limited to twice the prediction as the machine may have been busy."""
         if self.measurements >= MIN_MEASUREMENTS:
             cost = min(cost, 2 * self.predict(tokens))
         self._weight = self.decay * self._weight + 1
@@ -67,54 +67,55 @@ class LinearCost:
         return max((self._xy / self._weight - x * y) / variance, 0.0)
 
     def predict(self, tokens: float) -> float:
-        """Cost of so many tokens."""
+        """Return the cost of so many tokens."""
         return max(self._y / self._weight + self.slope * (tokens - self._x / self._weight), 1e-9)
 
 
 @dataclass(slots=True)
 class AcceptanceCounter:
-    """How many proposed tokens were expected to be accepted, and how many were."""
+    """A count of the draft tokens expected to be accepted, and of those accepted, both decaying."""
 
     expected: float = 0.0
     accepted: float = 0.0
 
     def add(self, expected: float, accepted: float) -> None:
+        """Add the counts of one draft."""
         self.decay()
         self.expected += expected
         self.accepted += accepted
 
     def decay(self) -> None:
-        """Forget a little: a draft that is no longer trusted is to be tried again some time."""
+        """Reduce the weight of the past, so that a generator that failed is tried again some time."""
         self.expected *= DECAY
         self.accepted *= DECAY
 
     def calibration(self, prior: float = 1.0) -> float:
-        """Ratio of the two, with some weight on what is known from elsewhere."""
+        """Return the ratio of accepted to expected tokens, smoothed towards a prior."""
         return (self.accepted + PRIOR_WEIGHT_TOKENS * prior) / (self.expected + PRIOR_WEIGHT_TOKENS)
 
 
 @dataclass(slots=True)
 class DraftController:
-    """What drafting has cost and brought so far, for one pair of a model and a draft.
+    """The measured costs of decoding with one model and its drafts, and the time budget for drafting.
 
-    All costs are kept in plain steps, steps of one row without a draft, as these took at the time: a machine that was
-    busy while something was measured was busy with both.
+    The unit of cost is a plain step, a step of one row without a draft, as measured at the same time: if the machine is
+    busy, both are slow.
 
     Parameters
     ----------
     clock : callable
-        Seconds, from wherever.
-    plain : Line
-        Seconds of steps without a draft, over rows. They are measured for themselves: where a pass over two tokens
-        takes much more than one over one token, no line through passes over many tells what one takes.
-    verify : Line
-        Steps with a draft, over tokens in all rows; plain ones only until there are any.
-    draft : Line
-        A step of the draft, over rows.
-    setup : float
-        Until an assistant has heard a window and read its prompt.
-    balance : float or None
-        What is on the account; None before anything was measured.
+        Returns seconds since any fixed time.
+    plain_cost : LinearCost
+        Seconds of a step without a draft, by rows. They are measured apart: where a pass over two tokens takes much
+        longer than one over a single token, a line through wide passes does not predict the single one.
+    verify_cost : LinearCost
+        Cost of a step with a draft, by tokens in all rows; of plain steps until there are any others.
+    draft_cost : LinearCost
+        Cost of a step of the generator, by rows.
+    setup_cost : float
+        Cost of encoding a window with the assistant and reading its prompt.
+    budget : float or None
+        Plain steps that drafting may still lose; None before the first measurements.
     """
 
     clock: Callable[[], float]
@@ -127,9 +128,9 @@ class DraftController:
     _warmed_up: bool = False
 
     def may_draft(self, *, set_up: bool) -> bool:
-        """Whether the account covers a try, the encoder of an assistant included if it has not heard this window.
+        """Return whether the budget allows a draft, including the setup of an assistant unless it is `set_up`.
 
-        Now and then the answer is no, only to see what plain decoding takes.
+        Now and then the answer is no, only to measure a plain step.
         """
         if self.plain_cost.measurements < MIN_MEASUREMENTS or self._steps_since_plain >= PLAIN_STEP_INTERVAL:
             return False
@@ -138,29 +139,29 @@ class DraftController:
         return self.budget > (0.0 if set_up else self.setup_cost)
 
     def draft_threshold(self, n_rows: int) -> float:
-        """Chance of being accepted above which thinking of one more token in each of some rows pays."""
+        """Return the acceptance probability above which drafting one more token in each row pays."""
         draft_step = self.draft_cost.predict(n_rows) if self.draft_cost.measurements else 0.0
         return draft_step / self._plain_step_cost(n_rows) + self.verify_threshold(n_rows)
 
     def verify_threshold(self, n_rows: int) -> float:
-        """Chance of being accepted above which verifying one more token in each of some rows pays."""
+        """Return the acceptance probability above which verifying one more token in each row pays."""
         return self.verify_cost.slope * n_rows / self._plain_step_cost(n_rows)
 
     def record_step(
         self, *, n_rows: int, width: int, n_new_tokens: int, verify_s: float, draft_s: float
     ) -> None:
-        """Book one step.
+        """Record one step in the costs and the budget.
 
         Parameters
         ----------
-        rows : int
+        n_rows : int
             Rows that took part.
         width : int
             Most new tokens that the model read in a row.
-        produced : int
-            Tokens that came out, in all rows.
+        n_new_tokens : int
+            Tokens picked in all rows.
         verify_s, draft_s : float
-            Seconds that the model and the draft took.
+            Seconds that the model and the generators took.
         """
         if width == 1:
             self.plain_cost.add(n_rows, verify_s)
@@ -175,13 +176,13 @@ class DraftController:
         self.budget = min(self.budget + gain - self._in_plain_steps(draft_s), self._max_budget)
 
     def record_draft(self, forwards: int, seconds: float, n_rows: int) -> None:
-        """Note what one proposal took, in forward passes of the draft and seconds, for some rows together."""
+        """Record the cost of one draft for some rows together: forward passes of the generator, and seconds."""
         self.draft_cost.add(n_rows, self._in_plain_steps(seconds) / forwards)
 
     def record_setup(self, seconds: float) -> None:
-        """Note what it took until an assistant had heard a window and read its prompt.
+        """Record the cost of encoding a window with the assistant and reading its prompt.
 
-        The first time is not held against it: then its memory is touched for the first time too, which takes several
+        The first time does not count: the assistant's memory is touched for the first time then, which takes several
         times as long.
         """
         setup = self._in_plain_steps(seconds)
@@ -197,7 +198,7 @@ class DraftController:
         return seconds / self.plain_cost.predict(1)
 
     def _plain_step_cost(self, n_rows: int) -> float:
-        """A step of some rows without a draft."""
+        """Return the cost of a step of some rows without a draft."""
         return self._in_plain_steps(self.plain_cost.predict(n_rows))
 
     @property

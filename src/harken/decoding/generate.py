@@ -1,28 +1,34 @@
-"""Rows that each follow one token at a time, or as many as a draft got right: greedy decoding and sampling."""
+"""The token loop: greedy decoding, sampling, verification of drafts, and streaming, for any number of rows.
+
+Each step picks one token in every row; in a row with a draft, all tokens up to the first that differs from the draft.
+`prefill` reads the prompts, `generate` extends the rows until a stopping criterion ends each of them. Beam search has
+its own loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from harken.contract import Floats, Ints, Logits, Session
+from harken.decoding.candidate_generator import common_prefix_length
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftSession
 
 
 class PickedTokens(NamedTuple):
-    """Tokens chosen at some positions.
+    """Tokens picked at P positions.
 
     Parameters
     ----------
     ids : ndarray of shape (P,), int64
     logprobs : ndarray of shape (P,), float32
     margins : ndarray of shape (P,), float32
-        By how much each is more probable than the next best; infinite where nobody asks.
+        Difference in log-probability to the second best token; infinite where it was not asked for.
     """
 
     ids: Ints
@@ -31,25 +37,25 @@ class PickedTokens(NamedTuple):
 
 
 RowPosition = tuple[int, int]
-"""A row, and the index in it of the token to choose."""
+"""A row, and the index in it of the token to pick."""
 Pick = Callable[[Logits, Sequence[RowPosition], bool], PickedTokens]
-"""Choose one token at each position, given the place of each, and whether to compare it with the next best."""
+"""Pick one token at each position; the flag asks for the margins to the second best token."""
 
 
 def pick_best(logits: Logits, positions: Sequence[RowPosition], with_margins: bool) -> PickedTokens:
-    """Choose the most probable token."""
+    """Pick the most probable token."""
     ids, logprobs = logits.top(2 if with_margins else 1)
     margins = logprobs[:, 0] - logprobs[:, 1] if with_margins else np.full(len(ids), np.inf, np.float32)
     return PickedTokens(ids[:, 0], logprobs[:, 0], margins)
 
 
 def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -> Pick:
-    """Draw at a temperature, with one generator a row, so that no row depends on its neighbours.
+    """Return a function that draws tokens at a temperature, with one random generator a row.
 
-    Every place has its own random number, however often a token is drawn for it. So a drafted token is accepted where
-    plain decoding would have drawn it: with the probability that the model gives it, and where it is not, what is drawn
-    instead has the distribution of all the others. That is the rejection rule of Leviathan et al. 2023 (section 2.3)
-    for a draft that puts all its probability on one token.
+    Each position of a row has its own random number, however often a token is drawn for it. So a draft token is
+    accepted exactly where plain decoding would have drawn it: with the probability that the model gives it. Where it is
+    not, the token drawn instead has the distribution of all the others. That is the rejection rule of Leviathan et al.
+    2023 (section 2.3) for a draft that puts all its probability on one token.
     """
     uniforms: list[list[float]] = [[] for _ in generators]
 
@@ -66,123 +72,279 @@ def pick_sample(temperature: float, generators: Sequence[np.random.Generator]) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    token: int
-    logprob: float
-    margin: float
+class Stop:
+    """The end of a row.
+
+    Parameters
+    ----------
+    reason : {"eot", "limit", "loop", "frame_threshold", "rewind"}
+    include_token : bool
+        Whether the token that was picked last belongs to the row.
+    drop_last : int
+        Number of tokens to remove from the end of the row.
+    """
+
+    reason: Literal["eot", "limit", "loop", "frame_threshold", "rewind"]
+    include_token: bool
+    drop_last: int = 0
+
+
+class StoppingCriterion(Protocol):
+    """The decision when a row ends."""
+
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
+        """Return a `Stop` if the row ends with, or before, the token that was picked next; else None.
+
+        Parameters
+        ----------
+        row : Row
+            With all tokens before this one.
+        token : int
+        attention : ndarray of shape (heads, tokens, positions), float32, or None
+            Cross-attention of all tokens that the model has read in this row; None unless `generate` reads it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EotOrLimit:
+    """The stopping criterion of offline decoding: end of text, or as many tokens as the row may hold.
+
+    Parameters
+    ----------
+    eot : int
+    """
+
+    eot: int
+
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
+        if token == self.eot:
+            return _EOT
+        return _LIMIT if len(row.tokens) + 1 == row.limit else None
+
+
+_EOT, _LIMIT = Stop("eot", include_token=True), Stop("limit", include_token=True)
 
 
 @dataclass(slots=True)
-class _Row:
-    """A row in work; ``draft`` are the guesses that the model has read behind its tokens."""
+class Row:
+    """A row that is being decoded.
 
+    Parameters
+    ----------
+    prompt_length : int
+        Number of tokens that the model has read before the first token to pick, committed ones included.
+    limit : int
+        Most tokens to pick.
+    stopping : StoppingCriterion
+    committed : tuple of int
+        Tokens at the end of the prompt that count as text for the logit rules.
+    draft : tuple of int
+        Tokens that the model has read behind those of the row, to be verified in the next step.
+    tokens : list of int
+        Tokens picked.
+    logprobs : list of float
+    n_matched : int
+        Number of draft tokens that were right.
+    stop : Stop or None
+        None until the row has ended.
+    attention : ndarray of shape (heads, tokens, positions), float32, or None
+        Cross-attention that picked each token, if it was captured.
+    """
+
+    prompt_length: int
     limit: int
+    stopping: StoppingCriterion
+    committed: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    draft: tuple[int, ...] = ()
-    ended: bool = False
+    n_matched: int = 0
+    stop: Stop | None = None
     attention: Floats | None = None
 
     @property
     def max_draft(self) -> int:
-        """How many tokens may be guessed: behind them there is always one more to choose."""
+        """Most tokens to draft: one more token is picked behind them."""
         return self.limit - len(self.tokens) - 1
 
+    @property
+    def n_read(self) -> int:
+        """Number of tokens that the session is to keep: all but the last one picked, which is still to be read."""
+        return self.prompt_length + max(0, len(self.tokens) - 1)
+
     def positions(self) -> range:
-        """Indices of the tokens to choose: one for each guess, and the one behind them."""
+        """Return the indices of the tokens to pick: one for each draft token, and the one behind them."""
         return range(len(self.tokens), len(self.tokens) + len(self.draft) + 1)
 
     def prefixes(self) -> list[list[int]]:
-        """What stands before each of these places if all guesses are right."""
-        tokens_and_draft = [*self.tokens, *self.draft]
-        return [tokens_and_draft[:index] for index in self.positions()]
+        """Return the tokens before each of these indices, given that the whole draft is right."""
+        prefix = [*self.committed, *self.tokens, *self.draft]
+        n_draft = len(self.draft)
+        return [prefix] if not n_draft else [prefix[: len(prefix) - n] for n in range(n_draft, -1, -1)]
 
-    def accept(self, choices: Sequence[_Choice], eot: int) -> list[_Choice]:
-        """Take the choices up to the first that differs from its guess; those behind it followed a wrong prefix."""
-        for n, choice in enumerate(choices, start=1):
-            self.tokens.append(choice.token)
-            self.logprobs.append(choice.logprob)
-            self.ended = choice.token == eot or len(self.tokens) == self.limit
-            if self.ended or n > len(self.draft) or choice.token != self.draft[n - 1]:
+    def accept(self, token_ids: Sequence[int], logprobs: Sequence[float], attention: Floats | None) -> None:
+        """Append picked tokens up to the first that differs from the draft; those behind it had a wrong prefix."""
+        n_matched = common_prefix_length(self.draft, token_ids) if self.draft else 0
+        self.n_matched += n_matched
+        self.draft = ()
+        for token, logprob in zip(token_ids[: n_matched + 1], logprobs, strict=False):
+            self.stop = self.stopping(self, token, attention)
+            if self.stop is None or self.stop.include_token:
+                self.tokens.append(token)
+                self.logprobs.append(logprob)
+            if self.stop is not None:
+                n_left = max(0, len(self.tokens) - self.stop.drop_last)
+                del self.tokens[n_left:], self.logprobs[n_left:]
                 break
-        return list(choices[:n])
 
     def hypothesis(self, eot: int) -> Hypothesis:
-        tokens = self.tokens[:-1] if self.tokens[-1] == eot else self.tokens
-        return Hypothesis(tokens=tuple(tokens), logprobs=tuple(self.logprobs), attention=self.attention)
+        """Return the result of a row that has ended."""
+        return Hypothesis.from_picked(self.tokens, self.logprobs, eot, self.attention)
 
 
-def generate(
+def prefill(
     session: Session,
-    logits: Logits,
-    logit_rules: LogitRules,
-    pick: Pick,
-    limits: Sequence[int],
-    observe: Observer,
-    capture: AttentionCapture = no_attention,
-    draft_session: DraftSession | None = None,
-) -> list[Hypothesis]:
-    """Extend every row until its end of text or its limit.
+    prompts: Sequence[Sequence[int]],
+    drafts: Sequence[Sequence[int]],
+    no_speech: int,
+    sot_offsets: Sequence[int | None],
+) -> tuple[Logits, list[float]]:
+    """Read the prompt and the draft of every row in one forward pass.
 
     Parameters
     ----------
     session : Session
-        Rows that have read their prompts; finished ones are dropped from it.
-    logits : Logits
-        After the last token of each prompt.
-    rules : Rules
-    pick : Pick
-    limits : sequence of int
-        Most tokens to sample in each row.
-    observe : Observer
-    listen : Listen
-        Asked for the attention of every row that has ended.
-    speculation : Speculation or None
-        Guesses what comes next before each forward pass, which then verifies all guesses at once. Each row takes as
-        many as are right in it. The tokens are those of plain decoding.
+        Rows that have read nothing.
+    prompts : sequence of sequence of int
+    drafts : sequence of sequence of int
+        Tokens to read behind each prompt, maybe none.
+    no_speech : int
+        Id of <|nospeech|>.
+    sot_offsets : sequence of int or None
+        Number of tokens behind <|startoftranscript|> in each prompt; None for a row whose no-speech probability is not
+        wanted.
 
     Returns
     -------
-    list of Hypothesis
-        One a row.
+    logits : Logits
+        Behind the last token of each prompt and each token of its draft.
+    no_speech_probs : list of float
+        Probability of <|nospeech|> right after <|startoftranscript|>, for each row with an offset.
     """
-    prompts = session.lengths
-    rows = [_Row(limit) for limit in limits]
+    unread = [(*prompt, *draft) for prompt, draft in zip(prompts, drafts, strict=True)]
+    n_logits = [(offset or 0) + len(draft) + 1 for offset, draft in zip(sot_offsets, drafts, strict=True)]
+    last_n = max(n_logits)
+    logits = session.extend(unread, last_n)
+    ends = np.cumsum([min(last_n, len(tokens)) for tokens in unread]).tolist()
+    sots = [end - n for end, n, offset in zip(ends, n_logits, sot_offsets, strict=True) if offset is not None]
+    no_speech_probs = logits.select_positions(sots).probability(no_speech).tolist() if sots else []
+    positions = [
+        position
+        for end, draft in zip(ends, drafts, strict=True)
+        for position in range(end - len(draft) - 1, end)
+    ]
+    return logits.select_positions(positions), no_speech_probs
+
+
+def generate(
+    session: Session,
+    rows: Sequence[Row],
+    logits: Logits,
+    logit_rules: LogitRules,
+    pick: Pick,
+    *,
+    observe: Observer | None = None,
+    capture: AttentionCapture = no_attention,
+    draft_session: DraftSession | None = None,
+    stop_by_attention: bool = False,
+) -> int:
+    """Extend every row until its stopping criterion ends it.
+
+    Parameters
+    ----------
+    session : Session
+        Rows that have read their prompts, and the drafts that `rows` have at the start. Rows that have ended are
+        dropped from it.
+    rows : sequence of Row
+        One for each row of the session, filled in place.
+    logits : Logits
+        Behind the last token of each prompt and each token of its draft (see `prefill`).
+    logit_rules : LogitRules
+    pick : callable
+    observe : callable or None
+        Called with every `Step`; decoding stops at once with whatever it raises.
+    capture : callable
+        Called for the attention of every row that has ended.
+    draft_session : DraftSession or None
+        Proposes tokens before each forward pass, which then verifies all of them at once. Each row accepts as many as
+        are right in it. The tokens are those of plain decoding.
+    stop_by_attention : bool
+        Whether the stopping criteria need the attention, which is then read once a row and step.
+
+    Returns
+    -------
+    int
+        Number of forward passes.
+    """
     active = list(range(len(rows)))
+    forwards = 0
     while True:
         positions = [(row, index) for row in active for index in rows[row].positions()]
+        drafted = len(positions) > len(active)
         logit_rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
-        picked = pick(logits, positions, any(rows[row].draft for row in active))
-        choices: dict[int, list[_Choice]] = {row: [] for row in active}
-        for (row, _), *choice in zip(positions, *(column.tolist() for column in picked), strict=True):
-            choices[row].append(_Choice(*choice))
-        accepted = {row: rows[row].accept(choices[row], logit_rules.eot) for row in active}
-        for row, row_choices in accepted.items():
-            for index, choice_taken in enumerate(row_choices, start=len(rows[row].tokens) - len(row_choices)):
-                observe(Step(row=row, index=index, token=choice_taken.token, logprob=choice_taken.logprob))
-        if draft_session:
-            # A row without a guess was read in the same pass as the others.
-            any_draft = any(rows[row].draft for row in active)
-            margins = [choice.margin for its in accepted.values() for choice in its] if any_draft else []
-            draft_session.record_accepted(
-                {row: [choice.token for choice in its] for row, its in accepted.items()}, margins
-            )
-            # The last token of each row is still to be read, and guesses that were wrong are to be forgotten.
-            session.rewind([prompts[row] + len(rows[row].tokens) - 1 for row in active])
+        picked = pick(logits, positions, drafted and draft_session is not None)
+        ids, logprobs = picked.ids.tolist(), picked.logprobs.tolist()
+        lengths_before = [len(rows[row].tokens) for row in active]
+        start = 0
         for i, row in enumerate(active):
-            if rows[row].ended:
+            end = start + len(rows[row].draft) + 1
+            attention = session.attention(i) if stop_by_attention else None
+            rows[row].accept(ids[start:end], logprobs[start:end], attention)
+            start = end
+        if observe is not None:
+            for row, length in zip(active, lengths_before, strict=True):
+                _report_steps(row, rows[row], length, observe)
+        if draft_session is not None:
+            new_tokens = {
+                row: rows[row].tokens[length:] for row, length in zip(active, lengths_before, strict=True)
+            }
+            # A row without a draft was read in the same pass as the others.
+            margins = _accepted_margins(picked, positions, rows) if drafted else []
+            draft_session.record_accepted(new_tokens, margins)
+        if drafted:
+            session.rewind([rows[row].n_read for row in active])
+        for i, row in enumerate(active):
+            if rows[row].stop is not None:
                 rows[row].attention = capture(i, len(rows[row].tokens))
-        unfinished = [i for i, row in enumerate(active) if not rows[row].ended]
+        unfinished = [i for i, row in enumerate(active) if rows[row].stop is None]
         if not unfinished:
-            break
+            return forwards
         if len(unfinished) < len(active):
             session.reorder(unfinished)
             active = [active[i] for i in unfinished]
-        if draft_session:
+        if draft_session is not None:
             prefixes = {row: rows[row].tokens for row in active}
             drafts = draft_session.propose(prefixes, {row: rows[row].max_draft for row in active})
             for row in active:
                 rows[row].draft = drafts.get(row, ())
-        unread = [(*rows[row].tokens[-1:], *rows[row].draft) for row in active]
+        unread = [(rows[row].tokens[-1], *rows[row].draft) for row in active]
         logits = session.extend(unread, max(map(len, unread)))
-    return [row.hypothesis(logit_rules.eot) for row in rows]
+        forwards += 1
+
+
+def _report_steps(number: int, row: Row, n_before: int, observe: Observer) -> None:
+    """Report the tokens that a row has gained."""
+    for index in range(n_before, len(row.tokens)):
+        observe(Step(row=number, index=index, token=row.tokens[index], logprob=row.logprobs[index]))
+
+
+def _accepted_margins(
+    picked: PickedTokens, positions: Sequence[RowPosition], rows: Sequence[Row]
+) -> list[float]:
+    """Return the margins of the tokens that were accepted, row by row."""
+    return [
+        margin
+        for (row, index), margin in zip(positions, picked.margins.tolist(), strict=True)
+        if index < len(rows[row].tokens)
+    ]

@@ -1,8 +1,8 @@
-"""What decoding a window yields, and what it cost."""
+"""The results of decoding: hypotheses, steps and statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harken.contract import Floats, Session
@@ -10,50 +10,57 @@ from harken.contract import Floats, Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """Tokens of one window with their log-probabilities.
+    """The tokens of one window with their log-probabilities.
 
     Parameters
     ----------
     tokens : tuple of int
-        Sampled tokens, without the end of text.
+        Without the end of text.
     logprobs : tuple of float
-        Log-probability of each, at temperature 1, under the rules; one more for the end of text if it was reached.
+        Log-probability of each at temperature 1, under the logit rules; one more for the end of text if it was reached.
     attention : ndarray of shape (heads, len(logprobs), positions), or None
-        What the decoder listened to when it chose each: softmax weights of the alignment heads; None where they
-        were not asked for.
+        Cross-attention that picked each token: softmax weights of the alignment heads; None unless captured.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     attention: Floats | None = field(default=None, compare=False, repr=False)
 
+    @classmethod
+    def from_picked(
+        cls, tokens: Sequence[int], logprobs: Sequence[float], eot: int, attention: Floats | None
+    ) -> Hypothesis:
+        """Make a hypothesis of the tokens that were picked, of which the last may be the end of text."""
+        text_tokens = tokens[:-1] if tokens[-1] == eot else tokens
+        return cls(tokens=tuple(text_tokens), logprobs=tuple(logprobs), attention=attention)
+
     @property
     def sum_logprob(self) -> float:
-        """Log-probability of the whole."""
+        """Sum of all log-probabilities."""
         return sum(self.logprobs)
 
     @property
     def avg_logprob(self) -> float:
-        """Log-probability a token, the end of text counted (openai/whisper, decoding.py, DecodingTask.run)."""
+        """Mean log-probability a token, the end of text counted (openai/whisper, decoding.py, DecodingTask.run)."""
         return self.sum_logprob / (len(self.tokens) + 1)
 
     def score(self, length_penalty: float | None) -> float:
-        """By which hypotheses are ranked (openai/whisper, decoding.py, MaximumLikelihoodRanker)."""
+        """Return the score that ranks hypotheses (openai/whisper, decoding.py, MaximumLikelihoodRanker)."""
         length = max(1, len(self.tokens))
         divisor = length if length_penalty is None else ((5 + length) / 6) ** length_penalty
         return self.sum_logprob / divisor
 
 
 AttentionCapture = Callable[[int, int], Floats | None]
-"""Give what the decoder listened to when it chose the last tokens of a row: which row, and how many tokens."""
+"""Return the attention that picked the last tokens of a row, given the row of the session and the number of tokens."""
 
 
 def no_attention(row: int, n_tokens: int) -> None:
-    """Give nothing: a `Listen` for sessions that keep no attention."""
+    """Return no attention: an `AttentionCapture` for sessions that keep none."""
 
 
 def capture_attention(session: Session) -> AttentionCapture:
-    """Take from a session what it has kept, for as long as it still holds the row."""
+    """Return a function that copies the attention out of a session, while the session still holds the row."""
 
     def capture(row: int, count: int) -> Floats:
         return session.attention(row)[:, -count:].copy()
@@ -63,14 +70,14 @@ def capture_attention(session: Session) -> AttentionCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One token as it is chosen; for a beam, the last token of the leading hypothesis.
+    """One token as it is picked; in beam search, the last token of the best hypothesis.
 
     Parameters
     ----------
     row : int
-        Which of the rows in work.
+        Row of the decode; in beam search, the window.
     index : int
-        Number of tokens sampled in this row before this one.
+        Number of tokens picked in this row before this one.
     token : int
     logprob : float
     """
@@ -82,38 +89,38 @@ class Step:
 
 
 Observer = Callable[[Step], None]
-"""Called at every step; decoding stops at once with whatever it raises."""
+"""A function that is called at every step; decoding stops at once with whatever it raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStats:
-    """What a decode did; add them up with ``+``.
+    """Statistics of a decode; ``+`` adds them up.
 
     Parameters
     ----------
     windows : int
-        Windows decoded, each attempt of the fallback ladder counted.
+        Windows decoded; each attempt of the fallback schedule counts.
     forwards : int
         Forward passes of the decoder.
     prompt_tokens : int
-        Tokens read before sampling began.
+        Tokens read before the first one was picked.
     sampled_tokens : int
-        Tokens chosen, in all rows.
+        Tokens picked in all rows.
     drafted : int
-        Tokens that were proposed to the model.
+        Draft tokens that the model verified.
     accepted : int
-        How many of them were right.
+        Draft tokens that were right.
     draft_forwards : int
-        Forward passes of the assistant.
-    rested : int
-        Steps without a draft because drafting did not pay, or to measure what they take.
-    unspeculated : int
-        Windows decoded without drafts because the strategy does not allow for them: beam search.
+        Forward passes of the assistant model.
+    skipped_steps : int
+        Steps without a draft because drafting did not pay, or to measure the cost of such a step.
+    undrafted_windows : int
+        Windows decoded without drafts because the strategy does not support them: beam search.
     near_ties : tuple of float
-        Margins, in log-probability, of tokens that were verified together with others and chosen by less than
-        `harken.decoding.speculation.NEAR_TIE`: there plain decoding in another order of additions may differ.
+        Margins, in log-probability, of tokens that were verified together with others and beat the second best by less
+        than `harken.decoding.speculation.NEAR_TIE`: rounding may make plain decoding pick another token there.
     encode_s, decode_s, draft_s : float
-        Seconds for encoding, for decoding, and how many of the latter went to drafting, the assistant's own encoder
+        Seconds of encoding and of decoding; seconds of decoding that went to drafting, the assistant's encoder
         included.
     """
 
@@ -137,10 +144,10 @@ class DecodeStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Share of the drafted tokens that were right; None without any."""
+        """Share of the draft tokens that were right; None without any."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def tokens_per_forward(self) -> float | None:
-        """Tokens chosen in each forward pass, those over prompts included; None without any."""
+        """Mean number of tokens picked in a forward pass, those over prompts included; None without any."""
         return self.sampled_tokens / self.forwards if self.forwards else None

@@ -1,4 +1,4 @@
-"""Which language a window is in, from one token of decoding."""
+"""Language identification from one decoding step."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from harken.text import Tokenizer, to_language_code
 def language_probabilities(
     backend: Backend, features: Features, tokenizer: Tokenizer, languages: Collection[str] = ()
 ) -> list[dict[str, float]]:
-    """Probability of each language in each window, most probable first.
+    """Return the probability of each language in each window, most probable first.
 
-    Opens a session of its own, so no decoding cache is touched. An English-only model answers {"en": 1.0}.
+    Opens a session of its own, so no other KV cache is touched. An English-only model returns {"en": 1.0}.
 
     Parameters
     ----------
     backend : Backend
     features : Features
-        Of `backend.encode`, one window or many.
+        From `backend.encode`, one window or many.
     tokenizer : Tokenizer
     languages : collection of str
-        Codes or names of the only languages that come into question, among which the probabilities are shared out;
-        empty for all.
+        Codes or names of the languages that are possible, among which the probabilities are normalized; empty for all.
 
     Returns
     -------
     list of dict of str to float
-        One a window, from code to probability; each sums to 1.
+        One a window, code to probability; each sums to 1.
 
     Raises
     ------
@@ -57,7 +56,7 @@ def language_probabilities(
 
 
 def allowed_languages(tokenizer: Tokenizer, languages: Collection[str]) -> tuple[str, ...]:
-    """Codes of some languages, all that the model knows if none are given.
+    """Return the codes of some languages, or of all that the model knows if none are given.
 
     Raises
     ------

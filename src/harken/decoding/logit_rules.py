@@ -1,6 +1,7 @@
-"""Which tokens may follow which: logit rules as data, a pure function of the tokens sampled so far.
+"""Logit rules: banned tokens, the grammar of timestamps, forced prefixes and hotwords.
 
-Since nothing but the prefix decides, verifying k drafted tokens at once applies the same rules as k single steps.
+The rules are data, and a pure function of the tokens picked so far. So verifying k draft tokens at once applies the
+same rules as k single steps.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from harken.text import Tokenizer
 from harken.types import TIMESTAMP_STEP_S
 
 BIAS_TOP_K = 20
-"""How many of the most probable tokens are looked at."""
+"""Number of most probable tokens that may get a bonus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HotwordBias:
-    """Bonuses for the tokens of some words.
+    """Logit bonuses for the tokens of hotwords.
 
     Parameters
     ----------
-    beginnings : mapping of bytes to float
-        Whatever a hotword may begin with, up to the whole of it, and which part of the hotword that is, above 0 to 1.
-    longest : int
+    hotword_prefixes : mapping of bytes to float
+        Every prefix of a hotword, the whole included, and its share of the hotword's length, above 0 to 1.
+    max_bytes : int
         Bytes of the longest hotword.
-    piece : callable
-        Bytes of a text token.
+    token_bytes : callable
+        Returns the bytes of a text token.
     eot : int
         Ids below this one are text.
     strength : float
-        Added to the logit of a token that goes on with a hotword. One that begins a hotword gets the part of it that it
-        spells: all of it says much, its first letter little.
-    margin : float
-        A token that is further than this below the best one, in log-probability, gets nothing.
+        Bonus of a token that continues a hotword. A token that begins one gets the share of it that it spells, since
+        the first letter alone is weak evidence.
+    max_logprob_gap : float
+        A token that is further than this below the best one, in log-probability, gets no bonus.
     """
 
     hotword_prefixes: Mapping[bytes, float]
@@ -50,14 +51,14 @@ class HotwordBias:
     max_logprob_gap: float = 8.0
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
-        """Add the bonuses at each position of `logits`, by its prefix of sampled tokens."""
+        """Add the bonuses at each position of `logits`, given its prefix of picked tokens."""
         ids, logprobs = logits.top(BIAS_TOP_K)
         plausible = logprobs >= logprobs[:, :1] - self.max_logprob_gap
         rows = zip(prefixes, ids, plausible, strict=True)
         logits.bias([self.bonuses(prefix, row[mask].tolist()) for prefix, row, mask in rows])
 
     def bonuses(self, prefix: Sequence[int], candidates: Iterable[int]) -> dict[int, float]:
-        """Bonus of each candidate with which, after `prefix`, a hotword begins or goes on."""
+        """Return the bonus of each candidate that begins or continues a hotword after `prefix`."""
         partial_matches = self._partial_matches(prefix)
         at_word_start = not self._ends_in_word(prefix)
         bonuses: dict[int, float] = {}
@@ -70,7 +71,7 @@ class HotwordBias:
         return bonuses
 
     def _partial_matches(self, prefix: Sequence[int]) -> list[bytes]:
-        """What the last tokens of the text spell, wherever a hotword may begin with that."""
+        """Return every end of the text that is the beginning of a hotword."""
         matches, suffix = [], b""
         for index in range(len(prefix) - 1, -1, -1):
             if prefix[index] >= self.eot or len(suffix) >= self.max_bytes:
@@ -83,7 +84,7 @@ class HotwordBias:
         return matches
 
     def _ends_in_word(self, prefix: Sequence[int]) -> bool:
-        """Whether the text ends with a letter; those without upper and lower case, as in Chinese, do not count."""
+        """Return whether the text ends with a letter that has upper and lower case, unlike those of Chinese."""
         if not prefix or prefix[-1] >= self.eot:
             return False
         last_char = self.token_bytes(prefix[-1]).decode(errors="ignore")[-1:]
@@ -91,17 +92,17 @@ class HotwordBias:
 
 
 def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordBias | None:
-    """Bias towards some words, None for no words.
+    """Make the bias towards some words; None for no words.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     hotwords : iterable of str
-        Words and names, of several words too; each as it is to be spelled, and with a capital as its first letter.
+        Words, names and phrases as they are to be spelled. Each counts with a capital first letter too.
 
     Returns
     -------
-    Bias or None
+    HotwordBias or None
     """
     words = [" ".join(word.split()) for word in hotwords]
     capitalised = [word[:1].upper() + word[1:] for word in words]
@@ -125,7 +126,7 @@ _ID_LIMIT = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogitRules:
-    """The rules of one decode.
+    """The logit rules of one decode.
 
     Parameters
     ----------
@@ -134,17 +135,16 @@ class LogitRules:
     timestamp_begin : int
         Id of <|0.00|>; all ids from here on are timestamps.
     suppressed : ndarray of int64
-        Ids never sampled.
+        Ids never picked.
     first_banned : tuple of (int, int)
-        Id ranges that may not come first.
+        Id ranges that may not be the first token.
     timestamps : bool
-        Whether the grammar of timestamps holds.
-    last_initial_timestamp : int or None
-        Highest id that a first timestamp may have.
-    forced : tuple of int
-        Text with which what is sampled begins, behind the first timestamp if there are any.
-    bias : Bias or None
-        Bonuses for hotwords.
+        Whether timestamps are decoded.
+    max_initial_timestamp : int or None
+        Highest id of the first timestamp.
+    forced_prefix : tuple of int
+        Text tokens that come first, behind the initial timestamp if timestamps are decoded.
+    hotword_bias : HotwordBias or None
     """
 
     eot: int
@@ -157,7 +157,7 @@ class LogitRules:
     hotword_bias: HotwordBias | None = None
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
-        """Ban, at each position of `logits`, what may not follow its prefix of sampled tokens."""
+        """Apply the rules to each position of `logits`, given its prefix of picked tokens."""
         logits.suppress_tokens(self.suppressed)
         logits.suppress_ranges([self.banned(prefix) for prefix in prefixes])
         if self.hotword_bias is not None:
@@ -166,20 +166,20 @@ class LogitRules:
             logits.prefer_timestamps(self.timestamp_begin)
 
     def allows(self, prefix: Sequence[int], token: int) -> bool:
-        """Whether a token may follow `prefix`, as far as that does not depend on logits."""
+        """Return whether a token may follow `prefix`, as far as that does not depend on logits."""
         banned = any(start <= token < stop for start, stop in self.banned(prefix))
         return not (banned or (self.suppressed == token).any())
 
     def banned(self, prefix: Sequence[int]) -> list[TokenRange]:
-        """Id ranges that may not follow `prefix`, the tokens sampled after the prompt."""
-        position = len(prefix) - self.timestamps
+        """Return the id ranges that may not follow `prefix`, the tokens picked after the prompt."""
+        position = len(prefix) - (1 if self.timestamps else 0)
         if 0 <= position < len(self.forced_prefix):
             return [(0, self.forced_prefix[position]), (self.forced_prefix[position] + 1, _ID_LIMIT)]
         spans = [] if prefix else list(self.first_banned)
         return [*spans, *self._banned_by_timestamps(prefix)] if self.timestamps else spans
 
     def _banned_by_timestamps(self, prefix: Sequence[int]) -> list[TokenRange]:
-        """Timestamps come in pairs, never decrease, and stand at the start.
+        """Return the ranges that break the grammar: timestamps come in pairs, never decrease, and one comes first.
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules.
         """
@@ -214,7 +214,7 @@ def make_logit_rules(
     forced_prefix: Sequence[int] = (),
     hotwords: Iterable[str] = (),
 ) -> LogitRules:
-    """Rules of a decode, from the ids of a vocabulary.
+    """Make the rules of a decode for a vocabulary.
 
     Parameters
     ----------
@@ -222,22 +222,22 @@ def make_logit_rules(
     timestamps : bool
         Whether timestamps are decoded.
     suppress_tokens : iterable of int
-        Ids never sampled; -1 stands for the symbols that are not spoken.
+        Ids never picked; -1 stands for the symbols that are not spoken.
     suppress_blank : bool
         Whether the first token may be neither a blank nor the end of text.
     max_initial_timestamp_s : float or None
         Latest start of the first segment, in seconds; None for no limit.
     suppress_regex : str or None
-        Text tokens in which this regular expression finds something are never sampled (see `matching_tokens`).
-    prefix : sequence of int
-        Text tokens with which the window must begin, whatever is suppressed otherwise.
+        Text tokens that this regular expression matches somewhere are never picked (see `matching_tokens`).
+    forced_prefix : sequence of int
+        Text tokens that the window must begin with, even if they are suppressed.
     hotwords : iterable of str
-        Words and names to expect (see `harken.decoding.logit_rules.make_bias`).
+        Words and names to expect (see `make_hotword_bias`).
 
     Raises
     ------
     OptionError
-        If `suppress_regex` is no regular expression, or leaves no token.
+        If `suppress_regex` is not a regular expression, or leaves no token.
 
     Notes
     -----
@@ -271,17 +271,17 @@ def make_logit_rules(
 
 @lru_cache(maxsize=8)
 def matching_tokens(tokenizer: Tokenizer, pattern: str) -> frozenset[int]:
-    """Text tokens in which a regular expression finds something: ``[0-9]`` has numbers spelled out.
+    """Return the text tokens that a regular expression matches somewhere: without ``[0-9]``, numbers are spelled out.
 
     Raises
     ------
     OptionError
-        If `pattern` is no regular expression, or finds something in every token.
+        If `pattern` is not a regular expression, or matches every token.
 
     Notes
     -----
-    Source: whisper.cpp, `suppress_regex`, which wants the whole token to match: ``^[0-9]+$`` means that here. Tokens
-    mostly begin with a space.
+    Source: whisper.cpp, `suppress_regex`, where the whole token has to match; here that is ``^[0-9]+$``. Most tokens
+    begin with a space.
     """
     try:
         search = re.compile(pattern).search

@@ -1,4 +1,4 @@
-"""What the decoder is told before it speaks: carried and previous text, then the start sequence."""
+"""The prompt of a window: initial and previous text, then the start sequence."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ def make_prompt(
     initial_prompt_tokens: Sequence[int] = (),
     previous_tokens: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """Prompt tokens of one window.
+    """Return the prompt tokens of one window.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     n_text_ctx : int
-        Context of the decoder; one half is for the text before, the other for all that follows it.
+        Context of the decoder, in tokens; one half is for the text before, the other for all that follows.
     language : str or None
-        Code of the language; ignored by English-only vocabularies.
+        Language code; ignored by English-only vocabularies.
     task : {"transcribe", "translate"}
     timestamps : bool
-    carried : sequence of int
-        Text tokens that stand before those of `previous` in every window; where they alone are too many, the oldest
-        are dropped.
-    previous : sequence of int
-        Text tokens before this window; the oldest are dropped where `carried` leaves no room for them.
+    initial_prompt_tokens : sequence of int
+        Text tokens that precede `previous_tokens` in every window; if they alone are too many, the oldest are dropped.
+    previous_tokens : sequence of int
+        Text tokens before this window; the oldest are dropped if `initial_prompt_tokens` leave no room for them.
 
     Notes
     -----
-    Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens; `carried` from transcribe.py,
+    Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens; transcribe.py,
     carry_initial_prompt.
     """
     max_tokens = n_text_ctx // 2 - 1

@@ -1,8 +1,8 @@
-"""Speculative decoding: draft, verify in one forward pass, keep what is right, and know when to leave it.
+"""Speculative decoding: propose draft tokens, have them verified in one forward pass, and stop if that does not pay.
 
-A `Speculator` lives as long as a model: it knows what drafting has cost and brought. For windows that are encoded
-together it makes a `Drafter`, for each decode of them that makes a `Speculation`, which `harken.decoding.generate.follow`
-asks for drafts.
+A `SpeculativeDecoder` lives as long as a model and holds the statistics of drafting. It makes a `DraftContext` for
+windows that are encoded together; that opens a `DraftSession` for each decode of them, which
+`harken.decoding.generate.generate` asks for drafts.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
 
 MAX_DRAFT_TOKENS = 12
-"""Tokens that a model drafts at most before they are verified."""
+"""Most tokens that a model drafts before they are verified."""
 MAX_HYPOTHESIS_DRAFT_TOKENS = 15
-"""Tokens of an earlier hypothesis: one fewer than the CPU engine computes each as if it were alone."""
+"""Most draft tokens from an earlier hypothesis.
+
+One fewer than the ONNX backend reads in a pass with the same result as one by one.
+"""
 NEAR_TIE = 1e-3
-"""In log-probability: a margin between the best two tokens that rounding may turn round."""
+"""Margin between the best two tokens, in log-probability, below which rounding may swap them."""
 
 
 @dataclass(slots=True)
 class DraftStatistics:
-    """What drafting has cost and brought in one kind of decoding, and how far each source is to be trusted in it."""
+    """Costs of drafting and acceptance of each source of drafts, in greedy decoding or in sampling."""
 
     controller: DraftController
     previous_hypothesis: AcceptanceCounter = field(default_factory=AcceptanceCounter)
@@ -45,43 +48,41 @@ class DraftStatistics:
 
 
 class SpeculativeDecoder:
-    """What a model drafts with, and what that has cost and brought so far.
+    """The sources of drafts of a model, and their statistics so far.
 
     Parameters
     ----------
     clock : callable
-        Seconds, to measure what pays.
+        Returns seconds; measures whether drafting pays.
     assistant : Assistant or None
-        A model that drafts.
+        A smaller model that drafts.
     ngram : bool
-        Whether text that was there before is looked up.
+        Whether to draft by looking n-grams up in earlier text.
     """
 
     def __init__(
         self, clock: Callable[[], float], *, assistant: Assistant | None = None, ngram: bool = False
     ) -> None:
         self.assistant, self.ngram = assistant, ngram
-        # Samples are harder to guess, and several are drawn at a time: what is lost there says nothing of the rest.
-        self.greedy, self.sampling = (
-            DraftStatistics(DraftController(clock)),
-            DraftStatistics(DraftController(clock)),
-        )
+        # Apart, since samples are harder to predict and several are drawn at a time.
+        self.greedy = DraftStatistics(DraftController(clock))
+        self.sampling = DraftStatistics(DraftController(clock))
 
     def prepare(self, mel: Floats, features: Features) -> DraftContext:
         """Prepare to draft for windows that are encoded together.
 
         Parameters
         ----------
-        mel : ndarray of shape (audios, n_mels, frames), float32
+        mel : ndarray of shape (windows, n_mels, frames), float32
         features : Features
-            What the model made of them.
+            Encoder output of the main model.
         """
         return DraftContext(self, mel, features)
 
 
 @dataclass(eq=False)
 class DraftContext:
-    """Some windows as they can be drafted for; an assistant hears them when it is first needed."""
+    """Windows to draft for; an assistant encodes them when it is first needed."""
 
     speculative_decoder: SpeculativeDecoder
     mel: Floats
@@ -89,8 +90,8 @@ class DraftContext:
 
     @cached_property
     def assistant_features(self) -> Features:
-        """The windows as the assistant hears them."""
-        assert self.speculative_decoder.assistant, "only an assistant listens"
+        """Encoder output of the assistant."""
+        assert self.speculative_decoder.assistant, "there is no assistant to encode for"
         return self.speculative_decoder.assistant.encode(self.mel, self.main_features)
 
     def open_draft_session(
@@ -102,19 +103,19 @@ class DraftContext:
         *,
         sampling: bool = False,
     ) -> DraftSession:
-        """Prepare to draft for rows.
+        """Open drafting for the rows of one decode.
 
         Parameters
         ----------
-        audios : sequence of int
+        row_windows : sequence of int
             Window of each row.
         prompts : sequence of sequence of int
             Prompt of each row.
-        previous : sequence of sequence of int
-            An earlier hypothesis of each row; empty where there is none.
-        rules : Rules
+        previous_hypotheses : sequence of sequence of int
+            An earlier hypothesis of each row, empty if there is none.
+        logit_rules : LogitRules
         sampling : bool
-            Whether tokens are drawn, and not the best ones taken.
+            Whether tokens are sampled, rather than picked greedily.
         """
         decoder = self.speculative_decoder
         statistics = decoder.sampling if sampling else decoder.greedy
@@ -151,7 +152,7 @@ class DraftContext:
 
 
 class _CalibratedGenerator:
-    """One draft, and how far it is trusted in each row."""
+    """A candidate generator, and the calibration of its confidences in each row."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class _CalibratedGenerator:
 
 @dataclass(slots=True)
 class _RowDraft:
-    """What was proposed for a row, and by whom."""
+    """The draft of a row, and the generator that made it."""
 
     draft_tokens: DraftTokens
     generator: _CalibratedGenerator
@@ -186,9 +187,9 @@ class DraftSession:
 
     Parameters
     ----------
-    pace : Pace
-    sources : list
-        Who drafts; each is asked for the rows for which those before it have nothing to propose.
+    controller : DraftController
+    generators : list
+        In order of priority: each drafts for the rows for which those before it have proposed nothing.
     """
 
     controller: DraftController
@@ -203,20 +204,20 @@ class DraftSession:
 
     @property
     def stats(self) -> DecodeStats:
-        """What drafting has done so far."""
+        """Statistics of drafting in this decode so far."""
         return DecodeStats(**self._counts, near_ties=tuple(self._near_ties), draft_s=self._total_draft_s)
 
     def propose(
         self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]
     ) -> dict[int, tuple[int, ...]]:
-        """Guess what comes next in some rows.
+        """Return draft tokens by row; rows without a draft are missing.
 
         Parameters
         ----------
         prefixes : mapping of int to sequence of int
-            Tokens sampled so far, for every row that goes on.
-        room : mapping of int to int
-            Most tokens to guess for each.
+            Tokens picked so far, for every unfinished row.
+        max_tokens : mapping of int to int
+            Most tokens to draft for each.
         """
         start_s = self.controller.clock()
         self._row_drafts = {}
@@ -230,14 +231,14 @@ class DraftSession:
         return {row: row_draft.draft_tokens.tokens for row, row_draft in self._row_drafts.items()}
 
     def record_accepted(self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
-        """Take note of what became of the last proposals.
+        """Record how many tokens of the last drafts were accepted, and what the step cost.
 
         Parameters
         ----------
-        taken : mapping of int to sequence of int
-            Tokens that came out of the step, for every row that took part.
+        new_tokens : mapping of int to sequence of int
+            Tokens picked in the step, for every row that took part.
         margins : sequence of float
-            By how much each token that was verified together with others was better than the next best.
+            Margin to the second best token, in log-probability, of each token that was verified together with others.
         """
         if self._verify_start_s is None:
             return
@@ -251,17 +252,15 @@ class DraftSession:
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
         self.controller.record_step(
             n_rows=len(new_tokens),
-            width=1 + max((len(its.draft_tokens.tokens) for its in self._row_drafts.values()), default=0),
+            width=1 + max((len(draft.draft_tokens.tokens) for draft in self._row_drafts.values()), default=0),
             n_new_tokens=sum(map(len, new_tokens.values())),
             verify_s=self.controller.clock() - self._verify_start_s,
             draft_s=self._draft_s,
         )
 
     def _request_drafts(self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]) -> None:
-        draft_threshold, verify_threshold = (
-            self.controller.draft_threshold(len(prefixes)),
-            self.controller.verify_threshold(len(prefixes)),
-        )
+        draft_threshold = self.controller.draft_threshold(len(prefixes))
+        verify_threshold = self.controller.verify_threshold(len(prefixes))
         for generator in self.generators:
             requests = [
                 DraftRequest(
@@ -286,7 +285,7 @@ class DraftSession:
                     generator.counter.decay()
 
     def _record_draft_cost(self, forwards: int, seconds: float, n_rows: int) -> None:
-        """Note what an assistant took; the first time it hears the window and reads the prompt."""
+        """Record the cost of an assistant; the first time, it includes encoding and reading the prompt."""
         self._counts["draft_forwards"] += forwards
         if self._set_up:
             self.controller.record_draft(forwards, seconds, n_rows)

@@ -1,7 +1,6 @@
-"""How tokens are chosen: a sum type, so that an illegal combination cannot be written.
+"""Decoding strategies: a sum type, so that an illegal combination cannot be written.
 
-`Greedy` and `Beam` are deterministic; `Sample` draws at a temperature. The fallback ladder of the long form is a
-tuple of these.
+`Greedy` and `Beam` are deterministic; `Sample` draws at a temperature. A fallback schedule is a tuple of them.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from harken.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
-    """Take the most probable token at every step."""
+    """Pick the most probable token at every step."""
 
     @property
     def temperature(self) -> float:
-        """Zero, by definition."""
+        """Zero: the choice is deterministic."""
         return 0.0
 
 
@@ -53,7 +52,7 @@ class Beam:
     Parameters
     ----------
     width : int
-        Hypotheses kept.
+        Number of hypotheses kept.
     patience : float
         Stop after ``round(width * patience)`` finished ones (Kasai et al. 2022, arXiv:2204.05424).
     length_penalty : float or None
@@ -73,7 +72,7 @@ class Beam:
 
     @property
     def temperature(self) -> float:
-        """Zero: a beam is deterministic."""
+        """Zero: the search is deterministic."""
         return 0.0
 
 
@@ -83,7 +82,7 @@ Strategy = Greedy | Sample | Beam
 def fallback_schedule(
     temperatures: tuple[float, ...], *, first: Greedy | Beam, best_of: int, length_penalty: float | None
 ) -> tuple[Strategy, ...]:
-    """One strategy for each temperature: `first` at 0, sampling above.
+    """Return one strategy for each temperature: `first` at 0, sampling above.
 
     Source: openai/whisper, transcribe.py, decode_with_fallback.
     """

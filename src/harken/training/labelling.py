@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -30,21 +29,6 @@ ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
 
 PromptedText = tuple[tuple[int, ...], Sequence[int]]
 """A prompt, and the text tokens that follow it."""
-
-
-class HasEncoderOutput(Protocol):
-    """Features that keep the encoder's output, as those of the CPU engine do."""
-
-    @property
-    def encoder_output(self) -> Floats:
-        """Shape (audios, positions, n_audio_state), float32."""
-        ...
-
-
-def encoder_output_of(features: Features) -> Floats:
-    """What the encoder of the CPU engine says of a single window, shape (positions, n_audio_state)."""
-    (encoder_output,) = cast(HasEncoderOutput, features).encoder_output
-    return encoder_output  # type: ignore[no-any-return]
 
 
 class Teacher:
@@ -78,7 +62,7 @@ class Teacher:
             Text tokens before it, for the sequence with previous text.
         """
         features = self._backend.encode(window_log_mel(training_window.samples(), self._dims)[None])
-        encoder_output = encoder_output_of(features)
+        (encoder_output,) = self._backend.encoder_output(features)
         language = training_window.language or self._detect_language(features)
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
         with torch.inference_mode():

@@ -20,7 +20,7 @@ from harken.checkpoints import Checkpoint, Weights
 from harken.errors import OptionError
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
-from harken.training.labelling import Labeller, encoder_output_of, window_log_mel
+from harken.training.labelling import Labeller, window_log_mel
 from harken.training.network import run_decoder
 from harken.training.options import MAX_DECODER_LAYERS
 from harken.training.windows import TrainingWindow
@@ -103,7 +103,8 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
     }
 
     def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        encoder_output = encoder_output_of(backend.encode(window_log_mel(window.samples(), dims)[None]))
+        features = backend.encode(window_log_mel(window.samples(), dims)[None])
+        (encoder_output,) = backend.encoder_output(features)
         sequences = []
         for sequence in store.get(window).sequences:
             with torch.inference_mode():

@@ -59,7 +59,7 @@ class LanguageVote:
 
     @property
     def wants_more(self) -> bool:
-        """Whether another window, if there is one, may change the result."""
+        """True if another window may change the result."""
         return len(self.observed) < self.max_windows and self._decisive is None
 
     @property

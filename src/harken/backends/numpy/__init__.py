@@ -1,4 +1,4 @@
-"""The oracle: Whisper in plain numpy, to be read and to be trusted, not to be fast."""
+"""The reference backend: Whisper in plain numpy, simple rather than fast."""
 
 from harken.backends.numpy.backend import NumpyBackend
 

@@ -1,4 +1,4 @@
-"""The oracle's side of the contract: no cache at all, every call computes all tokens of a row anew."""
+"""The reference backend: no KV cache, every call computes all tokens of a row anew."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harken.backends.checks import NO_ENCODER, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.streaming_encoder import NumpyEncoderState
@@ -21,10 +22,10 @@ class NumpyFeatures:
 
     Parameters
     ----------
-    values : ndarray of shape (audios, positions, n_audio_state), float32
-        Nan behind the end of a window that is shorter than others.
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+        NaN behind the end of a window that is shorter than others.
     lengths : sequence of int
-        How many positions each window has.
+        Number of positions of each window.
     """
 
     encoder_output: Floats
@@ -32,7 +33,7 @@ class NumpyFeatures:
 
     @classmethod
     def from_windows(cls, windows: Sequence[Floats]) -> NumpyFeatures:
-        """Put windows of shape (positions, n_audio_state) side by side."""
+        """Stack windows of shape (positions, n_audio_state) and pad the shorter ones."""
         lengths = [len(window) for window in windows]
         encoder_output = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
         for row, window in zip(encoder_output, windows, strict=True):
@@ -53,11 +54,10 @@ class NumpyBackend:
     weights : mapping of str to ndarray
         By the names of the original state dict, any float dtype.
     alignment_heads : tuple of (layer, head), or None
-        Whose cross-attention sessions keep; None stands for all of the upper half of the decoder.
+        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     shares_encoder : bool
-        Whether this is to be a decoder alone, as it is anyway where `dims` are: its encoder's weights are not read,
-        features are adopted from a backend with the same encoder, and `encode` must not be called.
-    vocabulary : ndarray of int64, or None
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     """
 
@@ -80,8 +80,12 @@ class NumpyBackend:
         )
 
     def encode(self, mel: Floats) -> NumpyFeatures:
-        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
-        return NumpyFeatures.from_windows([model.encode(m, self.weights, self.dims) for m in mel])
+        assert self.dims.has_encoder, NO_ENCODER
+        return NumpyFeatures.from_windows([model.encode(window, self.weights, self.dims) for window in mel])
+
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
+        return features.encoder_output
 
     def reuse_encoder_output(self, features: Features) -> NumpyFeatures:
         assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
@@ -90,23 +94,21 @@ class NumpyBackend:
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NumpySession:
-        assert isinstance(features, NumpyFeatures), "features come from this backend's own encode or adopt"
+        assert isinstance(features, NumpyFeatures), (
+            "features come from this backend's own encode or reuse_encoder_output"
+        )
         return NumpySession(self, features, row_windows, capacity, attention=attention)
 
     def open_encoder(self, history_frames: int) -> NumpyEncoderState:
-        assert self.dims.has_encoder, "this backend has no encoder of its own: it adopts features"
+        assert self.dims.has_encoder, NO_ENCODER
         return NumpyEncoderState(self.weights, self.dims, history_frames)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        for state, chunk in zip(states, mel, strict=True):
-            assert isinstance(state, NumpyEncoderState), "encoders are opened by this backend"
+        for state, chunk in zip(own_states(states, NumpyEncoderState), mel, strict=True):
             state.append_chunk(chunk, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NumpyFeatures:
-        assert all(isinstance(encoder, NumpyEncoderState) for encoder in states)
-        return NumpyFeatures.from_windows(
-            [encoder.encode() for encoder in states if isinstance(encoder, NumpyEncoderState)]
-        )
+        return NumpyFeatures.from_windows([state.encode() for state in own_states(states, NumpyEncoderState)])
 
 
 class NumpySession:
@@ -123,7 +125,7 @@ class NumpySession:
     ) -> None:
         self._backend, self._features, self._capacity = backend, features, capacity
         self._captures_attention = attention
-        self._rows: list[tuple[int, tuple[int, ...]]] = [(audio, ()) for audio in row_windows]
+        self._rows: list[tuple[int, tuple[int, ...]]] = [(window, ()) for window in row_windows]
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -131,7 +133,7 @@ class NumpySession:
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._rows = [
-            (audio, (*seen, *map(int, new))) for (audio, seen), new in zip(self._rows, tokens, strict=True)
+            (window, (*seen, *map(int, new))) for (window, seen), new in zip(self._rows, tokens, strict=True)
         ]
         assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
         last_logits = [
@@ -142,21 +144,21 @@ class NumpySession:
         return HostLogits(logits if vocab_subset is None else logits.take(vocab_subset, axis=1), vocab_subset)
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        self._rows = [(audio, seen[:n]) for (audio, seen), n in zip(self._rows, lengths, strict=True)]
+        self._rows = [(window, seen[:n]) for (window, seen), n in zip(self._rows, lengths, strict=True)]
 
     def reorder(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[row] for row in rows]
 
     def attention(self, row: int) -> Floats:
-        assert self._captures_attention, "a session keeps attention if it was opened to"
+        assert self._captures_attention, "attention is kept in sessions that were opened with attention=True"
         layers, heads = zip(*self._backend.alignment_heads, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
         missing = self._features.encoder_output.shape[1] - weights.shape[-1]
         return np.pad(weights, ((0, 0), (0, 0), (0, missing)))
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
-        """Logits and attention at every token of a row."""
-        audio, seen = self._rows[row]
+        """Compute logits and attention at every token of a row."""
+        window, seen = self._rows[row]
         backend, features = self._backend, self._features
-        encoder_output = features.encoder_output[audio, : features.lengths[audio]]
+        encoder_output = features.encoder_output[window, : features.lengths[window]]
         return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims)

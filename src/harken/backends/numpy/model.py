@@ -1,4 +1,4 @@
-"""The two halves of Whisper as pure functions of their weights, in float32.
+"""Whisper's encoder and decoder as pure functions of their weights, in float32.
 
 Source: openai/whisper, model.py; Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak
 Supervision", section 2.2. Weights go by the names of the original state dict.
@@ -17,18 +17,18 @@ from harken.types import Dims
 
 Weights = Mapping[str, Floats]
 Mask = NDArray[np.bool_]
-"""Which keys each query sees, shape (queries, keys)."""
+"""True where a query attends to a key, shape (queries, keys)."""
 
 
 def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
-    """Encoder: log-mel of shape (n_mels, 2 n) to features of shape (n, n_audio_state), n up to n_audio_ctx."""
+    """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx."""
     return encoder_blocks(stem(mel, weights), weights, dims)
 
 
 def stem(mel: Floats, weights: Weights) -> Floats:
-    """The encoder up to its first layer: two convolutions, and the embedding of each position.
+    """Compute the input of the encoder's first layer: two convolutions, and the embedding of each position.
 
-    Of an odd number of frames, 2 n + 1, the first n positions are those that they have whatever follows.
+    With an odd number of frames, 2 n + 1, the n positions do not depend on what follows in the stream.
     """
     x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
     x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T[: mel.shape[1] // 2]
@@ -37,7 +37,7 @@ def stem(mel: Floats, weights: Weights) -> Floats:
 
 
 def encoder_blocks(x: Floats, weights: Weights, dims: Dims, mask: Mask | None = None) -> Floats:
-    """The encoder's layers over positions of shape (n, n_audio_state); every one sees all unless a mask says."""
+    """Apply the encoder's layers to positions of shape (n, n_audio_state); without a mask, each attends to all."""
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
@@ -47,7 +47,7 @@ def encoder_blocks(x: Floats, weights: Weights, dims: Dims, mask: Mask | None = 
 
 
 def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tuple[Floats, Floats]:
-    """Decoder: all tokens of one row, shape (n,), to the logits after each, and to what each listens to.
+    """Decode all tokens of one row, shape (n,): the logits after each, and its cross-attention.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
 def _attention(
     x: Floats, key_value_source: Floats, weights: Weights, name: str, heads: int, mask: Mask | None = None
 ) -> tuple[Floats, Floats]:
-    """Multi-head attention of x to a source, and its softmax weights, shape (heads, n, positions)."""
+    """Compute multi-head attention of x to a source; also return the weights, shape (heads, n, positions)."""
 
     def split(y: Floats) -> Floats:
         return y.reshape(len(y), heads, -1).transpose(1, 0, 2)
@@ -102,7 +102,7 @@ def _linear(x: Floats, weights: Weights, name: str) -> Floats:
 
 
 def _convolve(x: Floats, weights: Weights, name: str, stride: int) -> Floats:
-    """Convolution of width 3 with one frame of padding on either side, over (channels, frames)."""
+    """Convolve (channels, frames) with kernels of width 3 and one frame of padding on either side."""
     padded = np.pad(x, ((0, 0), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)[:, ::stride]
     y: Floats = np.einsum("ock,cfk->of", weights[f"{name}.weight"], windows, optimize=True)

@@ -1,8 +1,8 @@
-"""The encoder of a stream as one pass of the offline encoder, under a mask that says what a stream could know.
+"""The streaming encoder of the reference backend: one pass of the offline encoder under an attention mask.
 
-Nothing is kept but what was heard. The windows are laid side by side, so that frames of look-ahead stand there as often
-as they were heard, and each position sees its own window and, of the earlier ones, what was kept (the rearranged
-sequence of Shi et al. 2021, "Emformer", section 3.1).
+The state is the log-mel of all chunks. The chunks are concatenated, so that frames of look-ahead occur once for each
+time that they were encoded. Each position attends to its own chunk and to the final positions of earlier chunks within
+the history (the rearranged sequence of Shi et al. 2021, "Emformer", section 3.1).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from harken.types import Dims
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """What was heard at once.
+    """The frames that one call encodes.
 
     Parameters
     ----------
     mel : ndarray of shape (n_mels, 2 W or 2 W + 1), float32
-    first : int
-        Position of its first two frames in the stream.
-    keep : int
-        How many of its positions are final.
+    first_position : int
+        Position of the first two frames in the stream.
+    final_positions : int
+        Number of positions that are final, from the first on.
     """
 
     mel: Floats
@@ -41,7 +41,7 @@ class EncodedChunk:
 
 
 class NumpyEncoderState:
-    """`harken.contract.Encoder` whose only state is the windows that it was given."""
+    """`harken.contract.StreamingEncoderState` whose only state is the chunks that it was given."""
 
     def __init__(self, weights: Weights, dims: Dims, history_frames: int) -> None:
         assert history_frames % 2 == 0, "a history is an even number of frames"
@@ -50,25 +50,21 @@ class NumpyEncoderState:
 
     @property
     def final_positions(self) -> int:
-        return sum(window.final_positions for window in self._chunks)
+        return sum(chunk.final_positions for chunk in self._chunks)
 
     @property
     def positions(self) -> int:
         return self._chunks[-1].first_position + self._chunks[-1].positions if self._chunks else 0
 
     def append_chunk(self, mel: Floats, final_frames: int) -> None:
-        """Note a window of shape (n_mels, frames), of whose frames the first `keep` are final."""
+        """Append a chunk of shape (n_mels, frames), of which the first `final_frames` are final."""
         chunk = EncodedChunk(mel.copy(), self.final_positions, final_frames // 2)
-        assert final_frames in range(0, mel.shape[1] + 1, 2), (
-            "an even number of frames is kept, at most the window's"
-        )
-        assert chunk.first_position + chunk.positions <= self._dims.n_audio_ctx, (
-            "a stream has outgrown the encoder"
-        )
+        assert final_frames in range(0, mel.shape[1] + 1, 2), "final frames: even, at most those of the chunk"
+        assert chunk.first_position + chunk.positions <= self._dims.n_audio_ctx, "the stream is too long"
         self._chunks.append(chunk)
 
     def encode(self) -> Floats:
-        """All positions, those of the look-ahead last, shape (positions, n_audio_state)."""
+        """Encode all positions, those of the look-ahead last, shape (positions, n_audio_state)."""
         chunks = self._chunks
         x = model.encoder_blocks(
             embed_chunks(chunks, self._weights),
@@ -82,7 +78,7 @@ class NumpyEncoderState:
 
 
 def embed_chunks(chunks: Sequence[EncodedChunk], weights: Weights) -> Floats:
-    """Convolve each window behind all that was kept before it, and lay them side by side."""
+    """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], chunks[0].mel[:, :0]
     for chunk in chunks:
         mel_with_context = np.concatenate([final_mel, chunk.mel], axis=1)
@@ -92,10 +88,10 @@ def embed_chunks(chunks: Sequence[EncodedChunk], weights: Weights) -> Floats:
 
 
 def attention_mask(chunks: Sequence[EncodedChunk], history_positions: int) -> Mask:
-    """Which of all positions side by side each one sees."""
-    chunk_index = np.repeat(np.arange(len(chunks)), [window.positions for window in chunks])
-    position = np.concatenate([window.first_position + np.arange(window.positions) for window in chunks])
-    chunk_start = np.array([window.first_position for window in chunks])[chunk_index]
+    """Compute which positions each position attends to, over the positions of all chunks concatenated."""
+    chunk_index = np.repeat(np.arange(len(chunks)), [chunk.positions for chunk in chunks])
+    position = np.concatenate([chunk.first_position + np.arange(chunk.positions) for chunk in chunks])
+    chunk_start = np.array([chunk.first_position for chunk in chunks])[chunk_index]
     in_history = (
         final_position_mask(chunks)
         & (chunk_index < chunk_index[:, None])
@@ -105,5 +101,5 @@ def attention_mask(chunks: Sequence[EncodedChunk], history_positions: int) -> Ma
 
 
 def final_position_mask(chunks: Sequence[EncodedChunk]) -> Mask:
-    """Which of all positions side by side were kept, shape (positions,)."""
-    return np.concatenate([np.arange(window.positions) < window.final_positions for window in chunks])
+    """Compute which positions of all chunks concatenated are final, shape (positions,)."""
+    return np.concatenate([np.arange(chunk.positions) < chunk.final_positions for chunk in chunks])

@@ -1,4 +1,4 @@
-"""The CPU engine: ONNX graphs built straight from the weights, no PyTorch needed."""
+"""The CPU engine: ONNX graphs built from the weights, without PyTorch."""
 
 from harken.backends.onnx.backend import OnnxBackend
 

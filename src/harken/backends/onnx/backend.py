@@ -1,4 +1,4 @@
-"""The CPU engine: the contract over ONNX graphs, each in the runtime that was measured to be fastest for it."""
+"""The CPU engine: ONNX graphs, each executed by the runtime that was measured to be fastest for it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.checks import NO_ENCODER, own_states
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.rotation import RotatedWeights
 from harken.backends.onnx.runtime_plan import make_runtime_plan
@@ -27,9 +28,8 @@ from harken.types import FRAMES_PER_POSITION, Dims
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-NO_ENCODER = "this backend has no encoder of its own: it adopts features"
 GRAPH_FORMAT_VERSION = 11
-"""Part of the name of every kept graph; raise it when the builder changes what it builds."""
+"""Part of the name of every stored graph; raise it with every change of the graphs."""
 
 
 class OnnxBackend:
@@ -41,20 +41,18 @@ class OnnxBackend:
     weights : mapping of str to ndarray
         By the names of the original state dict; read only when a graph has to be built.
     digest : str
-        Names the weights on disk: the same digest, the same graphs.
+        Digest of the weights; stored graphs are reused where it is the same.
     precision : {"auto", "fp32", "bf16", "int8", "int4"}
-        "auto" is int8; int4 is for what drafts.
+        "auto" is int8; int4 is for assistants.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
-        Where built graphs are kept; by default the user's cache directory.
+        Directory of stored graphs; by default in the user's cache directory.
     alignment_heads : tuple of (layer, head), or None
-        Whose cross-attention sessions keep if they are asked to; None stands for all of the upper half of the
-        decoder.
+        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     shares_encoder : bool
-        Whether this is to be a decoder alone, as it is anyway where `dims` are: nothing of its encoder is read, built
-        or loaded, features are adopted from a backend with the same encoder, and `encode` must not be called.
-    vocabulary : ndarray of int64, or None
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
 
     Raises
@@ -86,7 +84,7 @@ class OnnxBackend:
         self._graph_path = graph_path = partial(
             self._get_or_build_graph, GraphStore(cache or default_graph_directory()), digest, weights
         )
-        # They load mostly outside of Python, so together they take the time of the slowest one.
+        # Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
         with ThreadPoolExecutor(3) as pool:
             encoder = (
                 pool.submit(self._load_encoder_graph, graph_path, "encoder") if self.dims.has_encoder else None
@@ -111,6 +109,10 @@ class OnnxBackend:
             )
         return self._project_cross_kv(encoder_output)
 
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
+        return features.encoder_output
+
     def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
         assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
         return self._project_cross_kv(features.encoder_output, features.lengths)
@@ -120,27 +122,27 @@ class OnnxBackend:
         return OnnxEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        own_states = [encoder for encoder in states if isinstance(encoder, OnnxEncoderState)]
-        inputs, outputs = OnnxEncoderState.chunk_inputs(own_states, mel)
+        onnx_states = own_states(states, OnnxEncoderState)
+        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
         self._streaming_encoder(inputs, outputs)
         encoder_output = outputs["encoder_output"]
-        # To the bridge, the windows of all streams are one.
+        # The projection is the same at every position, so the chunks of all streams are projected as one window.
         cross_kv = self._project_cross_kv(encoder_output.reshape(1, -1, encoder_output.shape[2])).cross_kv
-        for row, state in enumerate(own_states):
+        for row, state in enumerate(onnx_states):
             chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
             stream_outputs = {name: array[row] for name, array in outputs.items()}
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
             state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
-        return OnnxEncoderState.stream_features(
-            [encoder for encoder in states if isinstance(encoder, OnnxEncoderState)]
-        )
+        return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> OnnxSession:
-        assert isinstance(features, OnnxFeatures), "features come from this backend's own encode or adopt"
+        assert isinstance(features, OnnxFeatures), (
+            "features come from this backend's own encode or reuse_encoder_output"
+        )
         return OnnxSession(
             self._decoder,
             self.dims,
@@ -166,11 +168,11 @@ class OnnxBackend:
 
     @cached_property
     def _streaming_encoder(self) -> Graph:
-        """The encoder of streams, which is loaded when the first of them is heard."""
+        """The encoder of streams, loaded when the first stream is encoded."""
         return self._load_encoder_graph(self._graph_path, "streaming_encoder")
 
     def _load_encoder_graph(self, graph_path: Callable[[str, str], Path], graph_name: str) -> Graph:
-        """Load what comes before the decoder and runs once a window."""
+        """Load a graph that runs once a window, before the decoder."""
         runtime, precision = self.plan.encoder
         if runtime == "openvino":
             return OpenVinoGraph(graph_path(graph_name, precision), self.threads, precision)
@@ -200,26 +202,27 @@ class OnnxBackend:
         )
 
     def _decoder_options_checksum(self) -> int:
-        """Checksum of what was chosen for the decoder's graph beside weights and precision."""
+        """Return a checksum of the decoder's options beside weights and precision."""
         heads = zlib.crc32(repr(self.alignment_heads).encode())
         return heads if self.vocab_subset is None else zlib.crc32(self.vocab_subset.tobytes(), heads)
 
 
 def _single_window_slices(n_windows: int) -> Iterator[slice]:
-    """Slices of one window each, which is what the graphs before the decoder take."""
-    return (slice(audio, audio + 1) for audio in range(n_windows))
+    """Yield a slice for each window: the graphs before the decoder take one window at a time."""
+    return (slice(window, window + 1) for window in range(n_windows))
 
 
 def usable_processors() -> int:
-    """Number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _int8_weight_format(store: GraphStore) -> str:
-    """What weights of 8 bits are on this machine: "int8", or "int7" where the sums of their products do not fit."""
-    return f"int{weight_bits(OnnxRuntimeGraph(store.get_or_build(f'probe-v{GRAPH_FORMAT_VERSION}', probe_graph), threads=1))}"
+    """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate."""
+    probe = OnnxRuntimeGraph(store.get_or_build(f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
+    return f"int{weight_bits(probe)}"
 
 
 def _build_graph(
@@ -230,7 +233,7 @@ def _build_graph(
     alignment_heads: AlignmentHeads,
     vocab_subset: Ints | None,
 ) -> ModelProto:
-    """Build one graph; only this needs the onnx package, so a warm start does not wait for it."""
+    """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
     from harken.backends.onnx import graphs
     from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES
 

@@ -1,4 +1,4 @@
-"""A few lines over `onnx.helper` that let a graph be written as the paper's formulas."""
+"""A builder over `onnx.helper`, with which a graph is written like the formulas of a paper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELEMENT_TYPES = {
 
 
 class GraphBuilder:
-    """Collects nodes, constants, inputs and outputs of one graph; values are passed by name."""
+    """A graph under construction: its nodes, constants, inputs and outputs; values are passed by name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,25 +29,25 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: type = np.float32) -> str:
-        """Declare an input; a string in `shape` names a dimension that may vary."""
+        """Declare an input and return its name; a string in `shape` names a dimension that may vary."""
         self._inputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[np.dtype(dtype)], shape))
         return name
 
     def output(self, value: str, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a float32 output that carries `value`, or is it, where the name is the same."""
+        """Declare a float32 output with the given name and value."""
         if value != name:
             self._nodes.append(helper.make_node("Identity", [value], [name]))
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def constant(self, value: NDArray[np.generic] | Sequence[int]) -> str:
-        """Add an initializer; a plain sequence of integers becomes int64."""
+        """Add an initializer and return its name; a sequence of integers becomes int64."""
         array = np.ascontiguousarray(value if isinstance(value, np.ndarray) else np.asarray(value, np.int64))
         name = f"constant_{len(self._initializers)}"
         self._initializers.append(numpy_helper.from_array(array, name))
         return name
 
     def op(self, op_type: str, *inputs: str, domain: str = "", out: str = "", **attributes: object) -> str:
-        """Add a node with one output and return the output's name, which may be given."""
+        """Add a node with one output and return the output's name, `out` if that is given."""
         name = out or f"{op_type}_{len(self._nodes)}"
         self._add_node(op_type, inputs, [name], domain, attributes)
         return name
@@ -69,14 +69,14 @@ class GraphBuilder:
         )
 
     def layer_norm(self, x: str, weights: Mapping[str, NDArray[np.generic]], name: str) -> str:
-        """Layer normalisation over the last axis."""
+        """Add a layer normalisation over the last axis and return its output."""
         scale, bias = (
             self.constant(np.asarray(weights[f"{name}.{part}"], np.float32)) for part in ("weight", "bias")
         )
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
     def model(self) -> onnx.ModelProto:
-        """The finished model."""
+        """Return the finished model."""
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT_DOMAIN, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="harken")

@@ -1,9 +1,9 @@
-"""Built graphs on disk: atomic, safe with several processes, checked before use and rebuilt when broken.
+"""The store of built graphs on disk: atomic, safe with several processes, verified before use.
 
 A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. The
-files are made under other names and renamed into place, the checksums last, so that half a graph is never taken
-for a whole one. Processes that build the same graph at once replace its files by the same bytes: whoever has
-found it intact can open it at any time.
+files are written under other names and renamed into place, the checksums last, so that an incomplete graph is never
+used; a damaged one is built again. Processes that build the same graph at the same time replace its files by the same
+bytes, so an intact graph can be opened at any time.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ CHECKSUM_FILE = "checksums.json"
 
 
 def default_graph_directory() -> Path:
-    """Where graphs are kept: ``HARKEN_CACHE``, or the cache directory that the platform has for users."""
+    """Return the directory of graphs: under ``HARKEN_CACHE``, or under the user's cache directory."""
     return Path(os.environ.get("HARKEN_CACHE") or platformdirs.user_cache_dir("harken")) / "graphs"
 
 
 class GraphStore:
-    """Graphs under one directory, by key.
+    """A directory of graphs, by key.
 
     Parameters
     ----------
     root : Path
-        Made when first needed; where it cannot be written, one that lasts as long as the process is used.
+        Created when first needed. Where it cannot be written, graphs go to a temporary directory of this process.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def get_or_build(self, key: str, build: Callable[[], ModelProto]) -> Path:
-        """Path of the ONNX file under `key`, built first if it is not there or not intact.
+        """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class GraphStore:
 
 
 def is_intact(directory: Path) -> bool:
-    """Whether a kept graph has the checksums that it was written with."""
+    """Return whether a stored graph has the checksums that it was written with."""
     try:
         return bool(json.loads((directory / CHECKSUM_FILE).read_text()) == _checksums(directory))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def is_intact(directory: Path) -> bool:
 
 
 def _publish(model: ModelProto, directory: Path) -> Path:
-    """Write a graph beside its final place and rename its files into it."""
+    """Write a graph to a temporary directory and rename its files into place."""
     import onnx
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _publish(model: ModelProto, directory: Path) -> Path:
         for name in (*GRAPH_FILES, CHECKSUM_FILE):
             (temporary / name).replace(directory / name)
     except PermissionError:
-        # Windows replaces no file that is open: another process was faster and uses it.
+        # Windows cannot replace an open file: another process has written the graph and uses it.
         if not is_intact(directory):
             raise
     finally:
@@ -98,7 +98,7 @@ def _publish(model: ModelProto, directory: Path) -> Path:
 
 
 def _temporary_root() -> Path:
-    """Make a directory that is removed when this process ends."""
+    """Create a directory that is removed when this process ends."""
     root = Path(tempfile.mkdtemp(prefix="harken-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     return root

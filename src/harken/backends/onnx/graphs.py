@@ -1,8 +1,9 @@
-"""Whisper's encoder and decoder as ONNX graphs, built straight from the weights.
+"""Whisper's encoder and decoder as ONNX graphs, built from the weights.
 
-The decoder graph knows no rows: it sees, for every window, some queries, the slots where their keys go, and a mask
-that says which query may look at which slot. Greedy rows, hypotheses of a beam and drafted tokens are all just masks
-(see `harken.backends.onnx.session`). It writes what is new into the store that it is given, so no step copies it.
+The decoder graph has no rows: for every window it takes some queries, the slots of the KV cache where their keys and
+values go, and a mask of the slots that each query attends to. Greedy rows, hypotheses of a beam and drafted tokens
+differ in their masks only (see `harken.backends.onnx.session`). The graph writes new keys and values into the cache
+itself, so no step copies it.
 
 Source: openai/whisper, model.py.
 """
@@ -25,12 +26,12 @@ Weights = Mapping[str, Floats]
 
 
 def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
-    """Encoder of one window of T positions.
+    """Build the encoder of one window of T positions.
 
     Inputs
         mel (1, n_mels, 2 T) float32, T up to n_audio_ctx
     Outputs
-        heard (1, T, n_audio_state)
+        encoder_output (1, T, n_audio_state)
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
     graph = GraphBuilder("encoder")
@@ -54,16 +55,16 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
 
 
 def streaming_encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
-    """Encoder of the next W positions of A streams each, behind H positions of history.
+    """Build the encoder of the next W positions of each of A streams, behind H positions of history.
 
     Inputs
-        mel (A, n_mels, 2 W + 3) float32, from two frames before the window to one behind it; inside (A, 1, 2 W + 1)
+        mel (A, n_mels, 2 W + 3) float32, from two frames before the chunk to one behind it; conv_mask (A, 1, 2 W + 1)
         float32, 0 where the first convolution's output lies before the stream, else 1; positions (A, W) int64, counted
         from the start of the stream; mask (A, 1, 1, H + W) float32, added to the scores; for each layer i
         past_k.i (A, heads, head size, H) and past_v.i (A, heads, H, head size)
     Outputs
-        heard (A, W, n_audio_state); for each layer i the keys and values of the window, key.i (A, heads, head size, W)
-        and value.i (A, heads, W, head size)
+        encoder_output (A, W, n_audio_state); for each layer i the keys and values of the chunk,
+        key.i (A, heads, head size, W) and value.i (A, heads, W, head size)
     """
     state, heads = dims.n_audio_state, dims.n_audio_head
     head_size = state // heads
@@ -93,13 +94,12 @@ def streaming_encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
 
 
 def cross_kv(weights: Weights, dims: Dims) -> onnx.ModelProto:
-    """What a decoder makes of one window of T positions that an encoder has heard, its own or that of another model.
+    """Build the projection of the encoder's output to the decoder's cross-attention, for one window of T positions.
 
     Inputs
-        heard (1, T, n_audio_state) as from the encoder
+        encoder_output (1, T, n_audio_state) of this model's encoder, or of another model with the same encoder
     Outputs
-        for each decoder layer i, keys and values of the cross-attention
-        cross_k.i and cross_v.i (1, heads, T, head size)
+        for each decoder layer i, keys cross_k.i and values cross_v.i (1, heads, T, head size)
     """
     heads, head_size = dims.n_text_head, dims.n_text_state // dims.n_text_head
     graph = GraphBuilder("cross_kv")
@@ -121,19 +121,19 @@ def decoder(
     alignment_heads: AlignmentHeads,
     vocab_subset: Ints | None = None,
 ) -> onnx.ModelProto:
-    """Decoder of A windows of T positions with Q queries each over S slots, and logits at P positions.
+    """Build the decoder of A windows of T positions, with Q queries each over S slots, and logits at P positions.
 
     Inputs
-        tokens, positions (A, Q) int64; slots (A, heads, Q, 4) int64, where in a store each new key and value goes;
-        together (1,) int64, how many queries of a window are multiplied at once, M, a divisor of Q; mask
-        (A, 1, Q / M, M, S) float32, added to the scores; wanted (P,) int64, which of the A * Q queries get logits;
-        aligned (1,) int64, 0, or Q if queries are to tell what they listen to; silent (A, 1, 1, 1, T) float32, added to
-        the scores of what is listened to; for each layer i cross_k.i and cross_v.i (A, heads, 1, T, head size) as from
-        the bridge, and past_k.i and past_v.i (A, heads, 1, S, head size)
+        tokens, positions (A, Q) int64; slots (A, heads, Q, 4) int64, index in the KV cache of each new key and value;
+        group_size (1,) int64, number of queries of a window that are multiplied at once, M, a divisor of Q;
+        self_attention_mask (A, 1, Q / M, M, S) float32, added to the scores; logit_positions (P,) int64, indices of
+        the queries that get logits, of A * Q; alignment_queries (1,) int64, Q if alignment weights are wanted, else 0;
+        cross_attention_mask (A, 1, 1, 1, T) float32, added to the scores; for each layer i cross_k.i and cross_v.i
+        (A, heads, 1, T, head size) from the graph `cross_kv`, and past_k.i and past_v.i (A, heads, 1, S, head size)
     Outputs
-        logits (P, n_vocab), or of the tokens in `vocabulary` alone; for each layer i present_k.i and present_v.i, the
-        store with what is new, which may be written where the past was; fresh_attention (A, alignment heads, Q / M,
-        M, T), softmax weights of these heads in the order of layers, empty if they are not to be told
+        logits (P, n_vocab), or (P, len(vocab_subset)); for each layer i present_k.i and present_v.i, the KV cache with
+        the new keys and values, which may share the memory of past_k.i and past_v.i; alignment_weights
+        (A, alignment heads, Q / M, M, T), softmax weights of these heads in the order of layers, empty if not wanted
     """
     state, heads = dims.n_text_state, dims.n_text_head
     head_size = state // heads
@@ -190,13 +190,13 @@ def decoder(
 
 
 class _Layers:
-    """Whisper's layers by the names of their weights."""
+    """The layers of Whisper in a graph, by the names of their weights."""
 
     def __init__(self, graph: GraphBuilder, weights: Weights, scheme: QuantizationScheme) -> None:
         self.graph, self.weights, self._scheme = graph, weights, scheme
 
     def float32(self, name: str, scale: float = 1.0, rows: Ints | None = None) -> Floats:
-        """One of the weights, or some rows of it."""
+        """Return a weight, or some rows of it, in float32 and scaled."""
         weight = self.weights[name] if rows is None else self.weights[name][rows]
         return np.asarray(weight, np.float32) * np.float32(scale)
 
@@ -211,7 +211,7 @@ class _Layers:
         return self.graph.op("Add", x, self.graph.constant(self.float32(f"{name}.bias", scale, rows)))
 
     def fused_qkv(self, x: str, name: str, query_scale: float) -> list[str]:
-        """Query, key and value of one self-attention in one multiplication."""
+        """Project to query, key and value of a self-attention in one multiplication."""
         parts = [(f"{name}.query", query_scale), (f"{name}.key", 1.0), (f"{name}.value", 1.0)]
         weight = [self.float32(f"{part}.weight", scale) for part, scale in parts]
         no_bias = np.zeros(len(weight[0]), np.float32)
@@ -226,7 +226,7 @@ class _Layers:
     def attend(
         self, query: str, group_shape: str, key_value: Sequence[str], state: int, mask: str
     ) -> tuple[str, str]:
-        """Softmax weights over the keys, by groups of queries, and the values mixed by them, (A, Q, state)."""
+        """Return softmax weights over the keys, by groups of queries, and the attention's output, (A, Q, state)."""
         keys, values = key_value
         query = self.graph.op("Transpose", self.graph.op("Reshape", query, group_shape), perm=[0, 3, 1, 2, 4])
         scores = self.graph.op("FusedMatMul", query, keys, domain=MICROSOFT_DOMAIN, transB=1)
@@ -237,12 +237,12 @@ class _Layers:
         return attention_weights, self.graph.op("Reshape", attended, self.graph.constant([0, -1, state]))
 
     def embed(self, name: str, indices: str) -> str:
-        """Look rows up in the precision in which they are stored, which halves the file."""
+        """Look up rows of a table, which stays in the precision of the checkpoint to keep the file small."""
         rows = self.graph.op("Gather", self.graph.constant(self.weights[name]), indices, axis=0)
         return rows if self.weights[name].dtype == np.float32 else self.graph.op("Cast", rows, to=1)
 
     def encoder_qkv(self, x: str, block: str, heads: int) -> tuple[str, str, str]:
-        """Query, key and value of the encoder's self-attention, split into heads; keys are transposed."""
+        """Project to query, key and value of the encoder's self-attention, by heads; keys are transposed."""
         y = self.graph.layer_norm(x, self.weights, f"{block}.attn_ln")
         state = self.weights[f"{block}.attn.query.weight"].shape[0]
         return (
@@ -263,11 +263,11 @@ class _Layers:
         return self.graph.op("Add", x, self.add_bias(y, f"{block}.mlp.2"))
 
     def split(self, x: str, heads: int, *, transposed: bool = False) -> str:
-        """(A, n, state) to (A, heads, n, head size), or the last two swapped."""
+        """Reshape (A, n, state) to (A, heads, n, head size), or with the last two axes swapped."""
         y = self.graph.op("Reshape", x, self.graph.constant([0, 0, heads, -1]))
         return self.graph.op("Transpose", y, perm=[0, 2, 3, 1] if transposed else [0, 2, 1, 3])
 
     def merge(self, x: str, state: int) -> str:
-        """(A, heads, n, head size) to (A, n, state)."""
+        """Reshape (A, heads, n, head size) to (A, n, state)."""
         y = self.graph.op("Transpose", x, perm=[0, 2, 1, 3])
         return self.graph.op("Reshape", y, self.graph.constant([0, 0, state]))

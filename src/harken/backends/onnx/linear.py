@@ -1,7 +1,7 @@
-"""Linear layers of a graph, and the arithmetics that the engine knows for them.
+"""The linear layers of a graph, in float and in quantised arithmetic.
 
-In 8 bits every row that is multiplied has one scale, as has every row of weights, and what lies between is a sum of
-products of integers. Such a sum is exact: how many rows are multiplied at once cannot show in it
+In 8 bits every input row and every row of weights has one scale, and their product is a sum of products of integers.
+Such a sum is exact, so a result does not depend on the number of rows that are multiplied at once
 (docs/decisions/int8.md).
 """
 
@@ -18,19 +18,19 @@ from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
 from harken.contract import Floats
 
 Linear = Callable[[GraphBuilder, str, Floats], str]
-"""Multiply ``x`` of shape (..., K) by the transpose of a weight of shape (N, K)."""
+"""A function that multiplies ``x`` of shape (..., K) by the transpose of a weight of shape (N, K)."""
 
 SYMMETRIC_ZERO_POINT, GELU_ZERO_POINT = 128, 24
-"""Zero points: which of the integers 0 to 255 stands for 0. A GELU's output is hardly negative."""
+"""Zero points: the integer of 0 to 255 that stands for 0. The output of a GELU is hardly negative."""
 GELU_MINIMUM = -0.17
 INT4_BLOCK = 32
 UNITS_PER_OUTLIER = 8
-"""One in so many units of an MLP is loud; they come first (see `harken.backends.onnx.rotation`)."""
+"""Hidden units of an MLP per outlier channel; outliers come first (see `harken.backends.onnx.rotation`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationScheme:
-    """How to multiply by a weight, in general and where `x` is what a GELU gives, loud units first."""
+    """The ways to multiply by a weight: in general, and behind a GELU with its outlier channels first."""
 
     linear: Linear
     after_gelu: Linear
@@ -42,16 +42,16 @@ def float_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
 
 
 def integer_linear(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
-    """Multiply rows that are quantised by what is largest in each."""
+    """Multiply in integers; each row of `x` is scaled by its largest absolute value."""
     peak = graph.op("ReduceMax", graph.op("Abs", x), graph.constant([-1]), keepdims=1)
     return _integer_matmul(graph, x, peak, weight, bits, SYMMETRIC_ZERO_POINT)
 
 
 def integer_linear_after_gelu(graph: GraphBuilder, x: str, weight: Floats, bits: int) -> str:
-    """Multiply loud units and all others apart, each with a scale of its own: a few loud ones drown the rest."""
+    """Multiply in integers with one scale for the outlier channels of a row and one for all others."""
     n_outliers = weight.shape[1] // UNITS_PER_OUTLIER
     sizes = graph.constant([n_outliers, weight.shape[1] - n_outliers])
-    # Of what is this quiet, a finer scale would cut off the negative part.
+    # With a smaller peak than this, the scale would clip the negative values of the GELU.
     smallest_peak = graph.constant(
         np.array(GELU_MINIMUM * (GELU_ZERO_POINT - 255) / GELU_ZERO_POINT, np.float32)
     )
@@ -65,10 +65,9 @@ def integer_linear_after_gelu(graph: GraphBuilder, x: str, weight: Floats, bits:
 
 
 def _integer_matmul(graph: GraphBuilder, x: str, peak: str, weight: Floats, bits: int, zero: int) -> str:
-    """Multiply integers, of which 255 stands for the `peak` of its row.
+    """Multiply in integers, where 255 stands for the `peak` of a row.
 
-    A row of zeros has no scale, and what 0 / 0 becomes as an integer is anybody's guess; but in the end it is
-    multiplied by its peak, 0.
+    In a row of zeros 0 / 0 becomes an undefined integer, but the product is multiplied by the peak, 0.
     """
     quantised, scales = quantise_rows(weight, bits)
     scale, zero_point = np.float32(1 / (255 - zero)), graph.constant(np.array(zero, np.uint8))
@@ -86,7 +85,7 @@ def _integer_matmul(graph: GraphBuilder, x: str, peak: str, weight: Floats, bits
 
 
 def int4_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
-    """Multiply by weights of 4 bits, with a scale for every 32 of a row: half of the memory to read, for drafts."""
+    """Multiply by weights of 4 bits with a scale for every 32 of a row, which halves the memory to read."""
     quantised, scales = quantise_blocks(weight)
     rows, columns = weight.shape
     return graph.op(
@@ -104,11 +103,11 @@ def int4_linear(graph: GraphBuilder, x: str, weight: Floats) -> str:
 
 
 def quantise_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """Quantise blocks of rows to 4 bits, to the nearest; what is largest in a block becomes 0, which stands for -8.
+    """Quantise blocks of rows to 4 bits, to the nearest; the largest magnitude of a block becomes 0, which is -8.
 
     Returns
     -------
-    quantised : ndarray of shape (N, blocks, BLOCK / 2), uint8
+    quantised : ndarray of shape (N, blocks, INT4_BLOCK / 2), uint8
         Two in a byte, the first in its lower half; 8 stands for 0.
     scales : ndarray of shape (N, blocks), float32
         ``weight = (quantised - 8) * scale``
@@ -123,7 +122,7 @@ def quantise_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
 
 
 def quantise_rows(weight: Floats, bits: int) -> tuple[NDArray[np.int8], Floats]:
-    """Quantise each row to integers of so many bits, symmetric about 0, to the nearest.
+    """Quantise each row to integers of `bits` bits, symmetric about 0, to the nearest.
 
     Returns
     -------
@@ -143,4 +142,4 @@ INTEGER_SCHEMES = {
     )
     for bits in (7, 8)
 } | {"int4": QuantizationScheme(int4_linear, int4_linear)}
-"""By the bits of a weight; activations have 8 in all. With 4, sums are not exact."""
+"""Schemes by the bits of a weight; activations always have 8. With int4, sums are not exact."""

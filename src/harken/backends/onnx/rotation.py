@@ -1,13 +1,13 @@
-"""The same decoder in coordinates in which integers say more.
+"""The decoder's weights in rotated coordinates, in which they lose less by quantisation.
 
-What a layer reads differs in size from channel to channel, by its normalisation's gain and by what training made of
-the residual stream, and one scale for all of them is too coarse for most. So the residual stream is turned by a random
-rotation, which makes every channel a mixture of all. Nothing is computed for it: gains and biases of normalisations
-go into the layers behind them, and the rotation into every layer that reads the stream or adds to it. The mean of the
-channels is left where it is, so that normalisation, which subtracts it, gives the same up to the rotation.
+The channels of a layer's input differ in magnitude, by the gain of the normalisation before it and by the residual
+stream itself, and one scale for all of them is too coarse for most. Therefore the residual stream is multiplied by a
+random rotation, which makes every channel a mixture of all. This costs nothing at run time: gains and biases of
+normalisations are folded into the layers behind them, and the rotation into every layer that reads the stream or adds
+to it. The rotation preserves the mean of the channels, which normalisation subtracts.
 
-Inside of an MLP there is a GELU, through which no rotation goes; its units are sorted, the loudest first, so that they
-can be given a scale of their own.
+No rotation passes through the GELU of an MLP. Its hidden units are sorted instead, outlier channels first, so that
+these can have a scale of their own.
 
 Source: Ashkboos et al., "SliceGPT" (2024), section 3.1, for folding and invariance; Ashkboos et al., "QuaRot" (2024),
 for rotating before quantising.
@@ -33,16 +33,17 @@ READERS = {
     "cross_attn.query": "cross_attn_ln",
     "mlp.0": "mlp_ln",
 }
-"""Layers that read the residual stream, and the normalisation in front of each."""
+"""Layers that read the residual stream, and the normalisation before each."""
 WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
+"""Layers that add to the residual stream."""
 DEVIATIONS = 3
-"""How many standard deviations above its mean the input of a hidden unit is taken to come."""
+"""Standard deviations above its mean at which the input of a hidden unit counts, to rank the units."""
 
 
 class RotatedWeights(Mapping[str, NDArray[Any]]):
-    """Weights of the decoder with its residual stream rotated; each is computed when it is read.
+    """The weights of the decoder with its residual stream rotated; each is computed when it is read.
 
-    The vocabulary projection, which shares its weight with the embedding no longer, is "decoder.head".
+    The projection to the vocabulary no longer shares its weight with the embedding: it is "decoder.head".
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
             self._compute[f"{block}.{name}"] = partial(self._sort_outliers_first, unsorted, axis, block)
 
     def _add_reader(self, name: str, source: str, norm: str) -> None:
-        """A layer takes over gain and bias of the normalisation in front of it."""
+        """Add a layer that takes over gain and bias of the normalisation before it."""
 
         def bias() -> Floats:
             own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
@@ -100,14 +101,14 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         }
 
     def _rotate_output(self, name: str) -> Floats:
-        """Weight or bias of a layer that adds to the stream."""
+        """Return the weight or bias of a layer that adds to the residual stream."""
         return self._rotation.T @ self._float32(name)
 
     def _fold_gain(self, source: str, norm: str) -> Floats:
         return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
 
     def _sort_outliers_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
-        """Sort an MLP's hidden units by how much comes through their GELU."""
+        """Sort an MLP's hidden units by the magnitude of their activation, largest first."""
         layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
         mean = self._float32(f"{layer}.bias") + self._float32(f"{layer}.weight") @ self._float32(f"{norm}.bias")
         deviation = np.linalg.norm(self._fold_gain(layer, norm), axis=1)
@@ -116,7 +117,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         return ordered
 
     def _embedding(self) -> NDArray[Any]:
-        """Kept in 16 bits where it came in 16: it is looked up, not quantised."""
+        """Return the rotated embedding, in 16 bits if it was: it is looked up, not quantised."""
         stored = self._weights["decoder.token_embedding.weight"]
         rotated = np.asarray(stored, np.float32) @ self._rotation
         return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
@@ -126,7 +127,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
 
 
 def make_rotation(size: int) -> Floats:
-    """Draw a rotation, the same for every model of this size, that leaves the mean of all channels as it is.
+    """Draw a rotation that preserves the mean of all channels; it depends on the size alone.
 
     Returns
     -------
@@ -136,7 +137,7 @@ def make_rotation(size: int) -> Floats:
     orthogonal, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((size - 1, size - 1)))
     inner = np.eye(size)
     inner[1:, 1:] = orthogonal
-    # A reflection takes the first axis to the direction of the mean, and back.
+    # The reflection maps the first axis to the direction of the mean, and back.
     normal = np.full(size, size**-0.5)
     normal[0] -= 1
     reflection = np.eye(size) - 2 * np.outer(normal, normal) / (normal @ normal)

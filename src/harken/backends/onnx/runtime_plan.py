@@ -1,8 +1,8 @@
-"""Which runtime executes which half in which precision, on this machine.
+"""The choice of a runtime and a precision for encoder and decoder on this machine.
 
 Measured in docs/decisions/runtimes.md: OpenVINO is fastest at the encoder, a large computation of fixed shape, and
-ONNX Runtime at the decoder, whose steps are short and whose shapes vary; OpenVINO's bfloat16 decoder takes longer than
-ONNX Runtime's in float32, so "bf16" means the encoder.
+ONNX Runtime at the decoder, whose steps are short and whose shapes vary. OpenVINO's bfloat16 decoder takes longer than
+ONNX Runtime's in float32, so "bf16" applies to the encoder only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from harken.errors import BackendUnavailable, OptionError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
 DRAFT_PRECISION = "int4"
-"""Too coarse to transcribe with; for an assistant, whose every token is verified, it is a third faster."""
+"""Too coarse to transcribe with, but a third faster for an assistant, whose tokens are all verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePlan:
-    """Runtime and its precision for either half."""
+    """A runtime and its precision for the encoder and for the decoder."""
 
     precision: str
     encoder: tuple[str, str]
@@ -30,7 +30,7 @@ class RuntimePlan:
 
 
 def make_runtime_plan(precision: str) -> RuntimePlan:
-    """Choose for this machine.
+    """Choose runtimes and precisions for this machine.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def make_runtime_plan(precision: str) -> RuntimePlan:
 
 
 def openvino_capabilities() -> frozenset[str]:
-    """What OpenVINO reports of the processor (``BF16``, ``INT8`` ...); empty where it is not installed."""
+    """Return the processor's capabilities as OpenVINO reports them (``BF16`` ...); empty if it is not installed."""
     try:
         core = import_openvino().Core()
     except BackendUnavailable:

@@ -1,6 +1,6 @@
-"""The two runtimes that execute graphs, behind one call: arrays in by name, arrays out by name.
+"""The two runtimes that execute graphs, behind one interface: named input arrays, named output arrays.
 
-Which runtime executes which graph is measured, not assumed: see docs/decisions/runtimes.md.
+The choice between them was measured: see docs/decisions/runtimes.md.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from harken.errors import BackendUnavailable
 
 Arrays = Mapping[str, NDArray[Any]]
 
-
 BoundGraph = Callable[[Arrays, Arrays], None]
-"""Run a graph over inputs, by name, and compute outputs where they are wanted: C-contiguous float32 arrays by name."""
+"""A function that runs a graph over inputs and writes into outputs, C-contiguous float32 arrays by name."""
 
 
 class Graph(Protocol):
-    """A compiled graph; calling it is a `Run` over all inputs and outputs."""
+    """A compiled graph; calling it computes all given outputs from all inputs."""
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None: ...
 
 
 class BindableGraph(Graph, Protocol):
-    """A compiled graph that can be told once about arrays that stay where they are."""
+    """A compiled graph that can bind arrays which stay at the same address."""
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
-        """Take some inputs and outputs from now on, and return what runs over them and all others.
+        """Bind some inputs and outputs, and return a function that takes all others.
 
-        An array may be both, where the graph reads nothing of it after having written.
+        An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.
         """
         ...
 
@@ -56,7 +55,7 @@ class OnnxRuntimeGraph:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        # Idle workers must not spin while the other runtime computes.
+        # Idle threads must not spin while the other runtime computes.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = {output.name for output in self._session.get_outputs()}
@@ -66,18 +65,18 @@ class OnnxRuntimeGraph:
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
         binding = self._session.io_binding()
-        bound = inputs, outputs  # kept alive by `run`, which the binding does not see to
+        bound = inputs, outputs  # `run` keeps them alive; the binding does not
 
-        def bind_arrays(inputs: Arrays, into: Arrays) -> None:
+        def bind_arrays(inputs: Arrays, outputs: Arrays) -> None:
             for name, array in inputs.items():
                 binding.bind_cpu_input(name, array)
-            for name, array in into.items():
+            for name, array in outputs.items():
                 binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 
-        def run(inputs: Arrays, into: Arrays) -> None:
-            for unused in self._outputs - into.keys() - bound[1].keys():
+        def run(inputs: Arrays, outputs: Arrays) -> None:
+            for unused in self._outputs - outputs.keys() - bound[1].keys():
                 binding.bind_output(unused, "cpu")
-            bind_arrays(inputs, into)
+            bind_arrays(inputs, outputs)
             self._session.run_with_iobinding(binding)
 
         bind_arrays(*bound)
@@ -94,7 +93,7 @@ class OpenVinoGraph:
     threads : int
         Threads of one run.
     precision : {"f32", "bf16"}
-        In which to compute; inputs and outputs are float32 either way.
+        Precision of the computation; inputs and outputs are float32 either way.
     """
 
     def __init__(self, path: Path, threads: int, precision: str) -> None:
@@ -111,16 +110,15 @@ class OpenVinoGraph:
         self._request_lock = Lock()
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
-        with (
-            self._request_lock
-        ):  # a request serves one thread at a time; ONNX Runtime's sessions serve any number
+        # A request serves one thread at a time; ONNX Runtime's sessions serve any number.
+        with self._request_lock:
             for name, array in outputs.items():
                 self._request.set_tensor(name, self._tensor(array, shared_memory=True))
             self._request.infer(inputs, share_inputs=True, share_outputs=True)
 
 
 def import_onnxruntime() -> Any:
-    """Import ONNX Runtime, or say how to install it."""
+    """Import ONNX Runtime, or raise an error with the command that installs it."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -131,7 +129,7 @@ def import_onnxruntime() -> Any:
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO, or say how to install it."""
+    """Import OpenVINO, or raise an error with the command that installs it."""
     try:
         import openvino
     except ImportError as error:

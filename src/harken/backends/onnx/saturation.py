@@ -1,8 +1,7 @@
-"""Whether this machine multiplies integers as it should.
+"""The test whether integer products saturate on this machine.
 
-Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones does not fit, and
-stays at the largest number that does. No list of processors is kept here: the runtime is asked for the largest
-sums there are.
+Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones saturates. Instead of
+a list of processors, a probe graph computes the largest possible sums in the runtime.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 DEPTH = 256
+"""Products in a sum."""
 COLUMNS = 64
 ROWS = (1, 2, 5, 16)
-"""Numbers of rows to multiply at once: kernels differ by it."""
+"""Numbers of rows to multiply at once: the runtime has different kernels for them."""
 LARGEST_ACTIVATION, LARGEST_WEIGHT = 255, 127
 
 
 def probe_graph() -> ModelProto:
-    """A graph that multiplies as `harken.backends.onnx.linear` does, by the weights of `probe_weights`."""
+    """Build a graph that multiplies as `harken.backends.onnx.linear` does, by `probe_weights`."""
     from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
 
     graph = GraphBuilder("probe")
@@ -41,13 +41,13 @@ def probe_graph() -> ModelProto:
 
 
 def probe_weights() -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
-    """All of the largest size, of either sign in turn: pairs, fours and so on of one sign side by side."""
+    """Return weights of the largest magnitude; the sign alternates after 1, 2, 4 ... 128 rows, by column."""
     signs = np.where(np.arange(DEPTH)[:, None] >> (np.arange(COLUMNS) % 8) & 1, -1, 1)
     return (LARGEST_WEIGHT * signs).astype(np.int8)
 
 
 def weight_bits(graph: Graph) -> int:
-    """Bits that weights may have: 8 where `graph`, the `probe` on this machine, sums exactly; else 7, which fit."""
+    """Return the bits that weights may have: 8 where the probe graph sums exactly, else 7, which always fit."""
     weights = probe_weights().astype(np.int64)
     for rows in ROWS:
         x = np.full((rows, DEPTH), LARGEST_ACTIVATION, np.uint8)

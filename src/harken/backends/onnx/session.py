@@ -1,20 +1,20 @@
-"""Decoding state of the CPU engine: one store of keys and values a window, and who may look at what.
+"""The decoding state of the CPU engine: a KV cache for each window, and the slots of it that each row uses.
 
-Every window in work has a *lane*: a store of S slots, each the keys and values of one token. A row is a path: the
-slots of its tokens, in order. What a query may look at is a mask over slots, so
+The KV cache of a window has S slots; a slot holds the keys and values of one token. A row is a list of slots, those of
+its tokens in order. A mask over slots selects what a query attends to, so
 
-* rows of one window share the slots of what they have in common: a prompt is computed and kept once;
-* `select` reorders paths and `rewind` shortens them: neither touches a key;
-* drafted tokens, hypotheses of a beam and plain rows are the same thing to the graph.
+* rows of one window share the slots of their common tokens: a prompt is computed and stored once;
+* `reorder` permutes lists of slots and `rewind` shortens them: neither moves a key;
+* drafted tokens, hypotheses of a beam and plain rows are the same to the graph.
 
-Slots that no path uses are free and written again. The store doubles when it is full, else it never moves: the graph
-writes the keys and values of new tokens into it.
+Slots that no row uses are free and will be overwritten. The cache doubles when it is full and otherwise stays at its
+address: the graph writes the keys and values of new tokens into it.
 
-Attention sums over slots, so its last bits depend on their order. Rows that go on from one prompt therefore have
-columns: which slot a token takes follows from its place in the row, not from how many were new at once or what became
-of other rows. Up to 16 tokens a row are also multiplied one query at a time, which is faster than all together. So the
-logits of a row are the same to the last bit, drafted or not. Only rows of a beam, which go on from one another, take
-what is free.
+Attention sums over slots, so its last bits depend on their order. Rows that continue one prompt therefore have a
+layout: the slot of a token follows from its position in the row, not from the number of tokens that were new at once
+or from other rows. In addition, up to 16 tokens a row are multiplied one query at a time, which is also faster than all
+at once. So the logits of a row are the same to the last bit, drafted or not. Only rows of a beam, which continue one
+another, take the free slots.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from harken.contract import Floats, Ints
 from harken.types import Dims
 
 MASKED = np.float32(-1e9)
+"""Score of a masked key; finite, since a row of padding is masked throughout, and -inf would make it NaN."""
 INITIAL_SLOTS = 64
 MAX_SINGLE_QUERY_TOKENS = 16
-"""Most tokens of a row whose attention is computed query by query; a prompt of more is read faster in one product."""
+"""Most new tokens of a row whose attention is computed query by query; a longer prompt is faster in one product."""
 ATTENTION_CACHE = "alignment_weights"
+"""Key of the cached cross-attention, beside the keys and values."""
 
 
 class SlotLayout(NamedTuple):
-    """Slots that are laid out for a row: every `stride`-th, from that of its token number `token`, counted from 0."""
+    """The slots of a row from its token `first_token` on: every `stride`-th slot from `first_slot` on."""
 
     first_token: int
     first_slot: int
@@ -48,16 +50,16 @@ class SlotLayout(NamedTuple):
 
 
 class OnnxFeatures:
-    """What the encoder heard in some windows, and the cross-attention's keys and values that a decoder makes of it.
+    """The encoder's output for some windows, and the cross-attention's keys and values.
 
     Parameters
     ----------
-    heard : ndarray of shape (audios, positions, n_audio_state), float32
-        The encoder's output, kept for decoders that adopt it.
-    cross : dict of str to ndarray
-        One array a graph input, with the windows along axis 0.
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+        Kept for decoders that reuse it.
+    cross_kv : dict of str to ndarray
+        One array for each input of the decoder graph, with the windows along axis 0.
     lengths : sequence of int, or None
-        How many positions each window has, where they differ; behind them the arrays hold anything finite.
+        Number of positions of each window, where they differ; behind them the arrays hold any finite values.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class OnnxFeatures:
         self._cross_attention_mask = np.zeros(
             (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
         )
-        for audio, length in enumerate(lengths or ()):
-            self._cross_attention_mask[audio, ..., length:] = MASKED
+        for window, length in enumerate(lengths or ()):
+            self._cross_attention_mask[window, ..., length:] = MASKED
 
     @property
     def n_windows(self) -> int:
@@ -79,7 +81,7 @@ class OnnxFeatures:
         return int(self.encoder_output.shape[1])
 
     def decoder_inputs(self, windows: Sequence[int]) -> dict[str, Floats]:
-        """The arrays of the given windows as the graph takes them; no copy when these are all of them in order."""
+        """Return the graph's inputs for the given windows, without a copy if these are all windows in order."""
         index = slice(None) if list(windows) == list(range(self.n_windows)) else list(windows)
         cross_kv = {name: array[index, :, None] for name, array in self.cross_kv.items()}
         return {**cross_kv, "cross_attention_mask": self._cross_attention_mask[index]}
@@ -93,14 +95,14 @@ class OnnxSession:
     graph : BindableGraph
     dims : Dims
     features : OnnxFeatures
-    rows : sequence of int
+    row_windows : sequence of int
         Window of each row.
     capacity : int
         Most tokens of a row.
-    alignment_heads : int
-        How many of them the graph has, if their cross-attention is to be kept in slots too; else 0.
-    vocabulary : ndarray of int64, or None
-        Ids of the tokens that the graph gives logits of; None is all.
+    n_alignment_heads : int
+        Number of alignment heads of the graph, if their cross-attention is to be cached; else 0.
+    vocab_subset : ndarray of int64, or None
+        Ids of the tokens that the graph computes logits of; None is all.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class OnnxSession:
         self._n_alignment_heads, self._vocab_subset = n_alignment_heads, vocab_subset
         self._windows = list(dict.fromkeys(row_windows))
         self._cross_kv = features.decoder_inputs(self._windows)
-        self._cache_windows = [self._windows.index(audio) for audio in row_windows]
+        self._cache_windows = [self._windows.index(window) for window in row_windows]
         self._row_slots: list[list[int]] = [[] for _ in row_windows]
         self._layouts: list[SlotLayout | None] = [
             SlotLayout(
@@ -163,7 +165,7 @@ class OnnxSession:
         return HostLogits(outputs["logits"], self._vocab_subset)
 
     def _bind(self) -> BoundGraph:
-        """Tell the graph what stays where it is: the store, which it reads and writes, and what windows hold."""
+        """Bind the arrays that stay at their address: KV cache, cross-attention keys and values, and mask."""
         past = {name: array for name, array in self._kv_cache.items() if name != ATTENTION_CACHE}
         present = {name.replace("past", "present"): array for name, array in past.items()}
         return self._graph.bind({**self._cross_kv, **past}, present)
@@ -175,7 +177,7 @@ class OnnxSession:
         last_n: int,
         new_slots: list[list[int]],
     ) -> dict[str, Any]:
-        """New tokens of all rows side by side in their lanes, where they go, and what each of them may look at."""
+        """Return the graph's inputs: the new tokens of each window's rows, their slots, and their masks."""
         width, heads = len(new_slots[0]), self._dims.n_text_head
         group_size = 1 if max(map(len, tokens)) <= MAX_SINGLE_QUERY_TOKENS else width
         ids = np.zeros((len(rows_by_window), width), np.int64)
@@ -226,7 +228,7 @@ class OnnxSession:
             self._drop_idle_windows(live_windows)
 
     def attention(self, row: int) -> Floats:
-        assert self._n_alignment_heads, "a session keeps attention if it was opened to"
+        assert self._n_alignment_heads, "attention is kept in sessions that were opened with attention=True"
         weights: Floats = self._kv_cache[ATTENTION_CACHE][
             self._cache_windows[row], :, 0, self._row_slots[row]
         ].transpose(1, 0, 2)
@@ -237,7 +239,7 @@ class OnnxSession:
         return self._visible_slots.shape[1]
 
     def _allocate_cache(self, n_slots: int) -> dict[str, Floats]:
-        """What is kept of every token, by the name of the graph's input; its attention is not for the graph."""
+        """Allocate the KV cache by the names of the graph's inputs, and the cache of alignment weights."""
         heads = self._dims.n_text_head
         shape = (len(self._windows), heads, 1, n_slots, self._dims.n_text_state // heads)
         cache = {
@@ -253,19 +255,19 @@ class OnnxSession:
     def _reserve_slots(
         self, rows_by_window: list[list[int]], tokens: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Slots for the new tokens of each lane; the store doubles until every lane has enough free ones.
+        """Choose slots for the new tokens of each window; double the cache until every window has enough free ones.
 
-        All get as many as the widest, for the graph writes in all lanes alike: what it writes where nothing is new
-        stays in free slots.
+        Every window gets as many slots as the one with the most new tokens, because the graph writes the same number
+        in each: what it writes for padding stays in free slots.
         """
-        width = max(sum(len(tokens[row]) for row in members) for members in rows_by_window)
+        width = max(sum(len(tokens[row]) for row in rows) for rows in rows_by_window)
         preferred = [
-            [slot for row in members for slot in self._preferred_slots(row, len(tokens[row]))]
-            for members in rows_by_window
+            [slot for row in rows for slot in self._preferred_slots(row, len(tokens[row]))]
+            for rows in rows_by_window
         ]
         used = [self._used_slots(window) for window in range(len(rows_by_window))]
         n_slots, last = self._n_slots, max(chain(*preferred))
-        while last >= n_slots or any(n_slots - taken.sum() < width for taken in used):
+        while last >= n_slots or any(n_slots - window_used.sum() < width for window_used in used):
             n_slots *= 2
         if added := n_slots - self._n_slots:
             grown = self._allocate_cache(n_slots)
@@ -273,14 +275,14 @@ class OnnxSession:
                 grown[name][..., : self._n_slots, :] = array
             self._kv_cache, self._run_graph = grown, None
             self._visible_slots = np.pad(self._visible_slots, ((0, 0), (0, added)))
-            used = [np.pad(taken, (0, added)) for taken in used]
+            used = [np.pad(window_used, (0, added)) for window_used in used]
         return [
-            _assign_slots(window_preferred, taken, width)
-            for window_preferred, taken in zip(preferred, used, strict=True)
+            _assign_slots(window_preferred, window_used, width)
+            for window_preferred, window_used in zip(preferred, used, strict=True)
         ]
 
     def _preferred_slots(self, row: int, n: int) -> list[int]:
-        """Slots of the next tokens of a row, negative where none is laid out."""
+        """Return the slots that the layout of a row has for its next tokens; -1 without a layout."""
         layout, length = self._layouts[row], len(self._row_slots[row])
         if layout is None or length < layout.first_token:
             return [-1] * n
@@ -288,9 +290,9 @@ class OnnxSession:
         return list(range(first, first + n * layout.stride, layout.stride))
 
     def _reordered_layouts(self, rows: Sequence[int]) -> list[SlotLayout | None]:
-        """Columns of rows that are to go on from the given ones: a row that alone goes on from one keeps its own.
+        """Return the layouts of rows that continue the given ones; the only continuation of a row keeps its layout.
 
-        Behind a row that was alone in its window, columns are laid out side by side.
+        Several continuations of a row that was alone in its window get interleaved slots behind it.
         """
         layouts: list[SlotLayout | None] = []
         for new_row, row in enumerate(rows):
@@ -307,7 +309,7 @@ class OnnxSession:
         return layouts
 
     def _used_slots(self, window: int) -> NDArray[np.bool_]:
-        """Which slots of a lane lie on some row's path."""
+        """Return which slots of a window some row uses."""
         rows = [row for row, row_window in enumerate(self._cache_windows) if row_window == window]
         return np.asarray(self._visible_slots[rows].any(axis=0))
 
@@ -318,7 +320,7 @@ class OnnxSession:
         tokens: Sequence[Sequence[int]],
         new_slots: list[list[int]],
     ) -> None:
-        """Lengthen the paths by the slots of the new tokens, and keep what these have listened to."""
+        """Append the slots of the new tokens to their rows, and cache the alignment weights of these tokens."""
         if self._n_alignment_heads:
             for window_cache, new_weights, window_slots in zip(
                 self._kv_cache[ATTENTION_CACHE], outputs["alignment_weights"], new_slots, strict=True
@@ -331,18 +333,16 @@ class OnnxSession:
                 self._visible_slots[row, new] = True
 
     def _drop_idle_windows(self, live_windows: list[int]) -> None:
-        """Keep only the given lanes; costs a copy, so it is done when half of them are idle."""
-        self._windows = [self._windows[lane] for lane in live_windows]
+        """Keep only the given windows; this copies the cache, so it is done when half of the windows are idle."""
+        self._windows = [self._windows[window] for window in live_windows]
         self._cross_kv = self._features.decoder_inputs(self._windows)
-        self._kv_cache, self._run_graph = (
-            {name: array[live_windows] for name, array in self._kv_cache.items()},
-            None,
-        )
-        self._cache_windows = [live_windows.index(lane) for lane in self._cache_windows]
+        self._kv_cache = {name: array[live_windows] for name, array in self._kv_cache.items()}
+        self._run_graph = None
+        self._cache_windows = [live_windows.index(window) for window in self._cache_windows]
 
 
 def _assign_slots(preferred: list[int], used: NDArray[np.bool_], width: int) -> list[int]:
-    """Slots as asked for where they are free, and for all others the first that are."""
+    """Return the preferred slots that are free, and the first free slots for all other tokens."""
     free = (slot for slot in np.flatnonzero(~used).tolist() if slot not in preferred)
     assigned = [slot if slot >= 0 and not used[slot] else next(free) for slot in preferred]
     return assigned + list(islice(free, width - len(assigned)))
@@ -350,7 +350,7 @@ def _assign_slots(preferred: list[int], used: NDArray[np.bool_], width: int) -> 
 
 @lru_cache(maxsize=16)
 def _causal_mask(n: int) -> Floats:
-    """Mask of n new tokens of one row: each sees itself and those before it."""
+    """Return the mask of n new tokens of one row: each attends to itself and those before it."""
     mask: Floats = np.triu(np.full((n, n), MASKED), k=1)
     mask.flags.writeable = False
     return mask

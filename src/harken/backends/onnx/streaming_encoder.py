@@ -1,4 +1,4 @@
-"""What the CPU engine's encoder remembers of a stream."""
+"""The streaming encoder's state in the CPU engine."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import numpy as np
 from harken.backends.onnx.runtimes import Arrays
 from harken.backends.onnx.session import MASKED, OnnxFeatures
 from harken.contract import Floats
-from harken.types import FRAMES_PER_POSITION, Dims
-
-LEFT_CONTEXT_FRAMES = 2
-"""Mel frames before a window that its convolutions reach: one for each of the two."""
+from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 
 class OnnxEncoderState:
-    """`harken.contract.Encoder` for a graph (see `harken.backends.onnx.graphs.window`).
+    """`harken.contract.StreamingEncoderState` of the graph `harken.backends.onnx.graphs.streaming_encoder`.
 
     Parameters
     ----------
     dims : Dims
-    history : int
-        Positions that a window looks back at.
+    history_positions : int
+        Number of final positions before a chunk that it attends to.
     """
 
     def __init__(self, dims: Dims, history_positions: int) -> None:
@@ -40,11 +37,11 @@ class OnnxEncoderState:
 
     @staticmethod
     def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
-        """Inputs of the graph for the next windows of some streams, and room for its outputs."""
+        """Return the graph's inputs for the next chunks of some streams, and arrays for its outputs."""
         dims, history_positions, frames = states[0]._dims, states[0]._history_positions, mel.shape[2]
         chunk_positions, right_padding = frames // FRAMES_PER_POSITION, 1 - frames % FRAMES_PER_POSITION
-        left_context = np.stack([stream._left_context for stream in states])
-        first_positions = np.array([stream.final_positions for stream in states])[:, None]
+        left_context = np.stack([state._left_context for state in states])
+        first_positions = np.array([state.final_positions for state in states])[:, None]
         conv_mask = np.ones((len(states), 1, FRAMES_PER_POSITION * chunk_positions + 1), np.float32)
         conv_mask[first_positions[:, 0] == 0, :, 0] = 0
         mask = np.zeros((len(states), 1, 1, history_positions + chunk_positions), np.float32)
@@ -56,7 +53,7 @@ class OnnxEncoderState:
             "mask": mask,
         }
         for name in states[0]._past_kv:
-            inputs[name] = np.stack([stream._past_kv[name] for stream in states])
+            inputs[name] = np.stack([state._past_kv[name] for state in states])
         heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
         outputs = {"encoder_output": np.empty((len(states), chunk_positions, dims.n_audio_state), np.float32)}
         for i in range(dims.n_audio_layer):
@@ -65,14 +62,16 @@ class OnnxEncoderState:
         return inputs, outputs
 
     def append_chunk(self, mel: Floats, outputs: Arrays, final_positions: int) -> None:
-        """Take what was heard in a window, and remember of its first `keep` positions what later ones look back at.
+        """Append an encoded chunk, and keep the history that later chunks attend to.
 
         Parameters
         ----------
         mel : ndarray of shape (n_mels, frames), float32
-        fresh : dict of str to ndarray
-            Of the stream alone: outputs of the graph, and of the bridge behind it.
-        keep : int
+            Frames of the chunk.
+        outputs : dict of str to ndarray
+            Outputs for this stream of the graphs `streaming_encoder` and `cross_kv`.
+        final_positions : int
+            Number of positions of the chunk that become final.
         """
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
@@ -95,11 +94,11 @@ class OnnxEncoderState:
 
     @staticmethod
     def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
-        """Features with one window a stream."""
-        lengths = [stream.positions for stream in states]
+        """Make features with one window a stream."""
+        lengths = [state.positions for state in states]
         longest = max(lengths)
         stacked = {
-            name: np.stack([_pad_to(stream._outputs[name], stream.positions, longest) for stream in states])
+            name: np.stack([_pad_to(state._outputs[name], state.positions, longest) for state in states])
             for name in states[0]._outputs
         }
         return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
@@ -112,7 +111,7 @@ class OnnxEncoderState:
 
 
 def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
-    """A track, whose positions lie along the second axis from the end, with what is fresh from `at` on."""
+    """Write from position `at` on, along the last axis but one; return the buffer, or a larger copy of it."""
     end = at + new.shape[-2]
     if end > buffer.shape[-2]:
         grown = np.zeros((*buffer.shape[:-2], 2 * end, buffer.shape[-1]), np.float32)
@@ -123,5 +122,5 @@ def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
 
 
 def _pad_to(buffer: Floats, positions: int, longest: int) -> Floats:
-    """What a track holds, with zeros behind it up to a common length."""
+    """Return the first positions of a buffer, padded with zeros to a common length."""
     return np.pad(buffer[..., :positions, :], [(0, 0)] * (buffer.ndim - 2) + [(0, longest - positions), (0, 0)])

@@ -1,4 +1,4 @@
-"""Multi-head attention as the layers ask for it."""
+"""Multi-head attention, and the interface of its variants."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class AttentionFunction(Protocol):
-    """Mixes values by how well their keys answer each query."""
+    """A way to compute multi-head attention."""
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None
     ) -> Tensor:
-        """Attend over (batch, tokens, state).
+        """Compute attention over (batch, tokens, state).
 
         Parameters
         ----------
@@ -22,7 +22,7 @@ class AttentionFunction(Protocol):
         key, value : Tensor of shape (batch, keys, state)
         heads : int
         mask : Tensor that broadcasts to (batch, heads, queries, keys), or None
-            Added to the scores: -inf at what is not to be seen.
+            Added to the scores: -inf at masked keys.
 
         Returns
         -------
@@ -32,7 +32,7 @@ class AttentionFunction(Protocol):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Every query looks at every key, fused where PyTorch has a kernel for it (see `Attend`)."""
+    """Attend from every query to every key, fused where PyTorch has a kernel (see `AttentionFunction`)."""
 
     def split(x: Tensor) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)

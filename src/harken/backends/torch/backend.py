@@ -1,4 +1,4 @@
-"""The GPU engine: the contract in PyTorch."""
+"""The GPU engine: Whisper in PyTorch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from harken.backends.checks import NO_ENCODER, own_states
 from harken.backends.torch.attention import attend
 from harken.backends.torch.cuda_graphs import CudaGraphCapture, GraphCapture
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
@@ -24,9 +25,8 @@ from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
-NO_ENCODER = "this backend has no encoder of its own: it adopts features"
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
-"""How many arenas are kept for later sessions: where steps are recorded, recording them again takes longest."""
+"""Static caches that are kept for later sessions; most on CUDA, where a new one has to capture its graphs again."""
 
 
 class TorchBackend:
@@ -40,23 +40,23 @@ class TorchBackend:
     weights : mapping of str to ndarray
         By the names of the original state dict, any float dtype; read once.
     device : str
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first there is of cuda, mps, cpu.
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first available of cuda, mps, cpu.
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
     shares_encoder : bool
-        Whether this is to be a decoder alone, as it is anyway where `dims` are: its encoder's weights are not read,
-        features are adopted from a backend with the same encoder, and `encode` must not be called.
-    vocabulary : ndarray of int64, or None
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     alignment_heads : tuple of (layer, head), or None
-        Heads of `TorchSession.attention`, in order; None is all of the upper half of the decoder's layers.
+        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
-    recorder : callable, "auto" or None
-        Makes a `Recorder` of steps for each arena; None computes every step as it comes. "auto" records CUDA graphs on
+    graph_capture : callable, "auto" or None
+        Makes a `GraphCapture` for each static cache; with None, no step is captured. "auto" captures CUDA graphs on
         CUDA, and nothing elsewhere.
-    hashing : Hashing, optional
-        How streams attend to some of what they could look at; by default to all of it. Whole windows always do.
+    lsh_attention : LSHAttention, optional
+        Approximate attention of the streaming encoder, which does not pay within Whisper's 30 s
+        (docs/experiments/hashing.md); by default attention is exact. Whole windows are always encoded exactly.
 
     Raises
     ------
@@ -111,6 +111,11 @@ class TorchBackend:
         encoder_output = self._model.encode(torch.tensor(mel))
         return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
 
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
+        encoder_output: Floats = features.encoder_output.float().cpu().numpy()
+        return encoder_output
+
     def reuse_encoder_output(self, features: Features) -> TorchFeatures:
         assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
         return replace(features, cross_kv=self._model.project_cross_kv(features.encoder_output))
@@ -118,7 +123,9 @@ class TorchBackend:
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TorchSession:
-        assert isinstance(features, TorchFeatures), "features come from this backend's own encode or adopt"
+        assert isinstance(features, TorchFeatures), (
+            "features come from this backend's own encode or reuse_encoder_output"
+        )
         return TorchSession(self._cache_pool, self._vocabulary, features, row_windows, capacity, attention)
 
     def open_encoder(self, history_frames: int) -> TorchEncoderState:
@@ -128,13 +135,9 @@ class TorchBackend:
         )
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        TorchEncoderState.encode_chunk(_own_states(states), mel, final_frames // FRAMES_PER_POSITION)
+        TorchEncoderState.encode_chunk(
+            own_states(states, TorchEncoderState), mel, final_frames // FRAMES_PER_POSITION
+        )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> TorchFeatures:
-        return TorchEncoderState.stream_features(_own_states(states), self._pad_multiple)
-
-
-def _own_states(states: Sequence[StreamingEncoderState]) -> list[TorchEncoderState]:
-    own = [encoder for encoder in states if isinstance(encoder, TorchEncoderState)]
-    assert len(own) == len(states), "encoders come from this backend's own open_encoder"
-    return own
+        return TorchEncoderState.stream_features(own_states(states, TorchEncoderState), self._pad_multiple)

@@ -1,8 +1,8 @@
-"""CUDA graphs: a computation is recorded once and replayed, so that the host launches one thing, not a thousand.
+"""CUDA graphs: a step is captured once and then replayed, so that the host launches one graph, not a thousand kernels.
 
-A recording is bound to addresses. Its input is copied into a tensor of its own before each replay, its output lies
-where it lay when it was recorded, and what else it reads and writes (weights, `Memory`) never moves while it lives.
-Everything that is decided in Python while it is recorded is decided for good; the key says all of that.
+A graph is bound to addresses. Its input is copied into a static tensor before each replay, its output stays at the
+address that it had during capture, and all else that it reads and writes (weights, `KVCache`) never moves while the
+graph lives. Whatever Python decides during capture is fixed; the key of a graph has to cover all of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 CAPTURED_STEP_TOKENS = (1, 2, 3, 5, 9, 17)
-"""How many new tokens a row can bring to a recorded step: one, and behind it a draft of 1, 2, 4, 8 or 16 to verify.
+"""Numbers of new tokens of a captured step: one, and a draft of 0, 1, 2, 4, 8 or 16 tokens behind it.
 
-Fewer are padded, so that drafts of any length need no other recordings; with more, nothing is recorded.
+Other numbers are padded to the next of these, so that drafts of any length need no more graphs; longer steps are not
+captured.
 """
 MIN_PAST_POSITIONS = 64
+"""Smallest number of past positions that a step attends to; the others are its doublings."""
 MAX_CUDA_GRAPHS = 32
 WARMUP_RUNS = 2
 
@@ -27,28 +29,28 @@ StepFunction = Callable[[Tensor], Tensor]
 
 
 class GraphCapture(Protocol):
-    """Makes a recording of a step over a given input."""
+    """A way to capture a step over a static input."""
 
     def __call__(self, step: StepFunction, static_input: Tensor) -> tuple[Callable[[], None], Tensor]:
-        """Record without computing.
+        """Capture a step without computing it.
 
         Returns
         -------
         replay : callable
-            Computes the step anew, over what `given` holds by then.
+            Computes the step over the current content of `static_input`.
         output : Tensor
-            Where each replay leaves the result.
+            Holds the result of the last replay.
         """
         ...
 
 
 class CudaGraphCapture:
-    """Records CUDA graphs, one stream and one pool of memory for all that it records.
+    """Capture of CUDA graphs, with one stream and one memory pool for all of them.
 
-    What shares the pool must not be replayed at the same time; a session does one thing at a time.
+    Graphs that share the pool must not be replayed at the same time; a session computes one step at a time.
     """
 
-    _capture_lock = Lock()  # PyTorch allows one recording a process
+    _capture_lock = Lock()  # PyTorch allows one capture at a time in a process
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -57,25 +59,24 @@ class CudaGraphCapture:
     def __call__(self, step: StepFunction, static_input: Tensor) -> tuple[Callable[[], None], Tensor]:
         graph = torch.cuda.CUDAGraph()
         with self._capture_lock, torch.cuda.device(static_input.device):
-            # Libraries set themselves up at the first call, which cannot be recorded.
+            # Libraries initialise themselves at the first call, which cannot be captured.
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 for _ in range(WARMUP_RUNS):
                     step(static_input)
             torch.cuda.current_stream().wait_stream(self._stream)
-            # Other threads may go on working: only what this one does is held to the rules of recording.
+            # Other threads may use CUDA meanwhile: the restrictions of capture apply to this thread only.
             with torch.cuda.graph(graph, self._memory_pool, self._stream, capture_error_mode="thread_local"):
                 output = step(static_input)
         return graph.replay, output
 
 
 class CudaGraphCache:
-    """Steps that are recorded when they are first asked for, and replayed from then on.
+    """A cache of captured steps: captured at the first call, replayed from then on.
 
     Parameters
     ----------
-    record : callable
-        A `Recorder`.
+    capture : GraphCapture
     """
 
     def __init__(self, capture: GraphCapture) -> None:
@@ -88,10 +89,10 @@ class CudaGraphCache:
         Parameters
         ----------
         key : hashable
-            Equal keys, equal steps, whatever is in `given`.
+            Equal keys mean equal steps, whatever the content of `inputs`.
         step : callable
-            Recorded where the key is new.
-        given : Tensor
+            Captured if the key is new.
+        inputs : Tensor
             Copied.
 
         Returns
@@ -105,7 +106,7 @@ class CudaGraphCache:
             captured = static_input, *self._capture(step, static_input)
         self._graphs[key] = captured
         if len(self._graphs) > MAX_CUDA_GRAPHS:
-            # Only after recording, which waits for the device: nothing is being replayed that goes away here.
+            # After capture, which waits for the device, the evicted graph cannot be in the middle of a replay.
             del self._graphs[next(iter(self._graphs))]
         static_input, replay, output = captured
         static_input.copy_(inputs)

@@ -1,4 +1,4 @@
-"""Where to compute, and in which precision."""
+"""The choice of a device and a precision, and transfers to the device."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from harken.errors import OptionError
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DEFAULT_PRECISION = {"cuda": "fp16", "mps": "fp16", "cpu": "fp32"}
-"""What "auto" means: the precision that the published weights are stored in, float32 on the CPU."""
+"""Precision of "auto": that of the published weights, on the CPU float32."""
 
 
 def choose_device(device: str, precision: str) -> tuple[torch.device, str]:
-    """Choose for this machine.
+    """Choose a device and a precision on this machine.
 
     Parameters
     ----------
     device : str
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first there is of cuda, mps, cpu.
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first available of cuda, mps, cpu.
     precision : str
         ``"fp32"``, ``"fp16"`` or ``"bf16"``; ``"auto"`` is fp16, on the CPU fp32.
 
     Raises
     ------
     OptionError
-        If either is unknown, or not to be had on this machine.
+        If either is unknown or not available on this machine.
     """
     usable = _usable_devices()
     if device == "auto":
@@ -55,7 +55,7 @@ def choose_device(device: str, precision: str) -> tuple[torch.device, str]:
 
 
 def describe_device(device: torch.device) -> str:
-    """Name of the hardware, for people."""
+    """Return the name of the hardware, for people."""
     match device.type:
         case "cuda":
             return str(torch.cuda.get_device_name(device))
@@ -68,16 +68,16 @@ def describe_device(device: torch.device) -> str:
 def upload(
     values: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Copy numbers to the device without waiting for it: what was asked of it before may still be under way.
+    """Copy numbers to the device without waiting for earlier work on it.
 
-    CUDA does that from pinned memory only, and PyTorch keeps such memory until the copy is done.
+    CUDA copies asynchronously from pinned memory only; PyTorch keeps such memory until the copy is done.
     """
     cuda = device.type == "cuda"
     return torch.tensor(values, dtype=dtype, pin_memory=cuda).to(device, non_blocking=cuda)
 
 
 def _usable_devices() -> list[str]:
-    """Devices that this PyTorch can compute on here, the best first."""
+    """Return the devices that this PyTorch supports on this machine, the fastest first."""
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]

@@ -1,10 +1,9 @@
-"""Products with weights, whose time should hardly grow with the number of rows while that is small.
+"""Linear layers that take about the same time for a few rows as for one, so that verifying a draft is cheap.
 
-On a GPU it does not, and `torch.nn.functional.linear` is all there is to it. On an x86 processor that function
-leaves a single row to a kernel of its own, and from two rows on rearranges the whole matrix at every call, which
-takes twice as long: too much to verify a draft by. So there a matrix is rearranged once, by oneDNN, whose product
-with nine rows takes about as long as with one. These are the operators that PyTorch's own compiler freezes models
-with (torch/_inductor/mkldnn_lowerings.py).
+On a GPU `torch.nn.functional.linear` does so. On an x86 processor it has a special kernel for a single row, and from
+two rows on it rearranges the whole matrix at every call, which doubles the time. There a matrix is therefore prepacked
+once by oneDNN, whose product with nine rows takes about as long as with one. PyTorch's compiler freezes models with the
+same operators (torch/_inductor/mkldnn_lowerings.py).
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from torch import Tensor
 
 
 def prepack(weight: Tensor) -> Tensor:
-    """Arrange a matrix of shape (outputs, inputs) for `linear`; one that gains nothing by it comes back as it is."""
+    """Prepack a matrix of shape (outputs, inputs) for `linear`; return it unchanged where that brings nothing."""
     return torch.ops.mkldnn._reorder_linear_weight(weight) if _benefits_from_prepacking(weight) else weight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply rows of shape (..., inputs) by a matrix that has been through `pack`: shape (..., outputs)."""
+    """Multiply rows of shape (..., inputs) by a matrix from `prepack`: shape (..., outputs)."""
     if weight.is_mkldnn:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return y

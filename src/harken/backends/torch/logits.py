@@ -1,4 +1,4 @@
-"""Logits that stay on the device: only what is chosen is brought to the host."""
+"""The logits of the GPU engine, which stay on the device; only chosen ids and their scores go to the host."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harken.backends.torch.device import upload
 from harken.contract import Floats, Ints, TokenRange
 
 MAX_VOCAB = 1 << 20
-"""More than any vocabulary has (see `harken.types.Dims`), and all exact in float32."""
+"""Bound on the size of a vocabulary (see `harken.types.Dims`); float32 holds all ids below it exactly."""
 
 
 class LogitVocabulary:
-    """Which token each column of logits stands for: all of them, or those that a draft may choose.
+    """The token ids of the columns of logits: the whole vocabulary, or a part of it.
 
     Parameters
     ----------
-    tokens : ndarray of shape (columns,), int64
+    token_ids : ndarray of shape (columns,), int64
         Ascending ids.
     device : torch.device
     """
@@ -34,7 +34,7 @@ class LogitVocabulary:
         return len(self.token_ids)
 
     def find_columns(self, tokens: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """The column of each token, and whether it has one."""
+        """Return the column of each token, and whether it has one."""
         columns = np.searchsorted(self.token_ids, tokens).clip(max=len(self) - 1)
         return columns, self.token_ids[columns] == tokens
 
@@ -47,8 +47,8 @@ class TorchLogits:
     Parameters
     ----------
     values : Tensor of shape (P, columns), float32
-    vocabulary : Vocabulary
-        Tokens of the columns.
+    vocabulary : LogitVocabulary
+        Token ids of the columns.
     """
 
     def __init__(self, values: Tensor, vocabulary: LogitVocabulary) -> None:
@@ -71,7 +71,7 @@ class TorchLogits:
     def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
         if len(token_ranges) != len(self):
             raise ValueError(f"{len(token_ranges)} lists of ranges for {len(self)} positions")
-        # The first range of every position at once, then the second: as many kernels as one position has ranges.
+        # One kernel for the first ranges of all positions, one for the second, and so on.
         nth_ranges = list(zip_longest(*token_ranges, fillvalue=(0, 0)))
         edges = self._upload(np.array(nth_ranges, np.int64).reshape(len(nth_ranges), len(self), 2))
         ids = self.vocabulary.token_ids_on_device
@@ -86,12 +86,13 @@ class TorchLogits:
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         if len(bonuses) != len(self):
             raise ValueError(f"{len(bonuses)} bonuses for {len(self)} positions")
-        rows = np.repeat(np.arange(len(self)), [len(its) for its in bonuses])
-        columns, covered = self.vocabulary.find_columns(
-            np.array([token for its in bonuses for token in its], np.int64)
-        )
+        rows = np.repeat(np.arange(len(self)), [len(row_bonuses) for row_bonuses in bonuses])
+        tokens = np.array([token for row_bonuses in bonuses for token in row_bonuses], np.int64)
+        columns, covered = self.vocabulary.find_columns(tokens)
         if covered.any():
-            bonus_values = np.array([amount for its in bonuses for amount in its.values()], np.float32)
+            bonus_values = np.array(
+                [bonus for row_bonuses in bonuses for bonus in row_bonuses.values()], np.float32
+            )
             where = self._upload(rows[covered]), self._upload(columns[covered])
             self.values[where] += self._upload(bonus_values[covered])
 
@@ -115,7 +116,7 @@ class TorchLogits:
         return ids[:, 0], logprobs[:, 0]
 
     def _read_columns(self, columns: Tensor) -> tuple[Ints, Floats]:
-        """Ids and log-probabilities of some columns a position, in one transfer: float32 holds every id exactly."""
+        """Return ids and log-probabilities of some columns of each position, by one transfer to the host."""
         logprobs = self.values.gather(1, columns) - self._log_normalizer()[:, None]
         both = torch.stack([columns.float(), logprobs]).cpu().numpy()
         return self.vocabulary.token_ids[both[0].astype(np.int64)], both[1]
@@ -128,10 +129,10 @@ class TorchLogits:
 
 
 def _top_columns(values: Tensor, k: int) -> Tensor:
-    """Columns of the k largest values of each row, largest first, the left one first among equals.
+    """Return the columns of the k largest values of each row, largest first, the lower column first among equals.
 
-    PyTorch's topk leaves open which of two equals it takes, and in half precision equals are common. So it sorts
-    integers that are all different: the value's bits, in an order that ascends with it, and behind them the column.
+    The order of equal values in PyTorch's topk is undefined, and in half precision they are common. So the keys are
+    integers that are all different: the bits of the value, made to ascend with it, followed by the column.
     """
     bits = (values + 0.0).view(torch.int32).long()  # + 0.0: one zero, not two
     ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

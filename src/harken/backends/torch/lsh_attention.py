@@ -1,15 +1,15 @@
-"""Attention to some of the keys: those near in time, and those whose hash is that of the query.
+"""Attention by locality-sensitive hashing (LSH): to the keys near in time, and to those with the query's hash.
 
-After Kitaev et al. 2020, "Reformer", section 2. Vectors that point the same way likely get the same hash; queries and
-keys are sorted by it, and a chunk of neighbouring queries looks at a run of keys around its place. Several rounds with
-other hashes find what one has missed. It differs from the paper in three things:
+After Kitaev et al. 2020, "Reformer", section 2. Vectors of similar direction are likely to get the same hash. Queries
+and keys are sorted by hash, and a chunk of neighbouring queries attends to a run of keys with hashes around its own.
+Several rounds with different hashes find keys that one round misses. It differs from the paper in three points:
 
-* Queries are not keys here, so both are sorted by themselves, and a chunk finds the place of its run by its hashes.
-  Keys are hashed relative to their mean: what all keys have in common changes no softmax, but would leave most of them
-  in the same bucket.
-* A pair that an earlier round has seen is left out by later ones, where the paper divides its weight by the number of
-  rounds. So the result is exactly the softmax over all pairs seen.
-* There may be a round whose hash is the time: most of what Whisper's encoder listens to is near.
+* Queries are not keys here, so both are sorted separately, and the run of a chunk is found by its hashes. Keys are
+  hashed relative to their mean: a component that all keys share changes no softmax, but would put most of them into the
+  same bucket.
+* A pair of query and key counts in the first round that finds it only, where the paper divides its weight by the
+  number of rounds. So the result is exactly the softmax over all pairs found.
+* An additional round uses time as the hash, because Whisper's encoder mostly attends to near positions.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from harken.backends.torch.attention import attend
 from harken.errors import OptionError
 
 MASKED_SCORE = -1e30
-"""Stands for the score of nothing: finite, so that sums of nothing stay numbers."""
+"""Score of a masked key; finite, so that sums over masked keys alone are not NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LSHAttention:
-    """`harken.backends.torch.attention.Attend` by locality-sensitive hashing.
+    """`harken.backends.torch.attention.AttentionFunction` by locality-sensitive hashing.
 
-    It takes memory and time in proportion to `chunk` and not to the number of keys: each round compares a query with
-    three chunks of keys. Where there are no more than those, it attends to all of them.
+    Memory and time for a query grow with `chunk`, not with the number of keys: each round compares it with three chunks
+    of keys. If there are no more keys than that, it attends to all of them.
 
     Parameters
     ----------
     rounds : int
-        Hashes, each of which is a round.
+        Number of rounds, each with a hash of its own.
     buckets : int
-        Values of a hash, even.
+        Number of values of a hash, even.
     chunk : int
-        Queries that look at the same keys.
+        Number of queries that attend to the same run of keys.
     nearby : bool
-        Whether there is one more round, over the keys that are near in time.
+        Add a round over the keys that are near in time.
     seed : int
-        Of the random rotations.
+        Seed of the random rotations.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class LSHAttention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None
     ) -> Tensor:
-        """Attend (see `Attend`); `mask` hides keys, from all queries alike, so its shape is (batch, 1, 1, keys)."""
+        """Compute attention (see `AttentionFunction`); `mask` has the shape (batch, 1, 1, keys)."""
         keys_per_chunk = 3 * self.chunk
         if key.shape[1] <= keys_per_chunk:
             return attend(query, key, value, heads, mask)
@@ -96,7 +96,7 @@ class LSHAttention:
         return online_softmax.output().to(query.dtype).unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
 
     def _hashes(self, query: Tensor, key: Tensor, key_mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Hashes of queries, shape (groups, queries), and of keys, in each round; hidden keys have the highest."""
+        """Yield hashes of queries, shape (groups, queries), and of keys, for each round; masked keys sort last."""
         masked, last_hash = key_mask < 0, key.shape[1] + self.buckets
         if self.nearby:
             times = torch.arange(key.shape[1], device=key.device).expand(len(key), -1)
@@ -112,15 +112,16 @@ class LSHAttention:
 
 
 class _HashRound:
-    """Which keys each query looks at: a run of them in the order of their hashes.
+    """The pairs of one round: each chunk of queries attends to a run of keys, both in the order of their hashes.
 
     Parameters
     ----------
-    of_queries : Tensor of shape (groups, queries), int64
-    of_keys : Tensor of shape (groups, keys), int64
-        Their hashes.
-    chunk, run : int
-        So many neighbouring queries look at so many neighbouring keys.
+    query_hashes : Tensor of shape (groups, queries), int64
+    key_hashes : Tensor of shape (groups, keys), int64
+    chunk : int
+        Number of queries of a chunk.
+    keys_per_chunk : int
+        Length of the run of keys that a chunk attends to.
     """
 
     def __init__(self, query_hashes: Tensor, key_hashes: Tensor, chunk: int, keys_per_chunk: int) -> None:
@@ -139,30 +140,30 @@ class _HashRound:
         self._query_starts = self._chunk_starts.repeat_interleave(chunk, 1).gather(1, self._query_ranks).int()
 
     def chunk_queries(self) -> Tensor:
-        """Queries of each chunk, shape (groups, chunks, chunk); the last one is filled up with its last query."""
+        """Return the queries of each chunk, shape (groups, chunks, chunk); the last query pads the last chunk."""
         return self._chunk_queries
 
     def chunk_keys(self) -> Tensor:
-        """Keys that each chunk looks at, shape (groups, chunks, run)."""
+        """Return the keys that each chunk attends to, shape (groups, chunks, keys_per_chunk)."""
         slots = self._chunk_starts[:, :, None] + torch.arange(
             self._keys_per_chunk, device=self._chunk_starts.device
         )
         return self._key_order.gather(1, slots.flatten(1)).view(slots.shape)
 
     def has_attended(self, chunk_queries: Tensor, chunk_keys: Tensor) -> Tensor:
-        """Which queries have looked at which keys in this round, shape (groups, chunks, chunk, run)."""
+        """Return which queries attend to which keys in this round, shape (groups, chunks, chunk, keys_per_chunk)."""
         start = self._query_starts.gather(1, chunk_queries.flatten(1)).view(chunk_queries.shape)
         rank = self._key_ranks.gather(1, chunk_keys.flatten(1)).view(chunk_keys.shape)
         offset = rank[:, :, None] - start[..., None]
         return (offset >= 0) & (offset < self._keys_per_chunk)
 
     def unsort(self, chunks: Tensor) -> Tensor:
-        """Results of shape (groups, chunks, chunk, n) as those of each query, shape (groups, queries, n)."""
+        """Return results of shape (groups, chunks, chunk, n) in the order of queries, shape (groups, queries, n)."""
         return _gather_rows(chunks.flatten(1, 2), self._query_ranks)
 
 
 class _OnlineSoftmax:
-    """Softmax over what comes in rounds: the sums of weights and of weighted values, relative to the best score."""
+    """A softmax over scores that come in rounds: sums of weights and of weighted values, scaled by the best score."""
 
     def __init__(self, query: Tensor) -> None:
         self._max_score = torch.full((*query.shape[:2], 1), MASKED_SCORE, device=query.device)
@@ -170,7 +171,7 @@ class _OnlineSoftmax:
         self._value_sum = torch.zeros_like(self._max_score)
 
     def add(self, scores: Tensor, values: Tensor, hash_round: _HashRound) -> None:
-        """Take in a round: scores of shape (groups, chunks, chunk, run), values of shape (groups, chunks, run, n)."""
+        """Add a round: scores (groups, chunks, chunk, keys_per_chunk), values (groups, chunks, keys_per_chunk, n)."""
         max_score = scores.amax(-1, keepdim=True)
         weights = (scores - max_score).exp_().masked_fill_(scores <= MASKED_SCORE, 0)
         round_sums = [
@@ -183,22 +184,22 @@ class _OnlineSoftmax:
         self._max_score = max_score
 
     def output(self) -> Tensor:
-        """The mixed values, shape (groups, queries, n)."""
+        """Return the weighted mean of the values, shape (groups, queries, n)."""
         return self._value_sum / self._weight_sum
 
 
 def _repeat_last(x: Tensor, missing: int) -> Tensor:
-    """Repeat the last column so many times."""
+    """Append the last column `missing` times."""
     return torch.cat([x, x[:, -1:].expand(-1, missing)], 1)
 
 
 def _inverse_permutation(order: Tensor) -> Tensor:
-    """Where each index stands in an order, row by row."""
+    """Return the rank of each index in an order, row by row."""
     ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, ranks)
 
 
 def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of (groups, rows, n) by an index of shape (groups, ...) into each group: shape (groups, ..., n)."""
+    """Gather rows of (groups, rows, n) by an index of shape (groups, ...) into each group: (groups, ..., n)."""
     first = torch.arange(len(x), device=x.device).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
     return x.reshape(-1, x.shape[-1]).index_select(0, (index + first).flatten()).view(*index.shape, -1)

@@ -1,9 +1,9 @@
-"""The two halves of Whisper in PyTorch, over memory that somebody else owns.
+"""Whisper's encoder and decoder in PyTorch, over a KV cache that the caller owns.
 
-Source: openai/whisper, model.py. What differs from it: the decoder writes keys and values where its positions say,
-into memory that never moves, and looks at what lies at or before its own position. No shape and no flag says what is
-causal, so that a prompt, a step and a draft to verify are the same computation, and forgetting is a smaller position.
-Nothing here waits for the device or depends on the numbers in a tensor, so a CUDA graph can record it.
+Source: openai/whisper, model.py. Unlike there, the decoder writes keys and values at the positions of its tokens into
+a static cache, and each token attends to the cached positions up to its own. So a prompt, a step and the verification
+of a draft are the same computation, and a rewind is a smaller position. No code here waits for the device or depends on
+the content of a tensor, so a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from harken.types import Dims
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
-    """What a decoder reads and writes, at addresses that never change.
+    """The tensors that the decoder reads and writes, at addresses that never change.
 
-    A *lane* is a window that is listened to; each has as many *seats*, one a row, side by side.
+    Every window has the same number of cache rows, side by side, one for each row of the session.
 
     Parameters
     ----------
-    cross : Tensor of shape (layers, 2, lanes, n_audio_ctx, n_text_state)
-        Keys and values of the windows, once for all rows that listen.
-    tracks : Tensor of shape (2 * layers + kept layers, seats, n_text_ctx + 1, n_text_state)
-        For each layer the keys of all tokens and then their values; behind these the cross-attention queries of the
-        layers that `Model.alignment` looks at, or nothing. What is written into the slot behind the last one is lost.
-    beyond : Tensor of shape (lanes, n_audio_ctx)
-        Read where windows differ in length: 0 inside of a lane's window, -inf behind its end.
+    cross_kv : Tensor of shape (layers, 2, windows, n_audio_ctx, n_text_state)
+        Cross-attention keys and values, once for all rows of a window.
+    kv : Tensor of shape (2 * layers + captured layers, cache rows, n_text_ctx + 1, n_text_state)
+        For each layer the keys of all tokens and then their values; behind these the cross-attention queries of
+        `WhisperModel.alignment_layers`, if attention is kept. The last position takes the writes of padding tokens.
+    padding_mask : Tensor of shape (windows, n_audio_ctx)
+        0 inside of a window, -inf behind its end; read only where windows differ in length.
     """
 
     cross_kv: Tensor
@@ -50,18 +50,18 @@ class KVCache:
 
 
 class WhisperModel:
-    """Weights on a device, and what is computed with them.
+    """A Whisper model on a device.
 
     Parameters
     ----------
     dims : Dims
-        Those of a decoder alone have it leave the encoder's weights unread.
+        Without an encoder, the encoder's weights are not read.
     weights : mapping of str to ndarray
         By the names of the original state dict; read once, one at a time.
-    vocabulary : ndarray of shape (columns,), int64, or None
+    vocab_subset : ndarray of shape (columns,), int64, or None
         Ids that `logits` covers; None is all.
-    heads : tuple of (layer, head)
-        Heads whose cross-attention can be asked for.
+    alignment_heads : tuple of (layer, head)
+        Heads of `alignment_weights`.
     device : torch.device
     dtype : torch.dtype
     """
@@ -77,16 +77,14 @@ class WhisperModel:
         dtype: torch.dtype,
     ) -> None:
         self.dims, self.device, self.dtype = dims, device, dtype
-        self.alignment_heads, self.alignment_layers = (
-            alignment_heads,
-            tuple(sorted({layer for layer, _ in alignment_heads})),
-        )
+        self.alignment_heads = alignment_heads
+        self.alignment_layers = tuple(sorted({layer for layer, _ in alignment_heads}))
         self._weights = load_weights(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
         self._lm_head = prepack(embedding if vocab_subset is None else embedding[upload(vocab_subset, device)])
 
     def allocate_cache(self, windows: int, rows_per_window: int, attention: bool) -> KVCache:
-        """Allocate memory for so many windows with so many seats each."""
+        """Allocate the cache of some windows with the same number of rows each."""
         dims = self.dims
         kv_tensors = 2 * dims.n_text_layer + len(self.alignment_layers) * attention
         cross_shape = (dims.n_text_layer, 2, windows, dims.n_audio_ctx, dims.n_text_state)
@@ -101,7 +99,7 @@ class WhisperModel:
         )
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Encode log-mel of shape (audios, n_mels, 2 n): shape (audios, n, n_audio_state)."""
+        """Encode log-mel of shape (windows, n_mels, 2 n): shape (windows, n, n_audio_state)."""
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
         x = F.gelu(self._convolve(_pad_frames(x), "encoder.conv1", stride=1))
@@ -122,30 +120,30 @@ class WhisperModel:
         mask: Tensor | None,
         attend: AttentionFunction,
     ) -> tuple[Tensor, Tensor]:
-        """Encode the next windows of some streams, W positions each.
+        """Encode the next chunks of some streams, W positions each.
 
         Parameters
         ----------
         mel : Tensor of shape (streams, n_mels, 2 W + 3)
-            From 2 frames before the window to 1 frame behind it; zeros where the stream has none.
-        first : Tensor of shape (streams,), int64
-            Position of the first two frames of each window in its stream.
-        past : Tensor of shape (2 * layers, streams, history, n_audio_state)
-            For each layer the keys that windows look back at, then their values.
+            From 2 frames before the chunk to 1 frame behind it; zeros where the stream has none.
+        first_positions : Tensor of shape (streams,), int64
+            Position of the first two frames of each chunk in its stream.
+        past_kv : Tensor of shape (2 * layers, streams, history, n_audio_state)
+            For each layer the keys of the history, then their values.
         mask : Tensor of shape (streams, 1, 1, history + W), or None
-            -inf where a stream has no past, 0 elsewhere.
-        attend : Attend
+            -inf where a stream has a shorter history, 0 elsewhere.
+        attend : AttentionFunction
 
         Returns
         -------
-        encoded : Tensor of shape (streams, W, n_audio_state)
-        fresh : Tensor of shape (2 * layers, streams, W, n_audio_state)
-            Keys and values of the windows, as in `past`.
+        encoder_output : Tensor of shape (streams, W, n_audio_state)
+        new_kv : Tensor of shape (2 * layers, streams, W, n_audio_state)
+            Keys and values of the chunks, as in `past_kv`.
         """
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
         x = F.gelu(self._convolve(x, "encoder.conv1", stride=1))
-        x[:, 0] *= (first_positions > 0)[:, None]  # before the stream the second convolution is padded, too
+        x[:, 0] *= (first_positions > 0)[:, None]  # zero padding of the second convolution at the start
         x = F.gelu(self._convolve(x, "encoder.conv2", stride=2))
         positions = first_positions[:, None] + torch.arange(x.shape[1], device=x.device)
         x = x + w["encoder.positional_embedding"][positions]
@@ -160,11 +158,11 @@ class WhisperModel:
         return self._norm(x, "encoder.ln_post"), torch.stack(new_kv)
 
     def project_cross_kv(self, encoder_output: Tensor) -> Tensor:
-        """Cross-attention keys and values of what was encoded by this model, or by another with the same encoder.
+        """Project encoder output, of this model or one with the same encoder, to cross-attention keys and values.
 
         Returns
         -------
-        Tensor of shape (layers, 2, audios, n, n_text_state)
+        Tensor of shape (layers, 2, windows, n, n_text_state)
         """
         dims, x = self.dims, encoder_output.to(self.device, self.dtype)
         cross_kv = x.new_empty((dims.n_text_layer, 2, *x.shape[:2], dims.n_text_state))
@@ -180,26 +178,26 @@ class WhisperModel:
         audio_positions: int,
         ragged: bool,
     ) -> Tensor:
-        """Read new tokens in every seat.
+        """Read new tokens in every cache row.
 
         Parameters
         ----------
-        grid : Tensor of shape (seats, 1 + n), int64
-            How many tokens each seat has seen, and the n that follow. A seat with fewer brings anything behind them:
-            that lies behind the seat's last position, where nobody looks before it is overwritten.
-        memory : Memory
-            Keys and values of the new tokens are written into it.
-        keys : int
-            How many positions of the past are looked through, at least as many as any seat has in use.
-        span : int
-            How many positions the windows have.
+        lengths_and_tokens : Tensor of shape (cache rows, 1 + n), int64
+            Number of tokens that each cache row holds, and the n new ones. A row with fewer new tokens is padded with
+            any ids: their keys lie behind the row's last position, which is overwritten before it is attended to.
+        kv_cache : KVCache
+            Takes the keys and values of the new tokens.
+        past_positions : int
+            Number of cached positions that are attended to, at least those in use by the longest row.
+        audio_positions : int
+            Number of positions of the windows.
         ragged : bool
-            Whether some have less, so that `Memory.beyond` counts.
+            True if some windows are shorter, so that `KVCache.padding_mask` is needed.
 
         Returns
         -------
-        Tensor of shape (seats, n, n_text_state)
-            Ready for `logits`.
+        Tensor of shape (cache rows, n, n_text_state)
+            Input of `logits`.
         """
         dims, w, layers = self.dims, self._weights, self.dims.n_text_layer
         cache_rows, n = lengths_and_tokens.shape[0], lengths_and_tokens.shape[1] - 1
@@ -218,7 +216,7 @@ class WhisperModel:
         padding_mask = kv_cache.padding_mask[:, None, None, :audio_positions] if ragged else None
 
         def write_cache(index: int, values: Tensor) -> Tensor:
-            """Write into a track and return what is to be looked through."""
+            """Write into one tensor of the cache and return its past positions."""
             kv_cache.kv[index].view(-1, dims.n_text_state).index_copy_(0, slots, values.flatten(0, 1))
             return kv_cache.kv[index][:, :past_positions]
 
@@ -234,7 +232,7 @@ class WhisperModel:
             query = self._linear(self._norm(x, f"{block}.cross_attn_ln"), f"{block}.cross_attn.query")
             if layer in captured_layers:
                 write_cache(2 * layers + captured_layers.index(layer), query)
-            # Seats of a lane stand side by side, so that to the window they are one row of many queries.
+            # The rows of a window lie side by side: to its cross-attention they are one row with many queries.
             key, value = kv_cache.cross_kv[layer, :, :, :audio_positions]
             query = query.reshape(len(key), -1, dims.n_text_state)
             attended = attend(query, key, value, dims.n_text_head, padding_mask)
@@ -243,17 +241,17 @@ class WhisperModel:
         return self._norm(x, "decoder.ln")
 
     def logits(self, x: Tensor) -> Tensor:
-        """Project onto the vocabulary, or its chosen part: shape (P, n_text_state) to (P, columns), float32."""
+        """Project onto the vocabulary, or the subset of it: shape (P, n_text_state) to (P, columns), float32."""
         return linear(x, self._lm_head).float()
 
     def alignment_weights(self, queries: Tensor, keys: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Cross-attention of the alignment heads.
+        """Compute the cross-attention of the alignment heads.
 
         Parameters
         ----------
-        queries : Tensor of shape (kept layers, tokens, n_text_state)
+        queries : Tensor of shape (alignment layers, tokens, n_text_state)
         keys : Tensor of shape (layers, positions, n_text_state)
-        beyond : Tensor of shape (positions,), or None
+        padding_mask : Tensor of shape (positions,), or None
             -inf behind the end of the window, 0 elsewhere.
 
         Returns
@@ -269,7 +267,7 @@ class WhisperModel:
         return (scores if padding_mask is None else scores + padding_mask.float()).softmax(-1)
 
     def _qkv(self, x: Tensor, block: str) -> tuple[Tensor, ...]:
-        """Query, key and value of self-attention."""
+        """Project to query, key and value of self-attention."""
         y = self._linear(self._norm(x, f"{block}.attn_ln"), f"{block}.attn.qkv")
         parts: tuple[Tensor, ...] = y.chunk(3, -1)
         return parts
@@ -285,13 +283,13 @@ class WhisperModel:
         return self._linear(y, f"{block}.mlp.2")
 
     def _convolve(self, x: Tensor, name: str, stride: int) -> Tensor:
-        """Convolution of width 3 over (audios, frames, channels), where all 3 frames are.
+        """Convolve (windows, frames, channels) with kernels of width 3, without padding.
 
-        As a matrix product, because cuDNN's convolutions round float32 to TF32 unless a global switch is thrown.
+        It is a matrix product, because cuDNN's convolutions round float32 to TF32 unless a global switch is set.
         """
         return self._linear(x.unfold(1, 3, stride).flatten(2), name)
 
 
 def _pad_frames(x: Tensor) -> Tensor:
-    """A frame of zeros on either side of (audios, frames, channels)."""
+    """Pad (windows, frames, channels) with a frame of zeros on either side."""
     return F.pad(x, (0, 0, 1, 1))

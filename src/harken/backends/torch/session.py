@@ -1,4 +1,4 @@
-"""Decoding state of the GPU engine: which seat of an arena each row sits in, and how many tokens it has seen."""
+"""The decoding state of the GPU engine: the row of a static cache that each row uses, and its length."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harken.contract import Floats
 
 @dataclass(frozen=True, slots=True)
 class TorchFeatures:
-    """What a decoder needs of some windows, and what another one of the same encoder would start from.
+    """The encoder's output for some windows, and the cross-attention's keys and values.
 
     Parameters
     ----------
-    encoded : Tensor of shape (audios, positions, n_audio_state)
-    cross : Tensor of shape (layers, 2, audios, positions, n_text_state)
-        Cross-attention keys and values.
+    encoder_output : Tensor of shape (windows, positions, n_audio_state)
+        Kept for decoders that reuse it.
+    cross_kv : Tensor of shape (layers, 2, windows, positions, n_text_state)
     lengths : tuple of int, or None
-        How many of the positions each window has, where some have less than all.
+        Number of positions of each window, where some are shorter than others or padded.
     """
 
     encoder_output: Tensor
@@ -42,7 +42,7 @@ class TorchFeatures:
 
     @property
     def positions(self) -> int:
-        """Number of positions of each window, those included that it lacks."""
+        """Number of positions of each window, including padding."""
         return int(self.cross_kv.shape[3])
 
 
@@ -53,11 +53,11 @@ class _Row:
 
 
 class TorchSession:
-    """`harken.contract.Session` in an arena.
+    """`harken.contract.Session` in a static cache.
 
-    Rewinding changes a number. Selecting leaves every row that goes on in its seat, and copies only for the second
-    row and those after it that go on from the same one. The session moves to a wider arena when it is fanned out, and
-    to a smaller one when half of its lanes or seats are idle.
+    `rewind` changes a number. `reorder` leaves every surviving row in its cache row, and copies only for further rows
+    that continue the same one. The session moves to a larger cache when it is fanned out, and to a smaller one when
+    half of its windows or rows are idle.
     """
 
     def __init__(
@@ -75,15 +75,13 @@ class TorchSession:
         windows = list(dict.fromkeys(row_windows))
         rows_per_window = max(Counter(row_windows).values(), default=1)
         self._use_cache(cache_pool.acquire(CacheShape(len(windows), rows_per_window, attention)))
-        for cache_window, audio in enumerate(windows):
-            self._cross_kv[:, :, cache_window] = features.cross_kv[:, :, audio]
+        for cache_window, window in enumerate(windows):
+            self._cross_kv[:, :, cache_window] = features.cross_kv[:, :, window]
             if features.lengths is not None:
                 self._padding_mask[cache_window] = 0
-                self._padding_mask[cache_window, features.lengths[audio] :] = -math.inf
-        self._rows = [
-            _Row(seat, 0)
-            for seat in _assign_cache_rows([windows.index(audio) for audio in row_windows], rows_per_window)
-        ]
+                self._padding_mask[cache_window, features.lengths[window] :] = -math.inf
+        cache_windows = [windows.index(window) for window in row_windows]
+        self._rows = [_Row(cache_row, 0) for cache_row in _assign_cache_rows(cache_windows, rows_per_window)]
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -133,7 +131,7 @@ class TorchSession:
 
     def attention(self, row: int) -> Floats:
         cached_row, model, shape = self._rows[row], self._cache.model, self._cache.shape
-        assert shape.attention, "a session keeps attention if it was opened to"
+        assert shape.attention, "attention is kept in sessions that were opened with attention=True"
         queries = self._cache.kv_cache.kv[
             2 * model.dims.n_text_layer :, cached_row.cache_row, : cached_row.length
         ]
@@ -148,24 +146,24 @@ class TorchSession:
 
     @property
     def _cross_kv(self) -> Tensor:
-        """Keys and values of the windows that are listened to, shape (layers, 2, lanes, positions, n_text_state)."""
+        """Cross-attention keys and values, shape (layers, 2, windows, positions, n_text_state)."""
         return self._cache.kv_cache.cross_kv[:, :, :, : self._audio_positions]
 
     @property
     def _padding_mask(self) -> Tensor:
-        """Where windows have ended, shape (lanes, positions)."""
+        """Mask of the positions behind the end of windows, shape (windows, positions)."""
         return self._cache.kv_cache.padding_mask[:, : self._audio_positions]
 
     def _cache_window(self, row: _Row) -> int:
         return row.cache_row // self._cache.shape.rows_per_window
 
     def _use_cache(self, cache: StaticCache) -> None:
-        """Take an arena, and give it back when the session is forgotten, or `_leave` is called."""
+        """Use a cache, and release it when the session is collected or `_release_cache` is called."""
         self._cache = cache
         self._release_cache = weakref.finalize(self, self._cache_pool.release, cache)
 
     def _reorder_in_place(self, parents: Sequence[_Row]) -> None:
-        """Let the first row that goes on from a seat stay there, and copy it for others into seats that are free."""
+        """Leave the first continuation of each row in place, and copy it to free cache rows for the others."""
         used_cache_rows, rows_per_window = {row.cache_row for row in parents}, self._cache.shape.rows_per_window
         free_cache_rows = {
             cache_window: iter(
@@ -185,47 +183,38 @@ class TorchSession:
         self._copy_rows(self._cache, parents, cache_rows)
 
     def _move_to_new_cache(self, parents: Sequence[_Row], shape: CacheShape) -> None:
-        """Go on in an arena of another shape."""
-        old_cache, cross_kv, padding_mask, release_old = (
-            self._cache,
-            self._cross_kv,
-            self._padding_mask,
-            self._release_cache,
-        )
+        """Continue in a cache of another shape."""
+        old_cache, release_old = self._cache, self._release_cache
+        cross_kv, padding_mask = self._cross_kv, self._padding_mask
         cache_windows = [self._cache_window(row) for row in parents]
         live_windows = sorted(set(cache_windows))
         self._use_cache(self._cache_pool.acquire(shape))
         self._cross_kv[:, :, : len(live_windows)] = cross_kv[:, :, live_windows]
         self._padding_mask[: len(live_windows)] = padding_mask[live_windows]
-        self._copy_rows(
-            old_cache,
-            parents,
-            _assign_cache_rows(
-                [live_windows.index(cache_window) for cache_window in cache_windows], shape.rows_per_window
-            ),
-        )
+        new_windows = [live_windows.index(cache_window) for cache_window in cache_windows]
+        self._copy_rows(old_cache, parents, _assign_cache_rows(new_windows, shape.rows_per_window))
         release_old()
 
     def _copy_rows(self, source: StaticCache, parents: Sequence[_Row], cache_rows: Sequence[int]) -> None:
-        """Let the chosen rows of an arena go on in the given seats of this one."""
+        """Continue rows of a cache in the given rows of the current one; copy those that are not in place."""
         pairs = list(zip(parents, cache_rows, strict=True))
         moves = [pair for pair in pairs if source is not self._cache or pair[0].cache_row != pair[1]]
         if moves:
             longest = max(row.length for row, _ in moves)
             source_rows = [row.cache_row for row, _ in moves]
-            target_rows = [seat for _, seat in moves]
+            target_rows = [cache_row for _, cache_row in moves]
             self._cache.kv_cache.kv[:, target_rows, :longest] = source.kv_cache.kv[:, source_rows, :longest]
-        self._rows = [replace(row, cache_row=seat) for row, seat in pairs]
+        self._rows = [replace(row, cache_row=cache_row) for row, cache_row in pairs]
 
 
 def _assign_cache_rows(cache_windows: Sequence[int], rows_per_window: int) -> list[int]:
-    """A seat for each row, given the lane of each: the first free one of its lane."""
-    next_cache_row = {lane: count(lane * rows_per_window) for lane in cache_windows}
-    return [next(next_cache_row[lane]) for lane in cache_windows]
+    """Return a cache row for each row of the given windows: the first free one of its window."""
+    next_cache_row = {window: count(window * rows_per_window) for window in cache_windows}
+    return [next(next_cache_row[window]) for window in cache_windows]
 
 
 def _shrink_size(size: int, needed: int) -> int:
-    """Halve a size as long as it is at least twice what is needed."""
+    """Halve a size as long as it is at least twice the needed one."""
     while size >= 2 * needed:
         size //= 2
     return size

@@ -1,4 +1,4 @@
-"""Memory of sessions, with the steps that were recorded over it, kept for the sessions that follow."""
+"""The KV caches of sessions, with the steps captured over them; both are reused by later sessions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from harken.backends.torch.cuda_graphs import (
 from harken.backends.torch.model import KVCache, WhisperModel
 
 MIN_STEP_TOKENS = {("cpu", torch.bfloat16): 2}
-"""How many new tokens a step has at least: PyTorch's attention on a processor takes three times as long for one query
-in bfloat16 as for two, and all else hardly less."""
+"""Fewest new tokens of a step: on a CPU in bfloat16, PyTorch's attention takes three times as long for one query as for
+two, and the other layers take hardly less time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """How many windows an arena has room for, how many rows each, and whether it keeps what alignment takes."""
+    """The shape of a static cache: windows, rows of each, and whether it keeps queries for alignment."""
 
     windows: int
     rows_per_window: int
@@ -33,14 +33,14 @@ class CacheShape:
 
 
 class StaticCache:
-    """Memory of one session at a time.
+    """The KV cache of one session at a time, at a fixed address.
 
     Parameters
     ----------
-    model : Model
-    shape : Shape
-    record : Recorder or None
-        None where steps are computed as they come.
+    model : WhisperModel
+    shape : CacheShape
+    capture : GraphCapture or None
+        None if steps are not captured.
     """
 
     def __init__(self, model: WhisperModel, shape: CacheShape, capture: GraphCapture | None) -> None:
@@ -51,33 +51,31 @@ class StaticCache:
 
     @property
     def cache_rows(self) -> int:
-        """Number of rows that it has room for."""
+        """Number of rows."""
         return self.shape.windows * self.shape.rows_per_window
 
     def padded_step_tokens(self, needed: int) -> int:
-        """With how many new tokens a step is computed where n are needed."""
+        """Return the number of new tokens that a step is padded to."""
         sizes = CAPTURED_STEP_TOKENS if self._cuda_graphs is not None else (self._min_step_tokens,)
         return next((size for size in sizes if size >= needed), needed)
 
     def decode_step(
         self, lengths_and_tokens: Tensor, longest_row: int, audio_positions: int, ragged: bool
     ) -> Tensor:
-        """Read new tokens in every seat (see `Model.decode`).
+        """Read new tokens in every cache row (see `WhisperModel.decode`).
 
         Parameters
         ----------
-        grid : Tensor of shape (seats, 1 + n), int64
-        longest : int
-            How many positions the longest row has in use.
-        span : int
-            How many positions the windows have.
+        lengths_and_tokens : Tensor of shape (cache rows, 1 + n), int64
+        longest_row : int
+            Number of positions that the longest row has in use.
+        audio_positions : int
+            Number of positions of the windows.
         ragged : bool
-            Whether some have less.
+            True if some windows are shorter.
         """
-        n, past_positions = (
-            lengths_and_tokens.shape[1] - 1,
-            _round_up_positions(longest_row, self.model.dims.n_text_ctx),
-        )
+        n = lengths_and_tokens.shape[1] - 1
+        past_positions = _round_up_positions(longest_row, self.model.dims.n_text_ctx)
         step = partial(
             self.model.decode,
             kv_cache=self.kv_cache,
@@ -91,15 +89,15 @@ class StaticCache:
 
 
 class StaticCachePool:
-    """Arenas that wait for a session of their shape; the ones that have waited longest go where there are many.
+    """A pool of idle static caches, reused by sessions of the same shape; the longest idle are dropped first.
 
     Parameters
     ----------
-    model : Model
-    recorder : callable or None
-        Makes a `Recorder` for an arena.
-    most : int
-        How many may wait.
+    model : WhisperModel
+    graph_capture : callable or None
+        Makes a `GraphCapture` for each cache.
+    max_idle : int
+        Most idle caches.
     """
 
     def __init__(
@@ -109,29 +107,27 @@ class StaticCachePool:
         self._idle: deque[StaticCache] = deque(maxlen=max_idle)
 
     def acquire(self, shape: CacheShape) -> StaticCache:
-        """Take an arena whose tracks are blank: what an earlier session left must not be seen even if it was nan."""
+        """Return a cache with zeroed keys and values: a NaN of an earlier session would pass even a mask."""
         for cache in tuple(self._idle):
             if cache.shape == shape and self._try_remove(cache):
                 cache.kv_cache.kv.zero_()
                 return cache
-        return StaticCache(
-            self.model, shape, self._graph_capture() if self._graph_capture is not None else None
-        )
+        return StaticCache(self.model, shape, self._graph_capture and self._graph_capture())
 
     def release(self, cache: StaticCache) -> None:
-        """Keep an arena for others; may be called by any thread, as the garbage collector does."""
+        """Return a cache to the pool; any thread may call it, as the garbage collector does."""
         self._idle.append(cache)
 
     def _try_remove(self, cache: StaticCache) -> bool:
         try:
             self._idle.remove(cache)
         except ValueError:
-            return False  # another thread was faster
+            return False  # another thread took it
         return True
 
 
 def _round_up_positions(needed: int, maximum: int) -> int:
-    """Round up to a doubling of `FIRST_KEYS`, so that few different steps have to be recorded."""
+    """Round up to a doubling of `MIN_PAST_POSITIONS`, so that few different steps are captured."""
     positions = MIN_PAST_POSITIONS
     while positions < needed:
         positions *= 2

@@ -1,4 +1,4 @@
-"""The weights of a model as PyTorch computes with them."""
+"""The loading of weights into PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from harken.types import Dims
 def load_weights(
     weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Bring the weights to the device, those that read the same input joined into one matrix.
+    """Load the weights to the device; layers that read the same input are fused into one matrix.
 
-    Those of an encoder are read where `dims` have one. Matrices come as `linear` wants them.
+    The encoder's weights are read if `dims` has an encoder. Matrices are prepacked for `linear`.
     """
     names = [name for name in weights if dims.has_encoder or not name.startswith("encoder.")]
     loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in names}
-    # One more position: that of the slot where what is written is lost.
+    # One more position: that of padding tokens (see `KVCache.kv`).
     loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
     for layer in range(dims.n_text_layer):
         _fuse(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))

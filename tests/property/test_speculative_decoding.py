@@ -1,4 +1,4 @@
-"""Speculative decoding says what plain decoding says, whoever drafts, whatever the rules: with random models."""
+"""Speculative decoding gives the text of plain decoding, for any draft and any logit rules."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
 TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500)]
 PART = np.array(sorted({*b" aeinot", *TIMES[::2], EOT}), np.int64)
-"""What a draft scores that does not know all words."""
+"""Vocabulary of an assistant that covers only some tokens."""
 LONG, SHORT = 48, 20
-"""Contexts; one so short that prompts leave a few tokens."""
+"""Context lengths; the short one leaves only a few tokens after a prompt."""
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 few = settings(max_examples=8)
-Heard = tuple[list[DecodingResult], DecodeStats, dict[int, list[int]]]
+Decoded = tuple[list[DecodingResult], DecodeStats, dict[int, list[int]]]
 
 
 # --- models ------------------------------------------------------------------------------------------------
 
 
 def assistants(n_text_ctx: int) -> dict[str, Assistant]:
-    """Models that draft, from one that is always right to one that knows nothing."""
+    """Make assistants, from one that is always right to one that is unrelated."""
 
     def drafting(share: float, vocabulary: Ints | None = None) -> Assistant:
         backend = Table(babbling(share), n_text_ctx, vocabulary=vocabulary)
@@ -59,29 +59,29 @@ def assistants(n_text_ctx: int) -> dict[str, Assistant]:
 
     return {
         "itself": drafting(0.0),
-        "akin": drafting(0.2),
-        "stranger": drafting(1.0),
-        "akin, with a part of the vocabulary": drafting(0.1, PART),
+        "related": drafting(0.2),
+        "unrelated": drafting(1.0),
+        "related, with a part of the vocabulary": drafting(0.1, PART),
     }
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A model with a context, what it has heard, and who drafts for it."""
+    """A model with encoded windows, and its assistants."""
 
     backend: Backend
     features: Features
     assistants: dict[str, Assistant]
 
-    def hear(
+    def decode_all(
         self,
         windows: Sequence[Window],
         rules: LogitRules,
         strategy: Strategy,
-        drafter: DraftContext | Drafts | None = None,
+        draft_context: DraftContext | Drafts | None = None,
         *,
         attention: bool = False,
-    ) -> Heard:
+    ) -> Decoded:
         rows: dict[int, list[int]] = {}
 
         def observe(step: Step) -> None:
@@ -90,7 +90,7 @@ class Bench:
 
         decoded, stats = decode(
             self.backend, self.features, windows, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy,
-            observe=observe, attention=attention, draft_context=drafter,
+            observe=observe, attention=attention, draft_context=draft_context,
         )  # fmt: skip
         return decoded, stats, rows
 
@@ -103,18 +103,18 @@ def benches() -> dict[int, Bench]:
     }
 
 
-def speculator(**what: Any) -> SpeculativeDecoder:
-    """One that drafts whenever it can: on its clock nothing takes any time."""
-    made = SpeculativeDecoder(float, **what)
-    made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
-    return made
+def make_decoder(**options: Any) -> SpeculativeDecoder:
+    """Make a decoder that drafts whenever it can, since its clock stands still."""
+    decoder = SpeculativeDecoder(float, **options)
+    decoder.greedy.controller, decoder.sampling.controller = eager_pace(), eager_pace()
+    return decoder
 
 
-# --- what is decoded ---------------------------------------------------------------------------------------
+# --- windows and logit rules -------------------------------------------------------------------------------
 
 
 @st.composite
-def rulings(draw: st.DrawFn) -> LogitRules:
+def logit_rules(draw: st.DrawFn) -> LogitRules:
     timestamps = draw(st.booleans())
     kept = {*TEXT, *(TIMES if timestamps else ()), *([EOT] if draw(st.integers(0, 3)) else ())}
     return make_logit_rules(
@@ -130,7 +130,7 @@ def rulings(draw: st.DrawFn) -> LogitRules:
 
 @st.composite
 def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, int]:
-    rules, n_text_ctx = draw(rulings()), draw(st.sampled_from([LONG, LONG, SHORT]))
+    rules, n_text_ctx = draw(logit_rules()), draw(st.sampled_from([LONG, LONG, SHORT]))
     token = st.sampled_from(TEXT)
 
     def window() -> Window:
@@ -143,8 +143,8 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, i
             initial_prompt_tokens=draw(st.lists(token, max_size=3)),
             previous_tokens=draw(st.lists(token, max_size=12)),
         )
-        audio, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
-        return Window(window_index=audio, prompt=prompt, seed=(seed, 7))
+        window_index, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
+        return Window(window_index=window_index, prompt=prompt, seed=(seed, 7))
 
     return [window() for _ in range(draw(st.integers(1, most)))], rules, n_text_ctx
 
@@ -153,8 +153,8 @@ STRATEGIES = [Greedy(), Sample(temperature=0.7, best_of=1), Sample(temperature=1
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=["greedy", "sample", "best of 3"])
 
 
-def assert_same(ours: Heard, plain: Heard, tolerance: float = 1e-4) -> None:
-    """All rows, token for token; not even a near tie goes another way in models this small."""
+def assert_same(ours: Decoded, plain: Decoded, tolerance: float = 1e-4) -> None:
+    """Compare all rows token for token; in models this small not even a near tie differs."""
     assert ours[2] == plain[2]
     for one, other in zip(ours[0], plain[0], strict=True):
         assert one.hypothesis.tokens == other.hypothesis.tokens
@@ -167,72 +167,77 @@ def assert_same(ours: Heard, plain: Heard, tolerance: float = 1e-4) -> None:
     assert all(0 <= margin < NEAR_TIE for margin in ours[1].near_ties)
 
 
-# --- who drafts --------------------------------------------------------------------------------------------
+# --- sources of drafts -------------------------------------------------------------------------------------
 
-ASSISTANTS = ["itself", "akin", "stranger", "akin, with a part of the vocabulary"]
+ASSISTANTS = ["itself", "related", "unrelated", "related, with a part of the vocabulary"]
 
 
 @each_strategy
-@pytest.mark.parametrize("who", ASSISTANTS)
+@pytest.mark.parametrize("assistant_name", ASSISTANTS)
 @few
 @given(batch=batches(most=3))
-def test_with_an_assistant(
-    benches: dict[int, Bench], who: str, strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
+def test_assistant_does_not_change_the_text(
+    benches: dict[int, Bench],
+    assistant_name: str,
+    strategy: Strategy,
+    batch: tuple[list[Window], LogitRules, int],
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    drafter = speculator(assistant=its.assistants[who]).prepare(make_mel(), its.features)
-    ours = its.hear(windows, rules, strategy, drafter)
-    assert_same(ours, its.hear(windows, rules, strategy))
-    if who == "itself" and strategy == Greedy():
+    bench = benches[n_text_ctx]
+    draft_context = make_decoder(assistant=bench.assistants[assistant_name]).prepare(make_mel(), bench.features)
+    ours = bench.decode_all(windows, rules, strategy, draft_context)
+    assert_same(ours, bench.decode_all(windows, rules, strategy))
+    if assistant_name == "itself" and strategy == Greedy():
         assert ours[1].accepted == ours[1].drafted
 
 
 @each_strategy
 @few
 @given(batch=batches())
-def test_with_n_grams(
+def test_ngram_lookup_does_not_change_the_text(
     benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    drafter = speculator(ngram=True).prepare(make_mel(), its.features)
-    assert_same(its.hear(windows, rules, strategy, drafter), its.hear(windows, rules, strategy))
+    bench = benches[n_text_ctx]
+    draft_context = make_decoder(ngram=True).prepare(make_mel(), bench.features)
+    assert_same(
+        bench.decode_all(windows, rules, strategy, draft_context), bench.decode_all(windows, rules, strategy)
+    )
 
 
 @each_strategy
 @few
 @given(
     batch=batches(),
-    known=st.lists(st.sampled_from(["right", "half", "wrong", "none"]), min_size=4),
+    accuracies=st.lists(st.sampled_from(["right", "half", "wrong", "none"]), min_size=4),
     seed=st.integers(0, 9),
 )
-def test_with_an_earlier_hypothesis(
+def test_earlier_hypothesis_does_not_change_the_text(
     benches: dict[int, Bench],
     strategy: Strategy,
     batch: tuple[list[Window], LogitRules, int],
-    known: list[str],
+    accuracies: list[str],
     seed: int,
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    plain = its.hear(windows, rules, strategy)
+    bench = benches[n_text_ctx]
+    plain = bench.decode_all(windows, rules, strategy)
     rng = np.random.default_rng(seed)
 
-    def recalled(how: str, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def distort(accuracy: str, tokens: tuple[int, ...]) -> tuple[int, ...]:
         wrong = rng.choice(TEXT, len(tokens)).tolist()
-        keep = {"right": 1.0, "half": 0.7, "wrong": 0.0, "none": 0.0}[how]
+        keep = {"right": 1.0, "half": 0.7, "wrong": 0.0, "none": 0.0}[accuracy]
         mixed = [token if rng.random() < keep else other for token, other in zip(tokens, wrong, strict=True)]
-        return tuple(mixed) if how != "none" else ()
+        return tuple(mixed) if accuracy != "none" else ()
 
     attempts = [
-        replace(window, previous=recalled(how, decoded.hypothesis.tokens))
-        for window, how, decoded in zip(windows, known, plain[0], strict=False)
+        replace(window, draft_tokens=distort(accuracy, decoded.hypothesis.tokens))
+        for window, accuracy, decoded in zip(windows, accuracies, plain[0], strict=False)
     ]
-    drafter = speculator(ngram=bool(seed % 2)).prepare(make_mel(), its.features)
-    ours = its.hear(attempts, rules, strategy, drafter)
+    draft_context = make_decoder(ngram=bool(seed % 2)).prepare(make_mel(), bench.features)
+    ours = bench.decode_all(attempts, rules, strategy, draft_context)
     assert_same(ours, plain)
-    if strategy == Greedy() and set(known[: len(windows)]) == {"right"}:
+    if strategy == Greedy() and set(accuracies[: len(windows)]) == {"right"}:
         assert ours[1].accepted == ours[1].drafted
 
 
@@ -240,7 +245,7 @@ def test_with_an_earlier_hypothesis(
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
 @few
 @given(batch=batches(), most=st.integers(1, 9))
-def test_with_a_draft_that_knows_some_of_it(
+def test_partly_correct_draft_does_not_change_the_text(
     benches: dict[int, Bench],
     strategy: Strategy,
     share: float,
@@ -248,11 +253,11 @@ def test_with_a_draft_that_knows_some_of_it(
     most: int,
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    plain = its.hear(windows, rules, strategy)
+    bench = benches[n_text_ctx]
+    plain = bench.decode_all(windows, rules, strategy)
     texts = [plain[2][row] for row in sorted(plain[2])]
     drafts = Drafts(lambda rows: [Knowing(texts, by_chance(share))], most=most)
-    ours = its.hear(windows, rules, strategy, drafts)
+    ours = bench.decode_all(windows, rules, strategy, drafts)
     assert_same(ours, plain)
     if share == 1:
         # The first token comes with the prompt, each pass then brings as many as are drafted, and one more.
@@ -265,38 +270,38 @@ def test_with_a_draft_that_knows_some_of_it(
 
 @each_strategy
 @settings(max_examples=6)
-@given(batch=batches(), seed=st.integers(0, 99), who=st.sampled_from(ASSISTANTS))
-def test_whenever_it_chooses_to_draft(
+@given(batch=batches(), seed=st.integers(0, 99), assistant_name=st.sampled_from(ASSISTANTS))
+def test_timing_of_drafts_does_not_change_the_text(
     benches: dict[int, Bench],
     strategy: Strategy,
     batch: tuple[list[Window], LogitRules, int],
     seed: int,
-    who: str,
+    assistant_name: str,
 ) -> None:
-    """On a clock that runs as it likes: what is measured decides how far and whether to draft, never what is said."""
+    """A random clock changes whether and how far to draft, but not the text."""
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
+    bench = benches[n_text_ctx]
     rng = np.random.default_rng(seed)
-    made = SpeculativeDecoder(
-        lambda: float(rng.exponential()), assistant=its.assistants[who], ngram=bool(seed % 2)
+    decoder = SpeculativeDecoder(
+        lambda: float(rng.exponential()), assistant=bench.assistants[assistant_name], ngram=bool(seed % 2)
     )
-    plain = its.hear(windows, rules, strategy)
+    plain = bench.decode_all(windows, rules, strategy)
     for _ in range(3):
-        drafter = made.prepare(make_mel(), its.features)
-        assert_same(its.hear(windows, rules, strategy, drafter), plain)
+        draft_context = decoder.prepare(make_mel(), bench.features)
+        assert_same(bench.decode_all(windows, rules, strategy, draft_context), plain)
 
 
 @each_strategy
 @few
 @given(batch=batches(most=2))
-def test_what_was_listened_to_is_kept(
+def test_drafts_do_not_change_the_attention(
     benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    drafter = speculator(assistant=its.assistants["akin"]).prepare(make_mel(), its.features)
-    plain, _, _ = its.hear(windows, rules, strategy, attention=True)
-    ours, _, _ = its.hear(windows, rules, strategy, drafter, attention=True)
+    bench = benches[n_text_ctx]
+    draft_context = make_decoder(assistant=bench.assistants["related"]).prepare(make_mel(), bench.features)
+    plain, _, _ = bench.decode_all(windows, rules, strategy, attention=True)
+    ours, _, _ = bench.decode_all(windows, rules, strategy, draft_context, attention=True)
     for one, other in zip(ours, plain, strict=True):
         assert one.hypothesis.attention is not None
         np.testing.assert_allclose(one.hypothesis.attention, other.hypothesis.attention, atol=0)
@@ -304,20 +309,20 @@ def test_what_was_listened_to_is_kept(
 
 @few
 @given(batch=batches())
-def test_nobody_rejects_for_a_neighbour(
+def test_batch_takes_as_many_passes_as_its_slowest_row(
     benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
 ) -> None:
-    """A batch takes as many passes as that of its rows which takes most of them alone."""
+    """A batch takes as many passes as its slowest row alone."""
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    texts = its.hear(windows, rules, Greedy())[2]
+    bench = benches[n_text_ctx]
+    texts = bench.decode_all(windows, rules, Greedy())[2]
 
     def forwards(rows: Sequence[int]) -> int:
         def right(row: int, index: int) -> bool:
             return by_chance(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
 
         drafts = Drafts(lambda _: [Knowing([texts[row] for row in rows], right)])
-        return its.hear([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
+        return bench.decode_all([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
 
     every = list(range(len(windows)))
     assert forwards(every) == max(forwards([row]) for row in every)
@@ -325,69 +330,75 @@ def test_nobody_rejects_for_a_neighbour(
 
 @few
 @given(batch=batches(most=2))
-def test_a_beam_goes_without_and_says_so(
+def test_beam_search_counts_undrafted_windows(
     benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
 ) -> None:
     windows, rules, n_text_ctx = batch
-    its = benches[n_text_ctx]
-    drafter = speculator(ngram=True).prepare(make_mel(), its.features)
-    plain, expected, _ = its.hear(windows, rules, Beam(width=2))
-    ours, stats, _ = its.hear(windows, rules, Beam(width=2), drafter)
+    bench = benches[n_text_ctx]
+    draft_context = make_decoder(ngram=True).prepare(make_mel(), bench.features)
+    plain, expected, _ = bench.decode_all(windows, rules, Beam(width=2))
+    ours, stats, _ = bench.decode_all(windows, rules, Beam(width=2), draft_context)
     assert ours == plain
-    assert stats == replace(expected, unspeculated=len(windows))
+    assert stats == replace(expected, undrafted_windows=len(windows))
 
 
 # --- real decoders, and recordings -------------------------------------------------------------------------
 
 
 TOLERANCES = {"numpy": 1e-5, "onnx-fp32": 1e-4, "onnx-int8": 0.0}
-"""int8 adds whole numbers, so that how many tokens are read at once changes no bit."""
+"""int8 adds integers, so that the number of tokens read at once changes no bit."""
 
 
 @pytest.fixture(scope="module", params=[*TOLERANCES])
-def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> tuple[str, Backend]:
+def named_backend(
+    request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]
+) -> tuple[str, Backend]:
     return request.param, open_backend(request.param)
 
 
 @pytest.fixture(scope="module")
-def transformers(engine: tuple[str, Backend], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Assistant]:
-    """Decoders that draft for the tiny model: on its encoder, and with one of their own."""
-    name, _ = engine
+def transformers(
+    named_backend: tuple[str, Backend], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Assistant]:
+    """Make assistants for the tiny model: one on its encoder, and one with its own."""
+    name, _ = named_backend
     graphs = tmp_path_factory.mktemp("drafting")
-    # Most of what the main model is, so that it is right now and then.
-    akin = {
-        key: np.float32(0.9) * its + np.float32(0.1) * make_assistant()[key]
-        for key, its in make_weights().items()
+    # Mostly the main model, so that it is right now and then.
+    related = {
+        key: np.float32(0.9) * weights + np.float32(0.1) * make_assistant()[key]
+        for key, weights in make_weights().items()
     }
-    part = make_backend(name, graphs, akin, shares_encoder=True, vocabulary=PART)
-    whole = make_backend("numpy", graphs, akin)
+    part = make_backend(name, graphs, related, shares_encoder=True, vocab_subset=PART)
+    whole = make_backend("numpy", graphs, related)
     return {
         "sharing the encoder": Assistant(backend=part, shares_encoder=True),
         "with its own": Assistant(backend=whole, shares_encoder=False),
     }
 
 
-@pytest.mark.parametrize("who", ["sharing the encoder", "with its own"])
+@pytest.mark.parametrize("assistant_name", ["sharing the encoder", "with its own"])
 @settings(max_examples=4)
 @given(batch=batches(most=2), strategy=st.sampled_from(STRATEGIES))
-def test_with_transformers(
-    engine: tuple[str, Backend],
+def test_real_assistant_does_not_change_the_text(
+    named_backend: tuple[str, Backend],
     transformers: dict[str, Assistant],
-    who: str,
+    assistant_name: str,
     batch: tuple[list[Window], LogitRules, int],
     strategy: Strategy,
 ) -> None:
     windows, rules, _ = batch
-    its = Bench(engine[1], engine[1].encode(make_mel()), {})
-    plain = its.hear(windows, rules, strategy, attention=True)
-    drafter = speculator(assistant=transformers[who], ngram=True).prepare(make_mel(), its.features)
-    ours = its.hear(windows, rules, strategy, drafter, attention=True)
-    assert_same(ours, plain, TOLERANCES[engine[0]])
-    if who == "with its own" and max(map(len, plain[2].values())) > 2:
+    bench = Bench(named_backend[1], named_backend[1].encode(make_mel()), {})
+    plain = bench.decode_all(windows, rules, strategy, attention=True)
+    draft_context = make_decoder(assistant=transformers[assistant_name], ngram=True).prepare(
+        make_mel(), bench.features
+    )
+    ours = bench.decode_all(windows, rules, strategy, draft_context, attention=True)
+    assert_same(ours, plain, TOLERANCES[named_backend[0]])
+    if assistant_name == "with its own" and max(map(len, plain[2].values())) > 2:
         assert ours[1].drafted
     for one, other in zip(ours[0], plain[0], strict=True):
         np.testing.assert_allclose(
-            one.hypothesis.attention, other.hypothesis.attention, atol=TOLERANCES[engine[0]]
+            one.hypothesis.attention, other.hypothesis.attention, atol=TOLERANCES[named_backend[0]]
         )
 
 
@@ -409,15 +420,15 @@ lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0]
             "vad": st.booleans(),
         }
     ),
-    size=st.sampled_from([1, 4]),
+    batch_size=st.sampled_from([1, 4]),
     seed=st.integers(0, 9),
 )
 @pytest.mark.usefixtures("loud_is_speech")
-def test_whole_recordings(
+def test_drafts_do_not_change_whole_transcripts(
     open_backend: Callable[[str], Backend],
     windows: list[tuple[float, float]],
     options: dict[str, Any],
-    size: int,
+    batch_size: int,
     seed: int,
 ) -> None:
     backend = open_backend("onnx-fp32")
@@ -428,29 +439,31 @@ def test_whole_recordings(
         np.float32
     )
     itself = Assistant(backend=backend, shares_encoder=True)
-    made = SpeculativeDecoder(
+    decoder = SpeculativeDecoder(
         lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True
     )
-    for experience in (made.greedy, made.sampling):
+    for experience in (decoder.greedy, decoder.sampling):
         experience.controller = eager_pace(experience.controller.clock if seed % 3 else float)
-    drafted = Recognizer(backend, TOKENIZER, "tiny", made).transcribe(samples, **options, batch_size=size)
-    plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=size)
-    assert told(drafted.result()) == told(plain.result())
+    drafted = Recognizer(backend, TOKENIZER, "tiny", decoder).transcribe(
+        samples, **options, batch_size=batch_size
+    )
+    plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=batch_size)
+    assert comparable(drafted.result()) == comparable(plain.result())
     assert drafted.stats.sampled_tokens == plain.stats.sampled_tokens
     assert drafted.stats.forwards <= plain.stats.forwards
 
 
-def told(transcript: Transcript) -> list[tuple[Any, ...]]:
-    """What must be equal; numbers only so far as rounding lets them be."""
+def comparable(transcript: Transcript) -> list[tuple[Any, ...]]:
+    """Return what must be equal, numbers rounded."""
     return [
         (
-            its.start_s,
-            its.end_s,
-            its.tokens,
-            its.language,
-            round(its.avg_logprob, 3),
-            [(attempt.temperature, attempt.reason is None) for attempt in its.attempts],
-            [(word.text, word.start_s, word.end_s) for word in its.words or ()],
+            segment.start_s,
+            segment.end_s,
+            segment.tokens,
+            segment.language,
+            round(segment.avg_logprob, 3),
+            [(attempt.temperature, attempt.reason is None) for attempt in segment.attempts],
+            [(word.text, word.start_s, word.end_s) for word in segment.words or ()],
         )
-        for its in transcript.segments
+        for segment in transcript.segments
     ]

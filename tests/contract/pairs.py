@@ -1,4 +1,4 @@
-"""A backend beside the oracle: the same windows in both, sessions that are changed and compared together."""
+"""A backend beside the reference backend: the same windows in both, sessions that are changed and compared together."""
 
 from __future__ import annotations
 
@@ -12,60 +12,62 @@ from models import DIMS
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A session of the backend under test and one of the oracle, in step."""
+class SessionPair:
+    """A session of the backend under test and one of the reference backend, in step."""
 
-    session: Session
-    expected: Session
+    tested: Session
+    reference: Session
     tolerance: float
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        assert self.session.lengths == self.expected.lengths
-        return self.session.lengths
+        assert self.tested.lengths == self.reference.lengths
+        return self.tested.lengths
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Floats:
         """Extend both, compare, and return the log-probabilities, shape (P, n_vocab)."""
-        expected = log_probabilities(self.expected.extend(tokens, last_n))
-        actual = log_probabilities(self.session.extend(tokens, last_n))
+        expected = log_probabilities(self.reference.extend(tokens, last_n))
+        actual = log_probabilities(self.tested.extend(tokens, last_n))
         assert actual.shape == expected.shape
         if len(expected):
             assert np.abs(actual - expected).max() <= self.tolerance * expected.std()
         return actual
 
     def attention(self, row: int) -> Floats:
-        """Ask both what a row has listened to, compare, and return it, shape (heads, tokens, positions)."""
-        expected = self.expected.attention(row)
-        actual = self.session.attention(row)
+        """Compare the cross-attention of a row and return it, shape (heads, tokens, positions)."""
+        expected = self.reference.attention(row)
+        actual = self.tested.attention(row)
         assert actual.shape == expected.shape
         assert actual.dtype == np.float32
         assert np.abs(actual - expected).max() <= self.tolerance * expected.max()
         return actual
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        self.session.rewind(lengths)
-        self.expected.rewind(lengths)
+        self.tested.rewind(lengths)
+        self.reference.rewind(lengths)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        self.session.reorder(rows)
-        self.expected.reorder(rows)
+        self.tested.reorder(rows)
+        self.reference.reorder(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A backend under test, with some windows encoded by it and by the oracle."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPair:
+    """A backend under test and the reference backend, with some windows encoded by each."""
 
     name: str
-    backend: Backend
-    oracle: Backend
+    tested: Backend
+    reference: Backend
     features: Features
-    expected: Features
+    reference_features: Features
     tolerance: float
 
-    def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False) -> Pair:
-        return Pair(
-            self.backend.open_session(self.features, rows, capacity, attention=attention),
-            self.oracle.open_session(self.expected, rows, capacity, attention=attention),
+    def open_session(
+        self, row_windows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False
+    ) -> SessionPair:
+        return SessionPair(
+            self.tested.open_session(self.features, row_windows, capacity, attention=attention),
+            self.reference.open_session(self.reference_features, row_windows, capacity, attention=attention),
             self.tolerance,
         )
 

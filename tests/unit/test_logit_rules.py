@@ -1,4 +1,4 @@
-"""The rules as tables: after which tokens what may come."""
+"""Tests of the logit rules: the tokens that may follow a prefix."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BLANK = TOKENIZER.encode(" ")[0]
 
 
 def tokens(written: str) -> list[int]:
-    """Numbers are timestamps in seconds, letters are text: "0.00 a 1.00"."""
+    """Parse text such as "0.00 a 1.00": numbers are timestamps in seconds, letters are text."""
     return [BEGIN + round(float(word) * 50) if "." in word else ord(word) for word in written.split()]
 
 
 def allowed(rules: LogitRules, prefix: list[int]) -> np.ndarray:
-    """Whether each id may follow, by the ranges alone."""
+    """Return a mask of the ids that may follow, by the ranges alone."""
     mask = np.ones(N, bool)
     for start, stop in rules.banned(prefix):
         mask[start:stop] = False
@@ -31,7 +31,7 @@ def allowed(rules: LogitRules, prefix: list[int]) -> np.ndarray:
 
 
 def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
-    """Whether text and the end may follow, and which timestamps: "0.02-30.00", or "" for none."""
+    """Return whether text and eot may follow, and the range of timestamps: "0.02-30.00", or "" for none."""
     mask = allowed(rules, tokens(written))
     times = np.flatnonzero(mask[BEGIN:]) / 50
     span = f"{times[0]:.2f}-{times[-1]:.2f}" if len(times) else ""
@@ -63,13 +63,13 @@ def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
         ("a 5.00", False, True, "5.00-30.00"),
     ],
 )
-def test_grammar_of_timestamps(prefix: str, text: bool, end: bool, timestamps: str) -> None:
+def test_timestamp_grammar(prefix: str, text: bool, end: bool, timestamps: str) -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True)
     assert grammar(rules, prefix) == (text, end, timestamps)
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "0.00", "0.00 a 1.00"])
-def test_without_timestamps_there_is_no_grammar(prefix: str) -> None:
+def test_no_grammar_without_timestamps(prefix: str) -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_blank=False)
     assert rules.banned(tokens(prefix)) == []
 
@@ -78,21 +78,21 @@ def test_without_timestamps_there_is_no_grammar(prefix: str) -> None:
     ("latest_s", "timestamps"),
     [(None, "0.00-30.00"), (30.0, "0.00-30.00"), (1.0, "0.00-1.00"), (0.02, "0.00-0.02"), (0.0, "0.00-0.00")],
 )
-def test_latest_start_of_the_first_segment(latest_s: float | None, timestamps: str) -> None:
+def test_first_timestamp_is_limited(latest_s: float | None, timestamps: str) -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, max_initial_timestamp_s=latest_s)
     assert grammar(rules, "") == (False, False, timestamps)
     assert grammar(rules, "0.00 a") == (True, True, "0.02-30.00")
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_blank_and_end_may_not_come_first(timestamps: bool) -> None:
+def test_blank_and_eot_are_banned_first(timestamps: bool) -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_blank=True)
     first, later = allowed(rules, []), allowed(rules, tokens("0.00" if timestamps else "a"))
     assert not first[[BLANK, EOT]].any()
     assert later[[BLANK, EOT]].all()
 
 
-def test_blank_and_end_may_come_first_if_asked() -> None:
+def test_blank_and_eot_are_allowed_first_without_suppress_blank() -> None:
     assert allowed(make_logit_rules(TOKENIZER, timestamps=False, suppress_blank=False), []).all()
 
 
@@ -120,7 +120,7 @@ def test_suppressed_tokens(asked: tuple[int, ...], never: set[int]) -> None:
 
 
 def flat(text: float, timestamps: float) -> np.ndarray:
-    """One logit for all text, 4 less for the end, and one for all timestamps."""
+    """Make logits: one value for all text, 4 less for eot, and one for all timestamps."""
     logits = np.full(N, text, np.float32)
     logits[EOT:BEGIN] = text - 4
     logits[BEGIN:] = timestamps
@@ -144,26 +144,28 @@ def flat(text: float, timestamps: float) -> np.ndarray:
         ("30.00 a", 9.0, False),
     ],
 )
-def test_timestamps_that_outweigh_every_token_are_taken(prefix: str, timestamps: float, forced: bool) -> None:
+def test_timestamps_that_outweigh_every_token_are_preferred(
+    prefix: str, timestamps: float, forced: bool
+) -> None:
     logits = HostLogits(flat(0, timestamps)[None])
     make_logit_rules(TOKENIZER, timestamps=True).apply(logits, [tokens(prefix)])
     assert bool(np.isneginf(logits.values[0, :BEGIN]).all()) is forced
 
 
-def test_suppressed_tokens_do_not_stand_against_timestamps() -> None:
+def test_suppressed_tokens_do_not_outweigh_timestamps() -> None:
     logits = HostLogits(flat(0, -7.2)[None])
     logits.values[0, [BLANK + 3, TOKENIZER.no_timestamps]] = 100
     make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[BLANK + 3]).apply(logits, [tokens("0.00 a")])
     assert np.isneginf(logits.values[0, :BEGIN]).all()
 
 
-def test_without_timestamps_none_is_preferred() -> None:
+def test_timestamps_are_not_preferred_without_timestamps() -> None:
     logits = HostLogits(flat(0, 5)[None])
     make_logit_rules(TOKENIZER, timestamps=False).apply(logits, [tokens("a")])
     assert logits.values[0, TEXT] == 0
 
 
-def test_every_position_has_its_own_prefix() -> None:
+def test_every_position_is_judged_by_its_own_prefix() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True)
     prefixes = [tokens(written) for written in ("", "0.00", "0.00 a", "0.00 a 1.00", "0.00 a 1.00 1.00")]
     together = HostLogits(np.tile(flat(0, -8), (len(prefixes), 1)))
@@ -177,7 +179,7 @@ def test_every_position_has_its_own_prefix() -> None:
     )  # "0.00" as "1.00 1.00"
 
 
-def test_a_forced_beginning_stands_behind_the_first_timestamp() -> None:
+def test_forced_prefix_follows_the_first_timestamp() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=[97, 98])
     assert grammar(rules, "") == (False, False, "0.00-1.00")
     assert np.flatnonzero(allowed(rules, tokens("0.50"))).tolist() == [97]
@@ -185,14 +187,14 @@ def test_a_forced_beginning_stands_behind_the_first_timestamp() -> None:
     assert grammar(rules, "0.50 a b") == (True, True, "0.52-30.00")
 
 
-def test_a_forced_beginning_without_timestamps() -> None:
+def test_forced_prefix_without_timestamps() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=False, forced_prefix=[BLANK, 98])
     assert np.flatnonzero(allowed(rules, [])).tolist() == [BLANK]
     assert np.flatnonzero(allowed(rules, [BLANK])).tolist() == [98]
     assert allowed(rules, [BLANK, 98]).all()
 
 
-def test_what_is_forced_is_not_suppressed() -> None:
+def test_forced_prefix_lifts_suppression() -> None:
     star = ord("*")
     assert star in make_logit_rules(TOKENIZER, timestamps=False).suppressed
     logits = HostLogits(flat(0, 5)[None])
@@ -211,11 +213,11 @@ def text_suppressed(pattern: str) -> str:
     ("pattern", "never"),
     [("[0-9]+", "0123456789"), ("^x$", "x"), ("(?i)[q-r]", "QRqr"), (r"\.", "."), ("ab", "")],
 )
-def test_tokens_that_match_are_suppressed(pattern: str, never: str) -> None:
+def test_tokens_matching_suppress_regex_are_suppressed(pattern: str, never: str) -> None:
     assert text_suppressed(pattern) == never
 
 
-def test_a_pattern_finds_its_match_anywhere_in_a_token() -> None:
+def test_suppress_regex_matches_anywhere_in_a_token() -> None:
     vocabulary = Tokenizer.builtin(51864)
     found = {vocabulary.describe_token(token) for token in matching_tokens(vocabulary, "[0-9]")}
     assert {"7", " 7", " 1969", "th1"} & found >= {"7", " 7", " 1969"}
@@ -223,7 +225,7 @@ def test_a_pattern_finds_its_match_anywhere_in_a_token() -> None:
     assert not any(token >= vocabulary.eot for token in matching_tokens(vocabulary, "[0-9]"))
 
 
-def test_the_pass_over_a_vocabulary_is_made_once() -> None:
+def test_matching_tokens_are_cached_by_vocabulary() -> None:
     assert matching_tokens(TOKENIZER, "k+") is matching_tokens(TOKENIZER, "k+")
     assert matching_tokens(TOKENIZER, "k+") is not matching_tokens(Tokenizer.bytes_only(), "k+")
 
@@ -237,6 +239,6 @@ def test_the_pass_over_a_vocabulary_is_made_once() -> None:
         ("", r"leaves some tokens"),
     ],
 )
-def test_a_pattern_that_cannot_be_used(pattern: str, message: str) -> None:
+def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make_logit_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)

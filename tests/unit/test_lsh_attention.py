@@ -1,4 +1,4 @@
-"""Attention to some of the keys: which those are, that it is exact over them, and what it takes."""
+"""Attention by locality-sensitive hashing: the keys that it finds, its exactness over them, and its memory."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def weights(hashing: LSHAttention, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax weights that one head gives to each key, shape (batch, queries, keys): what it makes of unit vectors."""
+def weights(lsh: LSHAttention, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the softmax weights of one head, shape (batch, queries, keys): its output over unit vectors."""
     units = torch.eye(key.shape[1]).expand(len(key), -1, -1)
-    return hashing(query, key, units, 1, mask)
+    return lsh(query, key, units, 1, mask)
 
 
-def softmax(query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
-    """Softmax weights over what is seen."""
+def softmax(query: Tensor, key: Tensor, attended: Tensor) -> Tensor:
+    """Return softmax weights over the attended keys."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
-    return scores.masked_fill(~seen, -math.inf).softmax(-1)
+    return scores.masked_fill(~attended, -math.inf).softmax(-1)
 
 
-def hidden(batch: int, first: int) -> Tensor:
-    """A mask that hides the first keys of every second sequence."""
+def mask_first_keys(batch: int, first: int) -> Tensor:
+    """Mask the first keys of every second sequence."""
     mask = torch.zeros(batch, 1, 1, KEYS)
     mask[::2, ..., :first] = -math.inf
     return mask
@@ -50,20 +50,20 @@ def hidden(batch: int, first: int) -> Tensor:
 @pytest.mark.parametrize("queries", [1, 7, 40, KEYS])
 @pytest.mark.parametrize("nearby", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_it_is_the_softmax_over_what_was_seen(queries: int, nearby: bool, rounds: int) -> None:
-    hashing = LSHAttention(rounds=rounds, buckets=4, chunk=4, nearby=nearby)
+def test_output_is_the_softmax_over_the_attended_keys(queries: int, nearby: bool, rounds: int) -> None:
+    lsh = LSHAttention(rounds=rounds, buckets=4, chunk=4, nearby=nearby)
     query, key = 3 * draw(3, queries, KEYS), draw(3, KEYS, KEYS, seed=1)
-    for mask in (None, hidden(3, 30)):
-        its = weights(hashing, query, key, mask)
-        seen = its > 0
-        assert (seen.sum(-1) <= (rounds + nearby) * 12).all()
-        assert (seen.sum(-1) > 0).all()
-        torch.testing.assert_close(its, softmax(query, key, seen), rtol=1e-4, atol=1e-6)
+    for mask in (None, mask_first_keys(3, 30)):
+        actual = weights(lsh, query, key, mask)
+        attended = actual > 0
+        assert (attended.sum(-1) <= (rounds + nearby) * 12).all()
+        assert (attended.sum(-1) > 0).all()
+        torch.testing.assert_close(actual, softmax(query, key, attended), rtol=1e-4, atol=1e-6)
         if mask is not None:
-            assert not seen[::2, :, :30].any()
+            assert not attended[::2, :, :30].any()
 
 
-def test_where_a_run_holds_all_keys_it_is_full_attention() -> None:
+def test_run_over_all_keys_equals_full_attention() -> None:
     query, key, value = draw(2, 20, 32), draw(2, 30, 32, seed=1), draw(2, 30, 32, seed=2)
     mask = torch.zeros(2, 1, 1, 30)
     mask[0, ..., :9] = -math.inf
@@ -72,14 +72,14 @@ def test_where_a_run_holds_all_keys_it_is_full_attention() -> None:
     )
 
 
-def test_where_the_rounds_see_all_keys_it_is_full_attention() -> None:
+def test_rounds_over_all_keys_equal_full_attention() -> None:
     query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
     mixed = LSHAttention(rounds=40, buckets=4, chunk=12)(query, key, value, 4)
     torch.testing.assert_close(mixed, attend(query, key, value, 4), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("nearby", [True, False])
-def test_the_error_falls_with_rounds(nearby: bool) -> None:
+def test_error_falls_with_the_number_of_rounds(nearby: bool) -> None:
     query, key, value = 2 * draw(4, 200, 32), 2 * draw(4, 200, 32, seed=1), draw(4, 200, 32, seed=2)
     exact = attend(query, key, value, 2)
     errors = [
@@ -96,16 +96,16 @@ def test_the_error_falls_with_rounds(nearby: bool) -> None:
 
 def test_later_rounds_only_add_keys() -> None:
     query, key = draw(2, KEYS, KEYS), draw(2, KEYS, KEYS, seed=1)
-    seen = [weights(LSHAttention(rounds=rounds, chunk=4), query, key) > 0 for rounds in (0, 1, 2, 4)]
-    for fewer, more in pairwise(seen):
+    attended = [weights(LSHAttention(rounds=rounds, chunk=4), query, key) > 0 for rounds in (0, 1, 2, 4)]
+    for fewer, more in pairwise(attended):
         assert (fewer <= more).all()
         assert fewer.sum() < more.sum()
 
 
-def test_keys_that_point_the_way_of_the_query_are_found() -> None:
+def test_keys_in_the_direction_of_the_query_are_found() -> None:
     order = torch.randperm(KEYS, generator=torch.Generator().manual_seed(3))
     query = draw(1, KEYS, KEYS)
-    key = query[:, order] + 5  # what all keys have in common is no hint
+    key = query[:, order] + 5  # a component that all keys share
     found = weights(LSHAttention(rounds=4, buckets=16, chunk=4, nearby=False), query, key)[0]
     chance = weights(
         LSHAttention(rounds=4, buckets=16, chunk=4, nearby=False), draw(1, KEYS, KEYS, seed=7), key
@@ -116,26 +116,26 @@ def test_keys_that_point_the_way_of_the_query_are_found() -> None:
     assert (chance[rows, match] > 0).float().mean() < 0.7
 
 
-def test_those_near_in_time_are_found() -> None:
-    """Queries are the last of the keys; each sees its own chunk and those beside it."""
-    its = weights(LSHAttention(rounds=0, chunk=4), draw(1, 20, KEYS), draw(1, KEYS, KEYS, seed=1))[0] > 0
-    for query, seen in enumerate(its):
-        begin = min(KEYS - 20 + query // 4 * 4 - 4, KEYS - 12)
-        assert seen.nonzero().flatten().tolist() == list(range(begin, begin + 12))
+def test_keys_near_in_time_are_found() -> None:
+    """Queries are the last of the keys; each attends to its own chunk and those beside it."""
+    attended = weights(LSHAttention(rounds=0, chunk=4), draw(1, 20, KEYS), draw(1, KEYS, KEYS, seed=1))[0] > 0
+    for query, keys in enumerate(attended):
+        first = min(KEYS - 20 + query // 4 * 4 - 4, KEYS - 12)
+        assert keys.nonzero().flatten().tolist() == list(range(first, first + 12))
 
 
-def test_sequences_together_are_as_each_alone() -> None:
-    hashing, mask = LSHAttention(chunk=4), hidden(3, 20)
+def test_batch_equals_each_sequence_alone() -> None:
+    lsh, mask = LSHAttention(chunk=4), mask_first_keys(3, 20)
     query, key, value = draw(3, 30, 32), draw(3, KEYS, 32, seed=1), draw(3, KEYS, 32, seed=2)
-    together = hashing(query, key, value, 4, mask)
+    together = lsh(query, key, value, 4, mask)
     for i in range(3):
-        its = slice(i, i + 1)
-        alone = hashing(query[its], key[its], value[its], 4, mask[its])
-        torch.testing.assert_close(together[its], alone, rtol=1e-4, atol=1e-5)
+        row = slice(i, i + 1)
+        alone = lsh(query[row], key[row], value[row], 4, mask[row])
+        torch.testing.assert_close(together[row], alone, rtol=1e-4, atol=1e-5)
 
 
-class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that any operator makes."""
+class LargestTensor(TorchDispatchMode):
+    """A probe of the largest tensor that any operator makes."""
 
     size = 0
 
@@ -148,11 +148,11 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_memory_grows_with_the_chunk_not_with_the_keys() -> None:
+def test_memory_does_not_grow_with_the_square_of_keys() -> None:
     largest = {}
     for keys in (500, 1000, 2000):
         query, key, value = draw(1, keys, 32), draw(1, keys, 32, seed=1), draw(1, keys, 32, seed=2)
-        with Largest() as mode:
+        with LargestTensor() as mode:
             LSHAttention(rounds=2, chunk=16)(query, key, value, 2)
         largest[keys] = mode.size
         assert mode.size < 2 * keys * keys / 5
@@ -160,7 +160,7 @@ def test_memory_grows_with_the_chunk_not_with_the_keys() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_half_precision(precision: str) -> None:
+def test_half_precision_is_close_to_full_attention(precision: str) -> None:
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     query, key, value = draw(2, KEYS, 32), draw(2, KEYS, 32, seed=1), draw(2, KEYS, 32, seed=2)
     full = attend(query, key, value, 4)
@@ -169,31 +169,31 @@ def test_half_precision(precision: str) -> None:
     assert (mixed.float() - full).norm() < 0.02 * full.norm()
 
 
-def heard(hashing: LSHAttention | None) -> np.ndarray:
-    """Encoder output of a stream of two windows, where the second looks back."""
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=hashing)
+def encode_stream(lsh: LSHAttention | None) -> np.ndarray:
+    """Encode a stream of two chunks, where the second attends to the first."""
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=lsh)
     encoder, mel = backend.open_encoder(24), make_mel(1)
     backend.encode_chunk([encoder], mel[:, :, :25], 16)
     backend.encode_chunk([encoder], mel[:, :, 16:], 32)
     return backend.stream_features([encoder]).encoder_output.numpy()
 
 
-def test_streams_attend_by_it() -> None:
-    full = heard(None)
-    np.testing.assert_allclose(heard(LSHAttention(chunk=8)), full, atol=1e-6)
-    np.testing.assert_allclose(heard(LSHAttention(rounds=30, buckets=2, chunk=4)), full, atol=1e-4)
-    assert np.abs(heard(LSHAttention(rounds=0, chunk=2)) - full).max() > 0.1
+def test_streaming_encoder_uses_lsh_attention() -> None:
+    full = encode_stream(None)
+    np.testing.assert_allclose(encode_stream(LSHAttention(chunk=8)), full, atol=1e-6)
+    np.testing.assert_allclose(encode_stream(LSHAttention(rounds=30, buckets=2, chunk=4)), full, atol=1e-4)
+    assert np.abs(encode_stream(LSHAttention(rounds=0, chunk=2)) - full).max() > 0.1
     np.testing.assert_array_equal(
-        heard(LSHAttention(rounds=1, chunk=2)), heard(LSHAttention(rounds=1, chunk=2))
+        encode_stream(LSHAttention(rounds=1, chunk=2)), encode_stream(LSHAttention(rounds=1, chunk=2))
     )
 
 
-def test_whole_windows_do_not() -> None:
+def test_whole_windows_are_encoded_with_full_attention() -> None:
     plain, hashed = (
-        TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=hashing)
+        TorchBackend(DIMS, make_weights(), device="cpu", threads=1, lsh_attention=lsh)
         .encode(make_mel())
         .encoder_output
-        for hashing in (None, LSHAttention(rounds=0, chunk=1))
+        for lsh in (None, LSHAttention(rounds=0, chunk=1))
     )
     torch.testing.assert_close(hashed, plain, rtol=0, atol=0)
 
@@ -208,6 +208,6 @@ def test_whole_windows_do_not() -> None:
         ({"chunk": 0}, "chunk=0: allowed is an integer from 1 on"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, int], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         LSHAttention(**options)

@@ -1,4 +1,4 @@
-"""What drafts for a model: how it is chosen, and when it is refused."""
+"""The speculative decoder of a model: how the assistant is chosen, and when it is refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from models import TOKENIZER
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)
-ENGINES = BackendFactory(backend="numpy")
-Made = Mapping[str, Path]
+FACTORY = BackendFactory(backend="numpy")
+Models = Mapping[str, Path]
 
 
 def write(
@@ -43,13 +43,13 @@ def write(
     weights = files.random_weights(dims, seed)
     files.write_huggingface(directory, dims, weights if encoder else files.decoder_of(weights), config=config)
     order = range(256) if letters is None else [*range(255, -1, -1)]
-    vocabulary = {bytes_to_unicode(bytes([byte])): place for place, byte in enumerate(order)}
+    vocabulary = {bytes_to_unicode(bytes([byte])): index for index, byte in enumerate(order)}
     (directory / "vocab.json").write_text(json.dumps({**vocabulary, "<|endoftext|>": 256}))
     return directory
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     at = tmp_path_factory.mktemp("models")
     big = write(at / "big", BIG)
     digest = encoder_digest(open_checkpoint(big))
@@ -73,29 +73,31 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     }
 
 
-def speculator(assistant: str | Path, model: Path, its: BackendFactory = ENGINES) -> SpeculativeDecoder:
+def make_speculative_decoder(
+    assistant: str | Path, model: Path, factory: BackendFactory = FACTORY
+) -> SpeculativeDecoder:
     checkpoint = open_checkpoint(model)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    return its.make_speculative_decoder(
+    return factory.make_speculative_decoder(
         assistant, checkpoint, tokenizer, model_name="the model", clock=float, download=False
     )
 
 
-def described(its: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
-    """Whether it looks n-grams up; the layers of its assistant; whether that shares the encoder."""
-    assistant = its.assistant
+def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
+    """Return whether it drafts by n-grams, the layers of its assistant, and whether that shares the encoder."""
+    assistant = decoder.assistant
     return (
-        its.ngram,
+        decoder.ngram,
         *((assistant.backend.dims.n_text_layer, assistant.shares_encoder) if assistant else (None, None)),
     )
 
 
-# --- chosen ------------------------------------------------------------------------------------------------
+# --- choice ------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Shelf:
-    """Stands where `harken.checkpoints.resolve_model` stands: models by their names."""
+class LocalModels:
+    """A stand-in for `harken.checkpoints.resolve_model`: models on this machine, by name."""
 
     models: Mapping[str, Path]
 
@@ -103,7 +105,7 @@ class Shelf:
         self, model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None
     ) -> Path:
         if isinstance(model, str) and model in backend_factory.DEFAULT_ASSISTANTS:
-            assert not download, "nobody asked for a model"
+            assert not download, "auto must not download"
             if model not in self.models:
                 raise CheckpointNotFound(f"{model}: not on this machine")
             return self.models[model]
@@ -111,7 +113,7 @@ class Shelf:
 
 
 @pytest.mark.parametrize(
-    ("model", "shelf", "expected"),
+    ("model", "available", "expected"),
     [
         ("big", {"tiny": "small"}, (False, 3, False)),
         ("big", {"tiny": "twin"}, (False, 3, True)),
@@ -123,16 +125,16 @@ class Shelf:
         ("big", {"tiny.en": "n_text_ctx", "tiny": "small"}, (False, 3, False)),
     ],
 )
-def test_auto_takes_what_is_there_and_fits(
-    made: Made, monkeypatch: pytest.MonkeyPatch, model: str, shelf: dict[str, str], expected: Any
+def test_auto_takes_the_first_small_local_model_of_the_same_vocabulary(
+    models: Models, monkeypatch: pytest.MonkeyPatch, model: str, available: dict[str, str], expected: Any
 ) -> None:
     monkeypatch.setattr(
-        backend_factory, "resolve_model", Shelf({name: made[its] for name, its in shelf.items()})
+        backend_factory, "resolve_model", LocalModels({name: models[key] for name, key in available.items()})
     )
-    assert described(speculator("auto", made[model])) == expected
+    assert described(make_speculative_decoder("auto", models[model])) == expected
 
 
-def test_auto_drafts_with_tiny_for_an_english_model_that_is_much_larger() -> None:
+def test_auto_takes_tiny_for_a_much_larger_english_model() -> None:
     tiny = open_checkpoint(backend_factory.resolve_model("tiny.en", download=False))
     small = replace(tiny, dims=replace(tiny.dims, n_text_layer=12, n_text_state=768))
     tokenizer = Tokenizer.from_source(tiny.vocabulary, tiny.dims.n_vocab)
@@ -142,7 +144,7 @@ def test_auto_drafts_with_tiny_for_an_english_model_that_is_much_larger() -> Non
     assert backend_factory._find_smaller_model("tiny.en", tiny, tokenizer) is None
 
 
-def test_n_grams() -> None:
+def test_ngram_has_no_assistant_model() -> None:
     assert described(harken.load("tiny.en", assistant="ngram", backend="numpy").speculator) == (
         True,
         None,
@@ -151,35 +153,42 @@ def test_n_grams() -> None:
     assert harken.load("tiny.en", backend="numpy").speculator is None
 
 
-def test_auto_for_the_smallest_model_is_n_grams() -> None:
+def test_auto_drafts_by_ngrams_for_the_smallest_model() -> None:
     assert described(harken.load("tiny.en", assistant="auto", backend="numpy").speculator) == (True, None, None)
 
 
 @pytest.mark.parametrize(("assistant", "shares"), [("small", False), ("twin", True), ("decoder", True)])
-def test_a_model_that_is_named(made: Made, assistant: str, shares: bool) -> None:
-    its = speculator(made[assistant], made["big"])
-    assert described(its) == (False, 3, shares)
-    assert its.assistant is not None
-    assert its.assistant.backend.dims.has_encoder is not shares
+def test_named_assistant_shares_the_encoder_if_it_is_the_same(
+    models: Models, assistant: str, shares: bool
+) -> None:
+    decoder = make_speculative_decoder(models[assistant], models["big"])
+    assert described(decoder) == (False, 3, shares)
+    assert decoder.assistant is not None
+    assert decoder.assistant.backend.dims.has_encoder is not shares
 
 
-def test_a_decoder_scores_what_it_says(made: Made) -> None:
-    backend = speculator(made["decoder"], made["big"]).assistant.backend
-    heard = backend.reuse_encoder_output(
-        ENGINES.make_backend(open_checkpoint(made["big"])).encode(np.zeros((1, 8, 24), np.float32))
+def test_draft_vocabulary_limits_the_logits_of_the_assistant(models: Models) -> None:
+    backend = make_speculative_decoder(models["decoder"], models["big"]).assistant.backend
+    features = backend.reuse_encoder_output(
+        FACTORY.make_backend(open_checkpoint(models["big"])).encode(np.zeros((1, 8, 24), np.float32))
     )
-    ids, logprobs = backend.open_session(heard, [0], 16).extend([[257, 258]]).top(9)
+    ids, logprobs = backend.open_session(features, [0], 16).extend([[257, 258]]).top(9)
     assert sorted(ids[0].tolist()) == [1, 2, 256]
     assert np.exp(logprobs).sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_on_the_cpu_it_computes_in_four_bits_whatever_the_model_does(made: Made, tmp_path: Path) -> None:
-    its = BackendFactory(backend="onnx", precision="fp32", threads=1, cache=tmp_path)
-    assert its.make_backend(open_checkpoint(made["twin"])).capabilities.precision == "fp32"
-    assert speculator(made["twin"], made["big"], its).assistant.backend.capabilities.precision == "int4"
+def test_assistant_on_the_cpu_has_int4_weights_whatever_the_model_has(models: Models, tmp_path: Path) -> None:
+    factory = BackendFactory(backend="onnx", precision="fp32", threads=1, cache=tmp_path)
+    assert factory.make_backend(open_checkpoint(models["twin"])).capabilities.precision == "fp32"
+    assert (
+        make_speculative_decoder(
+            models["twin"], models["big"], factory
+        ).assistant.backend.capabilities.precision
+        == "int4"
+    )
 
 
-# --- refused -----------------------------------------------------------------------------------------------
+# --- refusal -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,27 +203,27 @@ def test_on_the_cpu_it_computes_in_four_bits_whatever_the_model_does(made: Made,
         ("wide", CheckpointError, ["made for n_audio_state=64", "has n_audio_state=32"]),
     ],
 )
-def test_a_model_that_cannot_draft_is_refused_in_one_line_that_names_both(
-    made: Made, assistant: str, kind: type[HarkenError], parts: list[str]
+def test_unfit_assistant_is_refused_in_one_line_with_both_names(
+    models: Models, assistant: str, kind: type[HarkenError], parts: list[str]
 ) -> None:
     with pytest.raises(kind) as caught:
-        speculator(str(made[assistant]), made["big"])
+        make_speculative_decoder(str(models[assistant]), models["big"])
     message = str(caught.value)
     assert "\n" not in message
-    for part in [made[assistant].name, *parts]:
+    for part in [models[assistant].name, *parts]:
         assert part in message
 
 
-def test_an_assistant_that_is_not_there(made: Made) -> None:
+def test_missing_assistant_is_refused(models: Models) -> None:
     with pytest.raises(CheckpointNotFound, match="no such model"):
-        speculator("nobody", made["big"])
+        make_speculative_decoder("nobody", models["big"])
     with pytest.raises(CheckpointNotFound, match="no such file"):
-        speculator(Path("no/where"), made["big"])
+        make_speculative_decoder(Path("no/where"), models["big"])
 
 
-def test_a_decoder_is_no_model(made: Made) -> None:
+def test_decoder_without_encoder_is_refused_as_a_model(models: Models) -> None:
     with pytest.raises(CheckpointError, match="has no encoder: give it as assistant"):
-        harken.load(made["decoder"], backend="numpy")
+        harken.load(models["decoder"], backend="numpy")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +236,7 @@ def test_a_decoder_is_no_model(made: Made) -> None:
         ({"threads": 2000}, "threads"),
     ],
 )
-def test_what_engines_there_are(options: dict[str, Any], field: str) -> None:
+def test_invalid_option_is_refused_by_its_name(options: dict[str, Any], field: str) -> None:
     with pytest.raises(OptionError) as caught:
         BackendFactory(**options)
     assert caught.value.field == field

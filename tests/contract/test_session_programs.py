@@ -1,11 +1,11 @@
-"""Random programs of the three verbs, on every backend, in step with the oracle."""
+"""Random programs of the three methods of a session, on every backend, in step with the reference."""
 
 from __future__ import annotations
 
-from bench import Bench
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from pairs import BackendPair
 
 from models import AUDIOS, DIMS
 
@@ -14,28 +14,28 @@ PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROW
 
 
 class Program(RuleBasedStateMachine):
-    """Extend, rewind and select some rows; `Pair` compares every logit and all attention on the way."""
+    """A random program of extend, rewind and reorder; `SessionPair` compares all logits and all attention."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, backends: BackendPair) -> None:
         super().__init__()
-        self._bench = bench
+        self._backends = backends
 
     @initialize(
         rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
     )
-    def open(self, rows: list[int], attention: bool) -> None:
+    def open_session(self, rows: list[int], attention: bool) -> None:
         self.attention = attention
-        self.pair = self._bench.open(rows, attention=attention)
+        self.pair = self._backends.open_session(rows, attention=attention)
 
-    @rule(counts=PER_ROW, first=st.integers(0, 255), tail=st.integers(1, 8))
-    def extend(self, counts: list[int], first: int, tail: int) -> None:
-        """Append so many tokens to each row, as far as there is room, no two rows the same."""
-        room = [DIMS.n_text_ctx - length for length in self.pair.lengths]
+    @rule(counts=PER_ROW, first=st.integers(0, 255), last_n=st.integers(1, 8))
+    def extend(self, counts: list[int], first: int, last_n: int) -> None:
+        """Append tokens to each row, as far as there is room; they differ between rows."""
+        free_positions = [DIMS.n_text_ctx - length for length in self.pair.lengths]
         tokens = [
             [(first + 41 * row + 7 * i * i) % DIMS.n_vocab for i in range(min(count, free))]
-            for row, (count, free) in enumerate(zip(counts, room, strict=False))
+            for row, (count, free) in enumerate(zip(counts, free_positions, strict=False))
         ]
-        self.pair.extend(tokens, tail)
+        self.pair.extend(tokens, last_n)
 
     @rule(first=st.integers(0, 255))
     def step(self, first: int) -> None:
@@ -46,21 +46,21 @@ class Program(RuleBasedStateMachine):
         self.pair.rewind([max(0, length - n) for length, n in zip(self.pair.lengths, forget, strict=False)])
 
     @rule(data=st.data())
-    def select(self, data: st.DataObject) -> None:
+    def reorder(self, data: st.DataObject) -> None:
         row = st.integers(0, len(self.pair.lengths) - 1)
         self.pair.reorder(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
 
     @precondition(lambda self: self.attention)
     @rule()
-    def listen(self) -> None:
+    def compare_attention(self) -> None:
         for row, length in enumerate(self.pair.lengths):
             if length:
                 self.pair.attention(row)
 
 
-def test_random_programs(bench: Bench) -> None:
-    # All precisions run the same session; in float32 the oracle can be followed closely, so look longest there.
-    examples = 50 if bench.name == "onnx-fp32" else 8
+def test_random_programs_stay_in_step_with_the_reference(backends: BackendPair) -> None:
+    # All precisions use the same session; in float32 the tolerance is smallest, so it gets the most examples.
+    examples = 50 if backends.name == "onnx-fp32" else 8
     run_state_machine_as_test(
-        lambda: Program(bench), settings=settings(max_examples=examples, stateful_step_count=20)
+        lambda: Program(backends), settings=settings(max_examples=examples, stateful_step_count=20)
     )

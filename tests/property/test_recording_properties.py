@@ -1,4 +1,4 @@
-"""What holds of every transcription, whatever the model says: shown by a tiny random one."""
+"""Properties of every transcription, shown on a tiny random model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_segments_follow_one_another_inside_the_recording(
 
 @settings(max_examples=20)
 @given(samples=recordings, options=options, points=st.lists(st.integers(0, 5 * WINDOW_SAMPLES), max_size=6))
-def test_nothing_depends_on_how_the_samples_arrive_or_on_what_was_done_before(
+def test_result_does_not_depend_on_block_sizes_or_earlier_calls(
     recognizer: Recognizer, samples: Floats, options: dict[str, Any], points: list[int]
 ) -> None:
     def segments(*cuts: int) -> list[Any]:
@@ -110,7 +110,7 @@ def test_nothing_depends_on_how_the_samples_arrive_or_on_what_was_done_before(
 
 @settings(max_examples=10)
 @given(samples=recordings, options=options)
-def test_a_file_is_its_samples(
+def test_file_and_its_samples_give_the_same_segments(
     recognizer: Recognizer, tmp_path_factory: pytest.TempPathFactory, samples: Floats, options: dict[str, Any]
 ) -> None:
     pcm = np.clip(np.rint(samples * 8000), -32768, 32767).astype("<i2")
@@ -120,7 +120,7 @@ def test_a_file_is_its_samples(
     assert recognizer.transcribe(pcm / np.float32(32768), **options).result() == by_array
 
 
-def test_seeds_are_what_samples_depend_on(recognizer: Recognizer) -> None:
+def test_sampled_text_depends_on_the_seed_only(recognizer: Recognizer) -> None:
     samples = np.random.default_rng(0).standard_normal(2 * WINDOW_SAMPLES, np.float32)
 
     def sampled(seed: int) -> Transcript:
@@ -132,7 +132,7 @@ def test_seeds_are_what_samples_depend_on(recognizer: Recognizer) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.9,), "best_of": 3}])
-def test_cancelling_takes_one_step(recognizer: Recognizer, options: dict[str, Any]) -> None:
+def test_cancelling_takes_one_decoder_step(recognizer: Recognizer, options: dict[str, Any]) -> None:
     samples = np.random.default_rng(0).standard_normal(3 * WINDOW_SAMPLES, np.float32)
     whole = recognizer.transcribe(samples, language="en", vad=False, **options)
     whole.result()

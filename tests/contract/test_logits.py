@@ -1,0 +1,353 @@
+"""The contract of logits: one suite over host memory and PyTorch, against plain numpy, with ties and suppressed ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from harken.backends.host_logits import TOPK_BLOCK, HostLogits
+from harken.contract import Logits
+
+INF = np.inf
+WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 300, 3 * TOPK_BLOCK + 5)
+UNIFORMS = st.lists(st.floats(0, 1, exclude_max=True), min_size=3, max_size=3)
+MakeLogits = Callable[..., Logits]
+
+
+def make_host_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+    return HostLogits(table.copy() if token_ids is None else table[:, token_ids].copy(), token_ids)
+
+
+def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+    import torch
+
+    from harken.backends.torch.logits import LogitVocabulary, TorchLogits
+
+    ids = np.arange(table.shape[1]) if token_ids is None else token_ids
+    return TorchLogits(torch.tensor(table[:, ids]), LogitVocabulary(ids, torch.device("cpu")))
+
+
+@pytest.fixture(scope="module", params=["host", "torch"])
+def make_logits(request: pytest.FixtureRequest) -> MakeLogits:
+    """Make logits of a table over all ids, or over the given ones; in host memory, then in PyTorch."""
+    if request.param == "host":
+        return make_host_logits
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+    return make_torch_logits
+
+
+@st.composite
+def tables(draw: st.DrawFn, max_rows: int = 3) -> np.ndarray:
+    """Logits with many ties, both zeros and suppressed ids, at least one id left in each row."""
+    shape = draw(st.integers(1, max_rows)), draw(st.sampled_from(WIDTHS))
+    levels = st.sampled_from([-INF, -3.0, -0.0, 0.0, 1.5, 1.5, 9.0])
+    table = draw(hnp.arrays(np.float32, shape, elements=levels, fill=levels))
+    table[np.isneginf(table).all(axis=1), -1] = 0
+    return table
+
+
+def values(logits: Logits) -> np.ndarray:
+    return np.asarray(logits.values).copy()
+
+
+def log_softmax(table: np.ndarray) -> np.ndarray:
+    wide = table.astype(np.float64)
+    peak = wide.max(axis=1, keepdims=True)
+    return wide - peak - np.log(np.exp(wide - peak).sum(axis=1, keepdims=True))
+
+
+def near_tie(table: np.ndarray, timestamp_begin: int) -> bool:
+    """Return whether timestamps and text are so close that rounding decides which is likelier."""
+    for row in log_softmax(table):
+        together = np.logaddexp.reduce(row[timestamp_begin:], initial=-INF)
+        single = row[:timestamp_begin].max(initial=-INF)
+        if abs(together - single) < 1e-5:
+            return True
+    return False
+
+
+@given(tables(), st.integers(1, 20))
+def test_top_is_a_stable_sort(make_logits: MakeLogits, table: np.ndarray, k: int) -> None:
+    ids, logprobs = make_logits(table).top(k)
+    expected = np.argsort(-table, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(logprobs, np.take_along_axis(log_softmax(table), expected, axis=1), atol=1e-5)
+    assert ids.dtype == np.int64
+    assert logprobs.dtype == np.float32
+
+
+def test_top_of_a_large_vocabulary(make_logits: MakeLogits) -> None:
+    table = 10 * np.random.default_rng(0).standard_normal((4, 51_866), np.float32)
+    np.testing.assert_array_equal(make_logits(table).top(6)[0], np.argsort(-table, axis=1)[:, :6])
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_lower_id_wins_a_tie(make_logits: MakeLogits, k: int) -> None:
+    table = np.zeros((1, 4 * TOPK_BLOCK), np.float32)
+    assert make_logits(table).top(k)[0].tolist() == [list(range(k))]
+
+
+@given(tables())
+def test_probability_is_the_softmax(make_logits: MakeLogits, table: np.ndarray) -> None:
+    for token in {0, table.shape[1] - 1}:
+        np.testing.assert_allclose(
+            make_logits(table).probability(token), np.exp(log_softmax(table))[:, token], rtol=1e-5, atol=1e-7
+        )
+
+
+@pytest.mark.parametrize(("size", "accuracy"), [(30, 1e-5), (1e4, 1e-3)])
+def test_large_logits_do_not_overflow(make_logits: MakeLogits, size: float, accuracy: float) -> None:
+    logits = make_logits(np.array([[size, -size, size]], np.float32))
+    assert logits.probability(0) == pytest.approx(0.5, abs=accuracy)
+
+
+def test_suppressed_ranges_may_end_behind_the_vocabulary(make_logits: MakeLogits) -> None:
+    logits = make_logits(np.zeros((3, 6), np.float32))
+    logits.suppress_ranges([[(0, 2), (5, 6)], [], [(3, 1 << 31)]])
+    expected = [[-INF, -INF, 0, 0, 0, -INF], [0] * 6, [0, 0, 0, -INF, -INF, -INF]]
+    np.testing.assert_array_equal(values(logits), expected)
+
+
+@given(tables(), st.data())
+def test_ranges_are_suppressed_at_their_position(
+    make_logits: MakeLogits, table: np.ndarray, data: st.DataObject
+) -> None:
+    edge = st.integers(0, table.shape[1]) | st.just(1 << 31)
+    ranges = [data.draw(st.lists(st.tuples(edge, edge), max_size=3)) for _ in table]
+    logits, expected = make_logits(table), table.copy()
+    logits.suppress_ranges(ranges)
+    for row, row_ranges in zip(expected, ranges, strict=True):
+        for start, stop in row_ranges:
+            row[start:stop] = -INF
+    np.testing.assert_array_equal(values(logits), expected)
+
+
+def test_a_missing_list_of_ranges_is_refused(make_logits: MakeLogits) -> None:
+    with pytest.raises(ValueError, match=r"zip|1 lists of ranges for 2 positions"):
+        make_logits(np.zeros((2, 3), np.float32)).suppress_ranges([[]])
+
+
+@pytest.mark.parametrize("tokens", [[], [0], [1, 3]])
+def test_tokens_are_suppressed_at_every_position(make_logits: MakeLogits, tokens: list[int]) -> None:
+    logits, read_only = make_logits(np.zeros((2, 4), np.float32)), np.array(tokens, np.int64)
+    read_only.flags.writeable = False
+    logits.suppress_tokens(read_only)
+    np.testing.assert_array_equal(values(logits), [[-INF if i in tokens else 0 for i in range(4)]] * 2)
+
+
+@pytest.mark.parametrize(
+    "bonuses",
+    [[{}, {}], [{1: 2.0}, {}], [{0: -INF, 3: 0.5}, {0: 1.0, 2: -4.0}], [{0: 2.5, 1: 9.0}, {1: -1.0}]],
+)
+def test_bias_adds_to_the_ids_of_each_position(
+    make_logits: MakeLogits, bonuses: list[dict[int, float]]
+) -> None:
+    table = np.array([[1, -INF, 3, 4], [-INF, 6, 7, 8]], np.float32)
+    logits, expected = make_logits(table), table.copy()
+    logits.bias(bonuses)
+    for row, row_bonuses in zip(expected, bonuses, strict=True):
+        for token, bonus in row_bonuses.items():
+            row[token] += np.float32(bonus)
+    np.testing.assert_array_equal(values(logits), expected)
+
+
+def test_a_missing_mapping_of_bonuses_is_refused(make_logits: MakeLogits) -> None:
+    with pytest.raises(ValueError, match=r"zip|1 bonuses for 2 positions"):
+        make_logits(np.zeros((2, 3), np.float32)).bias([{}])
+
+
+@given(tables(), st.integers(0, 300))
+def test_prefer_timestamps_suppresses_text_that_timestamps_outweigh(
+    make_logits: MakeLogits, table: np.ndarray, timestamp_begin: int
+) -> None:
+    timestamp_begin = min(timestamp_begin, table.shape[1])
+    logits = make_logits(table)
+    logits.prefer_timestamps(timestamp_begin)
+    for row, (before, after) in enumerate(zip(log_softmax(table), values(logits), strict=True)):
+        together = np.logaddexp.reduce(before[timestamp_begin:], initial=-INF)
+        single = before[:timestamp_begin].max(initial=-INF)
+        if abs(together - single) < 1e-5:
+            continue  # rounding decides
+        suppressed = (np.arange(len(after)) < timestamp_begin) & (together > single)
+        np.testing.assert_array_equal(after, np.where(suppressed, -INF, table[row]))
+
+
+def test_prefer_timestamps_leaves_timestamps_and_likelier_text(make_logits: MakeLogits) -> None:
+    logits = make_logits(np.array([[1, 0, 0.4, 0.4], [1, 0, 0.2, 0.2], [1, 0, -INF, -INF]], np.float32))
+    logits.prefer_timestamps(2)
+    after = values(logits)
+    np.testing.assert_array_equal(np.isneginf(after[:, :2]).all(axis=1), [True, False, False])
+    np.testing.assert_array_equal(after[1:, :2], [[1, 0], [1, 0]])
+    np.testing.assert_array_equal(after[0, 2:], np.float32([0.4, 0.4]))
+
+
+@given(tables(), st.floats(0.05, 10), UNIFORMS)
+def test_sample_inverts_the_cumulative_distribution(
+    make_logits: MakeLogits, table: np.ndarray, temperature: float, uniforms: list[float]
+) -> None:
+    uniforms = uniforms[: len(table)]
+    ids, logprobs = make_logits(table).sample(temperature, uniforms)
+    mass = np.exp(log_softmax(table / np.float32(temperature))).cumsum(axis=1)
+    for row, (token, uniform) in enumerate(zip(ids, uniforms, strict=True)):
+        below = mass[row, token - 1] if token else 0
+        assert np.isfinite(table[row, token])
+        assert below - 1e-6 <= uniform <= mass[row, token] + 1e-6
+        assert logprobs[row] == pytest.approx(log_softmax(table)[row, token], abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.2, 1, 10])
+@pytest.mark.parametrize("uniform", [0.0, 0.5, np.nextafter(1, 0)])
+def test_sample_never_draws_a_suppressed_id(
+    make_logits: MakeLogits, temperature: float, uniform: float
+) -> None:
+    rng = np.random.default_rng(0)
+    table = 20 * rng.standard_normal((20, 400), np.float32)
+    suppressed = rng.random(table.shape) < 0.9
+    suppressed[:, 0] = suppressed[:, -1] = True
+    suppressed[:, 200] = False
+    table[suppressed] = -INF
+    ids, _ = make_logits(table).sample(temperature, [uniform] * 20)
+    assert np.isfinite(np.take_along_axis(table, ids[:, None], axis=1)).all()
+
+
+def test_samples_follow_the_distribution(make_logits: MakeLogits) -> None:
+    table = np.log(np.array([[0.1, 0.2, 0.7]], np.float32))
+    uniforms = (np.arange(1000) + 0.5) / 1000
+    ids, _ = make_logits(np.repeat(table, 1000, axis=0)).sample(1, uniforms.tolist())
+    assert np.bincount(ids).tolist() == [100, 200, 700]
+
+
+def test_selected_positions_are_copies_in_order(make_logits: MakeLogits) -> None:
+    logits = make_logits(np.arange(12, dtype=np.float32).reshape(4, 3))
+    selected = logits.select_positions([2, 0, 2])
+    selected.suppress_tokens(np.array([0]))
+    assert len(selected) == 3
+    np.testing.assert_array_equal(values(selected)[:, 1:], [[7, 8], [1, 2], [7, 8]])
+    np.testing.assert_array_equal(values(logits)[:, 0], [0, 3, 6, 9])
+
+
+def test_logits_without_positions(make_logits: MakeLogits) -> None:
+    logits = make_logits(np.empty((0, 9), np.float32))
+    logits.suppress_ranges([])
+    logits.bias([])
+    logits.suppress_tokens(np.array([1]))
+    logits.prefer_timestamps(5)
+    assert len(logits) == 0
+    assert len(logits.select_positions([])) == 0
+    assert logits.top(2)[0].shape == (0, 2)
+    assert logits.probability(3).shape == (0,)
+
+
+# --- subset of the vocabulary ------------------------------------------------------------------------------
+
+
+@st.composite
+def subsets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """A table with -inf at all ids but some, at least one of which is left in each row; and these ids."""
+    table = draw(tables())
+    width = table.shape[1]
+    covered = draw(hnp.arrays(bool, width, fill=st.booleans()))
+    covered[draw(st.integers(0, width - 1))] = True
+    table[:, ~covered] = -INF
+    table[np.isneginf(table).all(axis=1), np.flatnonzero(covered)[0]] = 0
+    return table, np.flatnonzero(covered)
+
+
+def assert_same_top(subset: Logits, full: Logits, k: int) -> None:
+    ids, logprobs = subset.top(k)
+    expected_ids, expected_logprobs = full.top(ids.shape[1])
+    possible = np.isfinite(expected_logprobs)
+    np.testing.assert_array_equal(ids[possible], expected_ids[possible])
+    np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-5)
+
+
+@given(subsets(), st.integers(1, 400))
+def test_top_of_a_subset(make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], k: int) -> None:
+    table, ids = drawn
+    subset = make_logits(table, ids)
+    assert_same_top(subset, make_logits(table), k)
+    assert subset.top(k)[0].shape[1] == min(k, len(ids))
+
+
+@given(subsets(), st.floats(0.05, 10), UNIFORMS)
+def test_samples_of_a_subset(
+    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], temperature: float, uniforms: list[float]
+) -> None:
+    table, token_ids = drawn
+    ids, logprobs = make_logits(table, token_ids).sample(temperature, uniforms[: len(table)])
+    expected_ids, expected_logprobs = make_logits(table).sample(temperature, uniforms[: len(table)])
+    np.testing.assert_array_equal(ids, expected_ids)
+    np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-5)
+
+
+@given(subsets(), st.integers(0, 10**6))
+def test_probabilities_of_a_subset(
+    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], token: int
+) -> None:
+    table, ids = drawn
+    token %= table.shape[1]
+    np.testing.assert_allclose(
+        make_logits(table, ids).probability(token), make_logits(table).probability(token), rtol=1e-5, atol=1e-7
+    )
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 800)), max_size=3)
+TOKENS = st.lists(st.integers(0, 800), max_size=9)
+
+
+@given(subsets(), st.data())
+def test_changes_of_a_subset(
+    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    table, ids = drawn
+    subset, full, width = make_logits(table, ids), make_logits(table), table.shape[1]
+    ranges = [data.draw(RANGES) for _ in table]
+    tokens = np.array([token % width for token in data.draw(TOKENS)], np.int64)
+    bonuses = [{token % width: 0.5 * token for token in data.draw(TOKENS)} for _ in table]
+    order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
+    for logits in (subset, full):
+        logits.suppress_ranges(ranges)
+        logits.suppress_tokens(tokens)
+        logits.bias(bonuses)
+    np.testing.assert_array_equal(values(subset), values(full)[:, ids])
+    assume(np.isfinite(values(full)).any(axis=1).all())
+    assert_same_top(subset, full, width)
+    assert_same_top(subset.select_positions(order), full.select_positions(order), width)
+
+
+@given(subsets(), st.integers(0, 300))
+def test_prefer_timestamps_in_a_subset(
+    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], timestamp_begin: int
+) -> None:
+    table, ids = drawn
+    timestamp_begin = min(timestamp_begin, table.shape[1])
+    assume(not near_tie(table, timestamp_begin))
+    subset, full = make_logits(table, ids), make_logits(table)
+    subset.prefer_timestamps(timestamp_begin)
+    full.prefer_timestamps(timestamp_begin)
+    np.testing.assert_array_equal(values(subset), values(full)[:, ids])
+    assert_same_top(subset, full, table.shape[1])
+
+
+def test_changes_outside_of_the_subset_have_no_effect(make_logits: MakeLogits) -> None:
+    logits = make_logits(np.zeros((1, 10), np.float32), np.array([2, 5, 9]))
+    logits.suppress_tokens(np.array([0, 3, 10, 11]))
+    logits.bias([{1: 9.0, 4: 9.0, 99: 9.0}])
+    logits.suppress_ranges([[(0, 2), (3, 5), (6, 9), (10, 1 << 31)]])
+    np.testing.assert_array_equal(values(logits), [[0, 0, 0]])
+    logits.suppress_ranges([[(5, 9)]])
+    logits.suppress_tokens(np.array([8, 9]))
+    logits.bias([{2: 1.5}])
+    np.testing.assert_array_equal(values(logits), np.float32([[1.5, -INF, -INF]]))
+
+
+def test_tokens_outside_of_the_subset_have_no_probability(make_logits: MakeLogits) -> None:
+    subset = make_logits(np.zeros((2, 6), np.float32), np.array([1, 4]))
+    probabilities = [subset.probability(token).tolist() for token in (0, 1, 2, 5)]
+    assert probabilities == [[0, 0], pytest.approx([0.5, 0.5]), [0, 0], [0, 0]]
+    np.testing.assert_array_equal(subset.select_positions([1]).top(2)[0], [[1, 4]])

@@ -1,0 +1,220 @@
+"""Tests of `AssistedCandidateGenerator`: the tokens it reads, those it drafts, and where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, saying
+from harken.contract import Features, Floats
+from harken.decoding import Assistant, make_logit_rules
+from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
+from harken.decoding.logit_rules import LogitRules
+from models import DIMS, TOKENIZER
+
+TEXTS = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
+PROMPTS = [(0,), (0,), (0,)]
+
+
+def make_generator(
+    texts: Sequence[Sequence[int]] = TEXTS,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
+    rules: LogitRules | None = None,
+    *,
+    part: Sequence[int] | None = None,
+) -> tuple[AssistedCandidateGenerator, Table]:
+    vocabulary = None if part is None else np.array(part)
+    backend = Table(saying(texts, len(prompts[0])), 40, vocabulary=vocabulary)
+    rows = range(len(prompts))
+    return AssistedCandidateGenerator(
+        backend, lambda: Windows(len(rows)), rows, prompts, rules or free_rules()
+    ), backend
+
+
+def request(row: int, prefix: Sequence[int] = (), limit: int = 3, **more: float) -> DraftRequest:
+    return DraftRequest(row=row, prefix=list(prefix), max_tokens=limit, **more)
+
+
+def read(backend: Table) -> list[list[tuple[int, ...]]]:
+    (session,) = backend.sessions
+    return session.read
+
+
+def propose(generator: AssistedCandidateGenerator, *requests: DraftRequest) -> list[tuple[int, ...]]:
+    return [proposal.tokens for proposal in generator.propose(requests)]
+
+
+def test_assistant_reads_each_token_once() -> None:
+    generator, backend = make_generator(TEXTS[:1], [(0, 0, 0)])
+    assert propose(generator, request(0, [1])) == [(2, 3, 4)]
+    assert read(backend) == [[(0, 0, 0, 1)], [(2,)], [(3,)]]
+    # All were accepted, and one more came from verification; the last token of the draft was never read.
+    assert propose(generator, request(0, [1, 2, 3, 4, 5], limit=1)) == [(6,)]
+    assert read(backend)[3:] == [[(4, 5)]]
+    assert generator.forwards == 4
+
+
+def test_assistant_rewinds_only_rejected_tokens() -> None:
+    generator, backend = make_generator(TEXTS[:1])
+    generator.propose([request(0, [1])])
+    assert propose(generator, request(0, [1, 2, 6], limit=2)) == [(4, 5)]
+    assert read(backend)[3:] == [[(6,)], [(4,)]]
+    (session,) = backend.sessions
+    assert session.rows[0][1] == (0, 1, 2, 6, 4)
+
+
+def test_last_token_is_read_again_if_all_were_read() -> None:
+    """One of two drafted tokens was accepted, and the assistant has read it already."""
+    generator, backend = make_generator(TEXTS[:1])
+    assert propose(generator, request(0, [1], limit=2)) == [(2, 3)]
+    assert propose(generator, request(0, [1, 2], limit=1)) == [(3,)]
+    assert read(backend)[2:] == [[(2,)]]
+
+
+def test_rows_draft_different_numbers_of_tokens() -> None:
+    generator, backend = make_generator()
+    assert propose(generator, request(0, [1], 3), request(1, [6], 5), request(2, [2], 1)) == [
+        (2, 3, 4),
+        (5, EOT),
+        (2,),
+    ]
+    assert read(backend) == [[(0, 1), (0, 6), (0, 2)], [(2,), (5,), ()], [(3,), (), ()]]
+    assert generator.forwards == 3
+
+
+def test_finished_row_is_dropped() -> None:
+    generator, backend = make_generator()
+    generator.propose([request(0, [1], 2), request(1, [6], 2), request(2, [2], 2)])
+    assert propose(generator, request(2, [2, 2], 2)) == [(2, 2)]
+    (session,) = backend.sessions
+    assert len(session.rows) == 1
+    assert read(backend)[2:] == [[(2,)], [(2,)]]
+
+
+def test_skipped_row_catches_up() -> None:
+    generator, backend = make_generator()
+    assert propose(generator, request(0, [1], 1), request(1, [6], 0)) == [(2,), ()]
+    assert propose(generator, request(0, [1, 2], 0), request(1, [6], 0)) == [(), ()]
+    assert propose(generator, request(0, [1, 2, 3], 1), request(1, [6, 5], 2)) == [(4,), (EOT,)]
+    assert read(backend) == [[(0, 1), ()], [(2, 3), (0, 6, 5)]]
+
+
+def test_skipped_row_rewinds_rejected_tokens() -> None:
+    generator, backend = make_generator(TEXTS[:2], PROMPTS[:2])
+    generator.propose([request(0, [1], 3), request(1, [6], 3)])
+    generator.propose([request(0, [1, 5], 0), request(1, [6, 5], 1)])
+    assert propose(generator, request(0, [1, 5, 5], 1), request(1, [6, 5, 5], 0)) == [(4,), ()]
+    (session,) = backend.sessions
+    assert session.rows[0][1] == (0, 1, 5, 5)
+
+
+def test_assistant_does_not_encode_before_the_first_request() -> None:
+    encoded: list[int] = []
+
+    def features() -> Windows:
+        encoded.append(1)
+        return Windows(1)
+
+    backend = Table(saying(TEXTS), 40)
+    generator = AssistedCandidateGenerator(backend, features, [0], [(0,)], free_rules())
+    assert propose(generator, request(0, [1], 0)) == [()]
+    assert (encoded, backend.sessions, generator.forwards) == ([], [], 0)
+    generator.propose([request(0, [1], 1)])
+    generator.propose([request(0, [1, 2], 1)])
+    assert encoded == [1]
+
+
+def test_draft_ends_at_end_of_text_and_at_limit() -> None:
+    generator, _ = make_generator()
+    assert propose(generator, request(0, [1], 99), request(1, [6], 99), request(2, [2], 2)) == [
+        (2, 3, 4, 5, 6, EOT),
+        (5, EOT),
+        (2, 2),
+    ]
+
+
+def test_draft_ends_at_the_draft_threshold() -> None:
+    generator, backend = make_generator(TEXTS[:1])
+    (proposal,) = generator.propose(
+        [request(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.55)]
+    )
+    assert proposal.tokens == (2, 3)
+    assert proposal.confidences == pytest.approx([1, 1], abs=1e-3)
+    assert len(read(backend)) == 3, "the token below the threshold takes a forward pass too"
+    assert propose(
+        generator, request(0, [1], 9, calibration=0.5, draft_threshold=0.6, verify_threshold=0.55)
+    ) == [()]
+
+
+def test_drafted_token_above_verify_threshold_is_proposed() -> None:
+    generator, backend = make_generator(TEXTS[:1])
+    (proposal,) = generator.propose(
+        [request(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.1)]
+    )
+    assert proposal.tokens == (2, 3, 4)
+    assert len(read(backend)) == 3
+
+
+def test_confidence_is_the_probability_under_the_logit_rules() -> None:
+    generator, _ = make_generator(TEXTS[:1], rules=free_rules(suppressed=[2, 3]))
+    (proposal,) = generator.propose([request(0, [1], 3)])
+    assert not {2, 3} & set(proposal.tokens)
+    assert proposal.confidences[0] == pytest.approx(1 / (VOCABULARY - 2), rel=0.01)
+
+
+@pytest.mark.parametrize("suppressed", [[1], [1, 2, EOT]])
+@pytest.mark.parametrize("draft_threshold", [0.0, 0.1])
+def test_assistant_with_vocab_subset_proposes_only_its_tokens(
+    suppressed: list[int], draft_threshold: float
+) -> None:
+    generator, _ = make_generator(TEXTS, rules=free_rules(suppressed), part=[1, 2, EOT])
+    allowed = {1, 2, EOT} - set(suppressed)
+    for proposed in propose(
+        generator,
+        request(0, [1], 5, draft_threshold=draft_threshold),
+        request(1, [6], 5, draft_threshold=draft_threshold),
+        request(2, [2], 5, draft_threshold=draft_threshold),
+    ):
+        assert set(proposed) <= allowed
+
+
+def test_logit_rules_follow_the_growing_prefix() -> None:
+    """With timestamps: text follows the first one, there are no three in a row, and none goes back."""
+    stamps = [TOKENIZER.timestamp_begin + step for step in (10, 20, 5)]
+    rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=tuple(b"hi"))
+    texts = [[stamps[0], *b"ho", stamps[1], stamps[1], stamps[1], stamps[2]]]
+    prompt = TOKENIZER.sot_sequence("en")
+    backend = Table(saying(texts, len(prompt), DIMS.n_vocab), 40)
+    generator = AssistedCandidateGenerator(backend, lambda: Windows(1), [0], [prompt], rules)
+    (proposed,) = propose(generator, request(0, [], 8))
+    assert proposed[:5] == (stamps[0], *b"hi", stamps[1], stamps[1])
+    prefix: list[int] = []
+    for token in proposed:
+        assert not any(start <= token < stop for start, stop in rules.banned(prefix))
+        assert token not in rules.suppressed
+        prefix.append(token)
+
+
+def test_assistant_encodes_unless_it_shares_the_encoder() -> None:
+    class Encoder:
+        def encode(self, mel: Floats) -> str:
+            return f"encoded {mel.shape}"
+
+        def reuse_encoder_output(self, features: Features) -> str:
+            return f"adopted {features}"
+
+    mel = np.zeros((1, 2, 4), np.float32)
+    own = Assistant(backend=Encoder(), shares_encoder=False)
+    assert own.encode(mel, Windows(1)) == "encoded (1, 2, 4)"
+    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(n_windows=1)"
+
+
+def test_rows_of_one_window_share_no_state() -> None:
+    backend = Table(saying(TEXTS), 40)
+    generator = AssistedCandidateGenerator(backend, lambda: Windows(1), [0, 0], [(0,), (0,)], free_rules())
+    assert propose(generator, request(0, [1], 2), request(1, [1, 2, 3], 2)) == [(2, 3), (4, 5)]
+    session: TableSession = backend.sessions[0]
+    assert [window for window, _ in session.rows] == [0, 0]

@@ -1,0 +1,414 @@
+"""Tests of decoding partial windows, with table models whose logits and attention are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drafting import Table, TableSession, Windows, saying
+from harken.contract import Floats
+from harken.decoding import (
+    Greedy,
+    LogitRules,
+    PartialHypothesis,
+    PartialWindow,
+    Window,
+    decode,
+    decode_partial,
+    make_logit_rules,
+    make_prompt,
+)
+from models import DIMS, TOKENIZER
+
+EOT = TOKENIZER.eot
+PROMPT = make_prompt(
+    TOKENIZER, 64, language="en", task="transcribe", timestamps=False, previous_tokens=b"Well,"
+)
+POSITIONS, THRESHOLD = 300, 8
+BACK = 50
+"""Positions by which a token may go back behind the latest attended one: a second."""
+SPOKEN = tuple(b"to be or not")
+LOGPROB = 12 - math.log(DIMS.n_vocab - 1 + math.exp(12))
+"""Log-probability of each token of a table model, before any is suppressed."""
+AttendedPosition = Callable[[int, int], int]
+"""The position attended to when a token is picked, by window and index of the token, committed ones counted."""
+
+
+def in_steps(window: int, index: int) -> int:
+    """Return positions for a token every 0.2 s."""
+    return 10 * index
+
+
+class AttentiveTable(Table):
+    """A table model with given attended positions."""
+
+    def __init__(
+        self, *texts: Sequence[int], attended: AttendedPosition = in_steps, n_text_ctx: int = 64
+    ) -> None:
+        super().__init__(saying([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx)
+        self.attended = attended
+
+    def open_session(
+        self, features: Windows, row_windows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> TableSession:
+        assert attention, "partial windows need the attention"
+        self.sessions.append(AttentiveSession(self, row_windows, capacity))
+        return self.sessions[-1]
+
+
+class AttentiveSession(TableSession):
+    """A session in which the prompt attends to all positions alike, and each token behind it to 7 of them."""
+
+    def attention(self, row: int) -> Floats:
+        window, seen = self.rows[row]
+        weights = np.full((1, len(seen), POSITIONS), 1 / POSITIONS, np.float32)
+        for index in range(len(seen) - len(PROMPT) + 1):
+            position = self._backend.attended(window, index)
+            weights[0, len(PROMPT) - 1 + index] = 0
+            weights[0, len(PROMPT) - 1 + index, position : position + 7] = 1 / 7
+        return weights
+
+
+def rules(*, blank: bool = False) -> LogitRules:
+    return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
+
+
+def partial(
+    committed: Sequence[int] = (),
+    draft: Sequence[int] = (),
+    *,
+    window_index: int = 0,
+    frame_threshold: int = 0,
+    n_positions: int = POSITIONS,
+) -> PartialWindow:
+    return PartialWindow(
+        window_index=window_index,
+        prompt=PROMPT,
+        committed=tuple(committed),
+        draft_tokens=tuple(draft),
+        n_positions=n_positions,
+        frame_threshold=frame_threshold,
+    )
+
+
+def decode_all(
+    backend: AttentiveTable, *windows: PartialWindow, blank: bool = False
+) -> list[PartialHypothesis]:
+    hypotheses, _ = decode_partial(backend, Windows(len(windows)), windows, rules(blank=blank), TOKENIZER)
+    return hypotheses
+
+
+# --- one window --------------------------------------------------------------------------------------------
+
+
+def test_text_is_decoded_to_its_end():
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial())
+    assert hypothesis.tokens == SPOKEN
+    assert hypothesis.reached_eot
+    assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
+    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+
+
+def test_attention_covers_every_token_and_the_next_one():
+    """From the attention that picked the first token to that of the next one."""
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(SPOKEN[:2]))
+    assert hypothesis.attention.shape == (1, len(SPOKEN) - 2 + 1, POSITIONS)
+    assert (
+        hypothesis.attention[0].argmax(axis=1).tolist()
+        == hypothesis.attended_positions.tolist()
+        == [*range(20, 130, 10)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("frame_threshold", "n_accepted"), [(0, 12), (199, 11), (200, 10), (201, 10), (210, 9), (300, 0)]
+)
+def test_token_within_frame_threshold_is_not_accepted(frame_threshold: int, n_accepted: int):
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(frame_threshold=frame_threshold))
+    assert hypothesis.tokens == SPOKEN[:n_accepted]
+    assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
+    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_accepted + 1)]
+
+
+def test_attention_to_padding_does_not_count():
+    """Half of a token's attention lies in the padding; the rest lies in the last positions with audio."""
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(n_positions=54, frame_threshold=THRESHOLD))
+    assert hypothesis.tokens == SPOKEN[:5]
+
+
+@pytest.mark.parametrize(("back", "n_accepted"), [(BACK, 12), (BACK + 1, 8)])
+def test_token_beyond_rewind_threshold_is_not_accepted(back: int, n_accepted: int):
+    def repeats(window: int, index: int) -> int:
+        return 10 * index if index < 8 else 70 - back
+
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN, attended=repeats), partial())
+    assert hypothesis.tokens == SPOKEN[:n_accepted]
+    assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
+    assert hypothesis.attended_positions.tolist() == [10 * min(index, 7) for index in range(n_accepted + 1)]
+
+
+def test_small_rewinds_do_not_stop_decoding():
+    (hypothesis,) = decode_all(
+        AttentiveTable(SPOKEN, attended=lambda window, index: 100 + 40 * (index % 2)), partial()
+    )
+    assert hypothesis.tokens == SPOKEN
+    assert hypothesis.attended_positions.tolist() == [100, *[140] * len(SPOKEN)]
+
+
+def test_rewind_is_measured_from_the_latest_attended_position():
+    attended = [100, 60, 49, 49, 49]
+    (hypothesis,) = decode_all(
+        AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, 4)]), partial()
+    )
+    assert hypothesis.tokens == SPOKEN[:2]
+
+
+# --- loops -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_positions", "n_committed", "n_text_ctx", "n_accepted"),
+    [
+        (100, 0, 200, 16 + 20),
+        (130, 0, 200, 16 + 26),
+        (100, 30, 200, 6),
+        (100, 36, 200, 0),
+        (100, 40, 200, 0),
+        (100, 0, len(PROMPT) + 9, 9),
+        (100, 5, len(PROMPT) + 9, 4),
+        (100, 9, len(PROMPT) + 9, 0),
+    ],
+)
+@pytest.mark.parametrize("n_draft", [0, 3, 99])
+def test_tokens_are_limited_by_audio_and_context(
+    n_positions: int, n_committed: int, n_text_ctx: int, n_accepted: int, n_draft: int
+):
+    """Even if all tokens attend to one position; a draft does not exceed the context either."""
+    text = tuple(np.random.default_rng(0).integers(97, 123, 999).tolist())
+    rest = text[n_committed:]
+    backend = AttentiveTable(text, attended=lambda window, index: 20, n_text_ctx=n_text_ctx)
+    (hypothesis,) = decode_all(
+        backend, partial(text[:n_committed], rest[:n_draft], n_positions=n_positions, frame_threshold=THRESHOLD)
+    )
+    assert hypothesis.tokens == rest[:n_accepted]
+    assert len(hypothesis.logprobs) == len(hypothesis.attended_positions) - 1 == n_accepted
+    assert not hypothesis.reached_eot
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"ah " * 6, b"ah "),
+        (b"well, " + b"ah " * 5, b"well, ah"),
+        (b"a" * 7, b"a"),
+        (b"ha " * 4 + b"!", b"ha ha ha ha !"),
+        (b"sing " * 3, b"sing "),
+        (b"0123456789" * 3, b"0123456789"),
+        (b"abc" * 2 + b"x", b"abcabcx"),
+        (b"0123456789+" * 3, b"0123456789+" * 3),
+    ],
+)
+@pytest.mark.parametrize("n_draft", [0, 5, 8, 9, 20])
+def test_loop_is_cut_to_one_repetition(text: bytes, expected: bytes, n_draft: int):
+    (hypothesis,) = decode_all(
+        AttentiveTable(text, attended=lambda window, index: index), partial(draft=text[:n_draft])
+    )
+    assert bytes(hypothesis.tokens) == expected
+    assert hypothesis.reached_eot == (bytes(hypothesis.tokens) == text or text.startswith((b"01", b"sing")))
+    assert (
+        len(hypothesis.logprobs)
+        == len(hypothesis.attended_positions) - 1
+        == hypothesis.attention.shape[1] - 1
+        == len(expected)
+    )
+
+
+@pytest.mark.parametrize(
+    ("committed", "expected"), [(b"ah ", b""), (b"ah a", b""), (b"a", b"h "), (b"ah ah ah ", b"")]
+)
+def test_committed_tokens_count_for_loops_and_stay(committed: bytes, expected: bytes):
+    (hypothesis,) = decode_all(
+        AttentiveTable(b"ah " * 6, attended=lambda window, index: index), partial(committed)
+    )
+    assert bytes(hypothesis.tokens) == expected
+
+
+def test_text_may_fill_the_context():
+    (hypothesis,) = decode_all(AttentiveTable(SPOKEN, n_text_ctx=len(PROMPT) + len(SPOKEN)), partial())
+    assert hypothesis.tokens == SPOKEN
+    assert hypothesis.reached_eot
+
+
+# --- drafts ------------------------------------------------------------------------------------------------
+
+
+def passes(backend: AttentiveTable) -> list[tuple[int, ...]]:
+    """Return the tokens read in each forward pass of a single window."""
+    (session,) = backend.sessions
+    return [row for (row,) in session.read]
+
+
+def test_correct_draft_takes_one_forward_pass():
+    backend = AttentiveTable(SPOKEN)
+    (hypothesis,) = decode_all(backend, partial(SPOKEN[:3], SPOKEN[3:]))
+    assert hypothesis.tokens == SPOKEN[3:]
+    assert passes(backend) == [(*PROMPT, *SPOKEN)]
+
+
+def test_draft_is_dropped_from_the_first_difference_on():
+    backend = AttentiveTable(SPOKEN)
+    (hypothesis,) = decode_all(backend, partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]))
+    assert hypothesis.tokens == SPOKEN
+    assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
+    assert [len(read) for read in passes(backend)] == [len(PROMPT) + len(SPOKEN), *[1] * (len(SPOKEN) - 5)]
+    assert [read[0] for read in passes(backend)[1:]] == [*SPOKEN[5:]]
+
+
+def test_draft_beyond_the_end_of_text_is_cut():
+    backend = AttentiveTable(SPOKEN)
+    (hypothesis,) = decode_all(backend, partial(draft=(*SPOKEN, *b" that")))
+    assert hypothesis.tokens == SPOKEN
+    assert hypothesis.reached_eot
+    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+    assert len(passes(backend)) == 1
+
+
+@pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
+def test_frame_threshold_applies_to_draft_tokens(n_draft: int):
+    (hypothesis,) = decode_all(
+        AttentiveTable(SPOKEN), partial(draft=SPOKEN[:n_draft], frame_threshold=POSITIONS - 70)
+    )
+    assert hypothesis.tokens == SPOKEN[:7]
+    assert not hypothesis.reached_eot
+
+
+@pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
+def test_rewind_threshold_applies_to_draft_tokens(n_draft: int):
+    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 69, 130)[min(index, 4)])
+    (hypothesis,) = decode_all(backend, partial(draft=SPOKEN[:n_draft]))
+    assert hypothesis.tokens == SPOKEN[:3]
+
+
+@pytest.mark.parametrize("n_draft", range(12))
+def test_attended_position_depends_only_on_earlier_tokens(n_draft: int):
+    """Tokens behind it that were read in the same pass do not change it."""
+
+    def wavering(window: int, index: int) -> int:
+        return (0, 12, 9, 20, 26, 21, 33, 30, 44, 40, 52, 47)[min(index, 11)]
+
+    for frame_threshold in range(POSITIONS - 60, POSITIONS, 3):
+        backend = AttentiveTable(SPOKEN, attended=wavering)
+        one, other = decode_all(
+            backend,
+            partial(frame_threshold=frame_threshold),
+            partial(draft=SPOKEN[:n_draft], frame_threshold=frame_threshold),
+        )
+        assert one.tokens == other.tokens
+        assert one.attended_positions.tolist() == other.attended_positions.tolist()
+
+
+def test_committed_text_is_kept_against_the_model():
+    backend = AttentiveTable(SPOKEN)
+    committed = tuple(b"XYZ")
+    (hypothesis,) = decode_all(backend, partial(committed))
+    assert hypothesis.tokens == SPOKEN[3:]
+    assert passes(backend)[0] == (*PROMPT, *committed)
+
+
+def test_logit_rules_see_committed_tokens():
+    """A text may begin with neither a blank nor eot; behind committed text it may."""
+    (first,) = decode_all(AttentiveTable(()), partial(), blank=True)
+    assert len(first.tokens) > 0
+    (second,) = decode_all(AttentiveTable(b"x"), partial(b"x"), blank=True)
+    assert second.tokens == ()
+    assert second.reached_eot
+    (third,) = decode_all(AttentiveTable(b"x"), partial(draft=b" "), blank=True)
+    assert third.tokens == (ord("x"),)
+
+
+def test_suppressed_tokens_are_not_accepted_from_drafts():
+    rules_without_e = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
+    hypotheses, _ = decode_partial(
+        AttentiveTable(SPOKEN), Windows(2), [partial(), partial(draft=SPOKEN)], rules_without_e, TOKENIZER
+    )
+    for hypothesis in hypotheses:
+        assert ord("e") not in hypothesis.tokens
+        assert hypothesis.tokens[:4] == SPOKEN[:4]
+    assert hypotheses[0].tokens == hypotheses[1].tokens
+
+
+# --- no-speech probability ---------------------------------------------------------------------------------
+
+
+def script_with_no_speech(window: int, seen: tuple[int, ...]) -> Floats:
+    """Return logits in which <|nospeech|> depends on the number of tokens read."""
+    logits = np.zeros(DIMS.n_vocab, np.float32)
+    logits[TOKENIZER.no_speech] = len(seen) + 3 * window
+    logits[EOT if len(seen) > len(PROMPT) + 6 else ord("a") + len(seen) - len(PROMPT)] = 40
+    return logits
+
+
+def test_no_speech_prob_equals_that_of_an_offline_decode():
+    backend = AttentiveTable()
+    backend.script = script_with_no_speech
+    plain, _ = decode(
+        Table(script_with_no_speech, 64),
+        Windows(2),
+        [Window(window_index=window_index, prompt=PROMPT) for window_index in range(2)],
+        tokenizer=TOKENIZER,
+        logit_rules=rules(),
+        strategy=Greedy(),
+    )
+    windows = [partial(draft=b"abX"), partial(window_index=1), partial(b"a", b"bc")]
+    *fresh, behind = decode_all(backend, *windows)
+    assert [len(hypothesis.tokens) for hypothesis in fresh] == [7, 7]
+    assert [hypothesis.no_speech_prob for hypothesis in fresh] == [
+        hypothesis.no_speech_prob for hypothesis in plain
+    ]
+    assert fresh[0].no_speech_prob != fresh[1].no_speech_prob
+    assert behind.no_speech_prob is None
+
+
+# --- batches -----------------------------------------------------------------------------------------------
+
+
+def test_batch_of_partial_windows_equals_single_windows():
+    """They end one after another, and each has its own draft, reason to stop and text."""
+    texts = (SPOKEN, b"a", b"that is the question", b"", b"whether 'tis nobler")
+    windows = [
+        partial(draft=SPOKEN[:4], window_index=0),
+        partial(window_index=1),
+        partial(texts[2][:2], b"at xx the question", window_index=2, frame_threshold=THRESHOLD),
+        partial(window_index=3, draft=b"to"),
+        partial(window_index=4, frame_threshold=POSITIONS - 70, n_positions=POSITIONS - 10),
+    ]
+    backend = AttentiveTable(*texts)
+    together, stats = decode_partial(backend, Windows(5), windows, rules(), TOKENIZER)
+    alone = [decode_all(AttentiveTable(*texts), window)[0] for window in windows]
+    for one, other in zip(together, alone, strict=True):
+        assert replace(one, attended_positions=(), attention=()) == replace(
+            other, attended_positions=(), attention=()
+        )
+        np.testing.assert_array_equal(one.attended_positions, other.attended_positions)
+        np.testing.assert_array_equal(one.attention, other.attention)
+    (session,) = backend.sessions
+    assert [len(rows) for rows in session.read] == sorted((len(rows) for rows in session.read), reverse=True)
+    assert all(all(row) for row in session.read)
+    assert stats.forwards == len(session.read) < sum(len(hypothesis.tokens) for hypothesis in alone)
+
+
+def test_stats_of_decode_partial():
+    windows = [partial(SPOKEN[:2], SPOKEN[2:5]), partial(draft=b"toX")]
+    _, stats = decode_partial(AttentiveTable(SPOKEN), Windows(2), windows, rules(), TOKENIZER)
+    assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
+    assert (stats.drafted, stats.accepted) == (6, 5)
+    assert stats.sampled_tokens == 2 * len(SPOKEN) - 2
+    assert stats.forwards == 1 + len(SPOKEN) - 2
+
+
+def test_no_windows_give_no_hypotheses():
+    assert decode_all(AttentiveTable(SPOKEN)) == []

@@ -1,0 +1,71 @@
+"""The choice of runtimes, for each precision and each processor."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harken.backends.onnx import runtime_plan
+from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
+from harken.errors import BackendUnavailable, OptionError
+
+WITHOUT_OPENVINO: frozenset[str] = frozenset()
+WITHOUT_BF16 = frozenset({"FP32", "INT8"})
+WITH_BF16 = WITHOUT_BF16 | {"BF16"}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "requested", "precision", "encoder", "decoder"),
+    [
+        (WITH_BF16, "auto", "int8", "openvino bf16", "onnxruntime int8"),
+        (WITH_BF16, "int8", "int8", "openvino bf16", "onnxruntime int8"),
+        (WITH_BF16, "int4", "int4", "openvino bf16", "onnxruntime int4"),
+        (WITH_BF16, "bf16", "bf16", "openvino bf16", "onnxruntime fp32"),
+        (WITH_BF16, "fp32", "fp32", "openvino f32", "onnxruntime fp32"),
+        (WITHOUT_BF16, "auto", "int8", "openvino f32", "onnxruntime int8"),
+        (WITHOUT_BF16, "fp32", "fp32", "openvino f32", "onnxruntime fp32"),
+        (WITHOUT_OPENVINO, "auto", "int8", "onnxruntime fp32", "onnxruntime int8"),
+        (WITHOUT_OPENVINO, "fp32", "fp32", "onnxruntime fp32", "onnxruntime fp32"),
+    ],
+)
+def test_plan_follows_precision_and_processor(
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: frozenset[str],
+    requested: str,
+    precision: str,
+    encoder: str,
+    decoder: str,
+) -> None:
+    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
+    plan = make_runtime_plan(requested)
+    assert plan.precision == precision
+    assert (" ".join(plan.encoder), " ".join(plan.decoder)) == (encoder, decoder)
+    assert str(plan) == f"encoder {encoder}, decoder {decoder}"
+
+
+@pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])
+def test_bf16_is_refused_on_a_processor_without_it(
+    monkeypatch: pytest.MonkeyPatch, capabilities: frozenset[str]
+) -> None:
+    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
+    with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
+        make_runtime_plan("bf16")
+
+
+def test_unknown_precision_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"precision='fp16'.*auto, fp32, bf16, int8"):
+        make_runtime_plan("fp16")
+
+
+def test_missing_openvino_has_no_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert openvino_capabilities() == frozenset()
+
+
+def test_missing_onnxruntime_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harken.backends.onnx.runtimes import import_onnxruntime
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(BackendUnavailable, match="pip install onnxruntime"):
+        import_onnxruntime()
