@@ -12,7 +12,7 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import TIMING_ROWS, command
-from harken.cli.bench_streaming import LIVE_ROWS as LIVE_ROWS
+from harken.cli.bench_streaming import LIVE_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
@@ -80,12 +80,12 @@ def test_live_sessions(
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)
     # Settings are given, not a delay that this machine may be too busy for.
-    setting = ("--window", "200", "--hop", "100", "--hold", "90", "--finals", "exact,streamed")
+    setting = ("--window-frames", "200", "--hop-frames", "100", "--commit-delay-frames", "90", "--finals", "exact,streamed")
     arguments = ("--streaming", "--repeat", "1", *setting, "--json", tmp_path / "out.json")
     outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
     told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    exact, streamed = told["settings"].values()
+    exact, streamed = told["configs"].values()
     assert exact["wer"]["final"] == exact["wer"]["offline"]
     for its in (exact, streamed):
         assert its["retractions"] == 0

@@ -30,7 +30,7 @@ from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-SMALL = ("--epochs", 2, "--batch", 4, "--measure", 2, "--threads", 1, "--held-out", 0.3, "--draws", 1)
+SMALL = ("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1, "--held-out-fraction", 0.3, "--shuffles", 1)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +116,17 @@ def test_an_interrupted_preparation_goes_on(
         return ask(self, piece, previous)
 
     monkeypatch.setattr(Teacher, "__call__", interrupted)
-    first = distilled(face, tmp_path / "out", "--alone", 1)
+    first = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
     assert first.code == 130
     assert first.err.endswith("and the same command goes on from there\n")
-    assert len([*(tmp_path / "out" / "training" / "pieces").iterdir()]) == 2
-    second = distilled(face, tmp_path / "out", "--alone", 1)
+    assert len([*(tmp_path / "out" / "training" / "examples").iterdir()]) == 2
+    second = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
     assert second.code == 0, second.err
     assert len(asked) == len(set(asked)) > 3
 
 
 def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = distilled(face, tmp_path / "whole", "--alone", 1, "--batch", 1)
+    whole = distilled(face, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
     get, count = ExampleStore.get, [0]
 
     def interrupted(self: ExampleStore, piece):
@@ -137,9 +137,9 @@ def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(ExampleStore, "get", interrupted)
-        first = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)
+        first = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert first.code == 143
-    second = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)
+    second = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert second.out == whole.out
     one, other = (torch.load(tmp_path / name / "training" / "state.pt") for name in ("whole", "parts"))
     assert one["step"] == other["step"]
@@ -151,7 +151,7 @@ def test_a_model_learns_what_a_manifest_says(face: Face, shelf: Path, tmp_path: 
     out = tmp_path / "tuned"
     outcome = face.run(
         *("finetune", "model", frozen, "--data", "told", "--out", out, *SMALL),
-        *("--epochs", 8, "--rate", 0.003, "--batch", 1, "--measure", 100),
+        *("--epochs", 8, "--learning-rate", 0.003, "--batch-size", 1, "--eval-steps", 100),
     )
     assert outcome.code == 0, outcome.err
     points = [json.loads(line) for line in (out / "training" / "acceptance.jsonl").read_text().splitlines()]
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> N
         (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
         (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),
         (("distill", "model", *data, *new, "--layers", 3), 2, "layers=3: allowed is 1 to 2"),
-        (("distill", "model", *data, *new, "--rate", 0), 2, "rate=0.0: allowed is"),
+        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "learning_rate=0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]

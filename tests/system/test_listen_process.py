@@ -122,7 +122,7 @@ class TestHeard:
         assert (done.returncode, done.stderr) == (0, "")
         told = [json.loads(line) for line in done.stdout.splitlines()]
         kinds = [event["event"] for event in told]
-        assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "committed", "speech_ended"}
+        assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "final_segment", "speech_ended"}
         assert kinds[0] == "speech_started"
         emitted = [event["emitted_s"] for event in told]
         assert emitted == sorted(emitted)
@@ -132,7 +132,7 @@ class TestHeard:
         for utterance in utterances:
             for earlier, later in pairwise(event["committed"] for event in utterance):
                 assert later.startswith(earlier)
-        text = "".join(event["segment"]["text"] for event in told if event["event"] == "committed")
+        text = "".join(event["segment"]["text"] for event in told if event["event"] == "final_segment")
         document = json.loads((place / "said.json").read_text(encoding="utf-8"))
         assert document["text"] == text.strip()
         assert document["duration"] == 13.0
@@ -162,7 +162,7 @@ class TestEnds:
             rest, err = process.communicate(timeout=30)
         assert process.returncode == 130
         told = [json.loads(line) for line in rest.splitlines()]
-        assert any(event["event"] == "committed" for event in told)
+        assert any(event["event"] == "final_segment" for event in told)
         assert err.decode() == "harken: interrupted at 00:06.000; what was heard is in cut.wav\n"
         assert len(load_audio(place / "cut.wav")) == 6 * 16_000
 

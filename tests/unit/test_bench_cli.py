@@ -164,7 +164,7 @@ class TestSpeculative:
         class Unable(Recognizer):
             """Has something that drafts, and does not use it."""
 
-            def _hearing(self, options):
+            def _make_window_decoder(self, options):
                 return Recognizer(self.backend, self.tokenizer, self.model)._make_window_decoder(options)
 
         loads(monkeypatch, lambda: Unable(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)))
@@ -175,7 +175,7 @@ class TestSpeculative:
             "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
             '  talks/0.wav: window at 00:00.000, token 5: "c", with drafts "d"\n'
         )
-        (parting,) = json.loads(Path("out.json").read_text())["partings"]
+        (parting,) = json.loads(Path("out.json").read_text())["divergences"]
         assert parting == {
             **{"audio": "talks/0.wav", "start_s": 0.0, "index": 5, "same_text": False},
             **dict(zip(("plain", "speculative"), TOKENIZER.encode("cd"), strict=True)),
@@ -188,7 +188,7 @@ class TestSpeculative:
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert told["by"]["assistant"] == "auto"
         assert (told["by"]["threads"], told["by"]["temperatures"]) == (1, [0.0])
-        assert (told["complete"], told["repeats"], told["partings"], told["failed"]) == (True, 1, [], [])
+        assert (told["complete"], told["repeats"], told["divergences"], told["failed"]) == (True, 1, [], [])
         plain, speculative = told["plain"], told["speculative"]
         assert plain.keys() == speculative.keys()
         assert (plain["drafted"], speculative["acceptance_rate"]) == (0, 1.0)

@@ -153,7 +153,7 @@ class TestEvents:
             clock[0] += 1.0
             shown.append(text)
 
-        monkeypatch.setattr("harken.cli.decode.say", slow)
+        monkeypatch.setattr("harken.cli.decode.write_stdout", slow)
         face.recites(line(0, "x", WINDOW_STEPS))
         events(face)
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}

@@ -126,7 +126,7 @@ class TestSources:
 
     def test_real_time(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
-        face.monkeypatch.setattr("harken.cli.sources.Paced.__init__.__defaults__", (lambda: 0.0, slept.append))
+        face.monkeypatch.setattr("harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append))
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(len(session.heard[0]) / 16_000)
@@ -135,7 +135,7 @@ class TestSources:
     def test_a_slow_session_is_not_waited_for_twice(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
         face.monkeypatch.setattr(
-            "harken.cli.sources.Paced.__init__.__defaults__", (iter([0] + [9] * 99).__next__, slept.append)
+            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (iter([0] + [9] * 99).__next__, slept.append)
         )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert {*slept} == {0.0}
@@ -218,7 +218,7 @@ class TestOutput:
             "tentative": " And so",
             "words": [],
         }
-        assert [event["segment"]["text"] for event in told if event["event"] == "committed"] == [
+        assert [event["segment"]["text"] for event in told if event["event"] == "final_segment"] == [
             *(f" {text}" for text in SAID[:2]), " can do",
         ]  # fmt: skip
         assert told[-1]["event"] == "speech_ended"
@@ -271,7 +271,7 @@ class TestOutput:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
         face.monkeypatch.setattr(click, "echo", closed)
         outcome = face.run("listen", talk, "--record", "heard.wav")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")

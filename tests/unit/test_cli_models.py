@@ -41,7 +41,7 @@ def test_list_says_which_are_here(face: Face) -> None:
             case _:
                 raise CheckpointNotFound(f"{name}: not on this machine")
 
-    face.monkeypatch.setattr(models, "resolve", resolve)
+    face.monkeypatch.setattr(models, "resolve_model", resolve)
     outcome = face.run("models")
     head, *rows = outcome.out.splitlines()
     assert head.split() == ["NAME", "REPOSITORY", "ON", "THIS", "MACHINE"]

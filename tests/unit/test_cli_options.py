@@ -143,7 +143,7 @@ def test_the_help_groups_options_under_headings() -> None:
     page = command.get_help(click.Context(command))
     marks = [
         *("\nModel:\n", "--model", "\nLanguage:\n", "--multilingual", "\nDecoding:\n", "--beam-size"),
-        *("\nPrompting:\n", "--hotwords", "\nWords:\n", "--word-timestamps", "\nSpeech:\n", "--vad-onset"),
+        *("\nPrompting:\n", "--hotwords", "\nWords:\n", "--word-timestamps", "\nSpeech:\n", "--vad-threshold"),
         *("\nOther:\n", "--help"),
     ]
     assert sorted(marks, key=page.index) == marks

@@ -105,7 +105,7 @@ class TestScreen:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
         face.monkeypatch.setattr(click, "echo", closed)
         outcome = face.run("transcribe", talk, "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")

@@ -172,8 +172,8 @@ class TestFiles:
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert (told["complete"], told["by"]["model"], told["by"]["temperatures"]) == (True, "tiny.en", [0.0])
         assert "threads" not in told["by"]
-        assert (told["wer"]["errors"], told["wer"]["reference"]) == (2, 8)
-        assert told["invented"] == {"recordings": 1, "seconds": WINDOW_S, "spoiled": 1, "words": 1}
+        assert (told["wer"]["errors"], told["wer"]["reference_length"]) == (2, 8)
+        assert told["hallucinations"] == {"recordings": 1, "seconds": WINDOW_S, "affected": 1, "words": 1}
         assert [its["hypothesis"] for its in told["recordings"]] == list(HEARD)
         assert told["recordings"][3]["words"] is None
 

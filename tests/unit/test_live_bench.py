@@ -226,8 +226,8 @@ class Reciting(Recognizer):
     def align(self, audio: Any, text: str, *options: Any, **changes: Any) -> tuple[Word, ...]:
         return tuple(Word(start_s=0.0, end_s=0.1, text=word, probability=1.0) for word in text.split())
 
-    def stream(self, options: Any = None, /, *, live: Any = None, **changes: Any) -> Any:
-        self.opened.append((options, live))
+    def stream(self, options: Any = None, /, *, stream_options: Any = None, **changes: Any) -> Any:
+        self.opened.append((options, stream_options))
         return ScriptedLive(SCRIPT)
 
 
@@ -286,15 +286,15 @@ class TestCommand:
         assert stream["low exact"]["final"] == "One dog. A big house"
 
     def test_json_holds_everything(self, face: Face) -> None:
-        bench(face, "--hop", "40", "--json", "out.json")
+        bench(face, "--hop-frames", "40", "--json", "out.json")
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
-        assert [*told] == ["by", "engine", "complete", "repeats", "settings", "streams", "failed"]
-        (its,) = told["settings"].values()
-        assert (its["options"]["hop"], its["setting"]["window_frames"]) == (40, 200)
-        assert its["words"] == {"timed": 5, "unspoken": 5, "unheard": 0}
+        assert [*told] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
+        (its,) = told["configs"].values()
+        assert (its["options"]["hop_frames"], its["config"]["window_frames"]) == (40, 200)
+        assert its["words"] == {"timed": 5, "unmatched_hypothesis": 5, "unmatched_reference": 0}
         assert its["commit"]["aware"]["p50"] >= its["commit"]["unaware"]["p50"]
         assert its["cost"]["audio_s"] == pytest.approx(2 * WINDOW_S)
-        slowest = [word["commit"]["aware_s"] for word in its["slowest"]]
+        slowest = [word["commit_latency"]["computation_aware_s"] for word in its["slowest"]]
         assert slowest == sorted(slowest, reverse=True)
 
     def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
@@ -312,7 +312,7 @@ class TestCommand:
             return run_live(session, samples, *rest, **options)
 
         heard: list[int] = []
-        face.monkeypatch.setattr("harken.evaluation.live_runs.hear", interrupted)
+        face.monkeypatch.setattr("harken.evaluation.live_runs.run_live", interrupted)
         outcome, _ = bench(face, "--json", "out.json")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted after 1 of 2 recordings\n")
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out

@@ -7,24 +7,17 @@ import sys
 from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.formats import format_timestamp
 from harken.results import Segment, Transcript
 from harken.transcribe.callbacks import ProgressCallback
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 def format_time(seconds: float) -> str:
@@ -60,6 +53,9 @@ class ProgressBar:
     """A bar at the foot of the terminal, one recording after another."""
 
     def __init__(self) -> None:
+        from rich.console import Console  # not needed for the help, and slow to import
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -101,6 +97,9 @@ class ProgressBar:
 
 def counting_bar() -> Progress:
     """Make a bar for things that are counted: how many of them are done, and how long the rest takes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
