@@ -48,7 +48,6 @@ def load(
     precision: str = "auto",
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
-    hash_rounds: int | None = None,
     revision: str | None = None,
     download: bool = True,
 ) -> Recognizer:
@@ -76,9 +75,6 @@ def load(
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
         Where compiled graphs are kept; by default the user's cache directory, or ``HARKEN_CACHE``.
-    hash_rounds : int, optional
-        Of the GPU engine: let streams attend to keys near in time, and to those that so many hashes find, instead of
-        all. It does not pay within Whisper's 30 s (docs/experiments/hashing.md).
     revision : str, optional
         Branch, tag or commit of a Hugging Face repository.
     download : bool
@@ -106,7 +102,6 @@ def load(
         precision=precision,
         threads=threads,
         cache=Path(cache) if cache is not None else None,
-        hash_rounds=hash_rounds,
     )
     checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)

@@ -79,9 +79,18 @@ def test_live_sessions(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)
-    # Settings are given, not a delay that this machine may be too busy for.
-    setting = ("--window-frames", "200", "--hop-frames", "100", "--commit-delay-frames", "90", "--finals", "exact,streamed")
-    arguments = ("--streaming", "--repeat", "1", *setting, "--json", tmp_path / "out.json")
+    # Frames are given instead of a delay, which this machine may be too busy for.
+    config = ("--window-frames", "200", "--hop-frames", "100", "--commit-delay-frames", "90")
+    arguments = (
+        "--streaming",
+        "--repeat",
+        "1",
+        *config,
+        "--finals",
+        "exact,streamed",
+        "--json",
+        tmp_path / "out.json",
+    )
     outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
     told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))

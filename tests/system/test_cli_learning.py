@@ -30,7 +30,10 @@ from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-SMALL = ("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1, "--held-out-fraction", 0.3, "--shuffles", 1)
+SMALL = (
+    *("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1),
+    *("--held-out-fraction", 0.3, "--shuffles", 1),
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def test_an_assistant_is_made_of_a_folder_of_speech(face: Face, shelf: Path, tmp
     out = tmp_path / "new" / "assistant"
     outcome = distilled(face, out)
     assert outcome.code == 0, outcome.err
-    assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens foretold", outcome.err)
+    assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens predicted", outcome.err)
     assert "best" in outcome.out
     made = open_checkpoint(out, assistant=True)
     assert (made.dims.n_text_layer, made.has_encoder) == (1, False)
@@ -90,7 +93,7 @@ def test_an_assistant_starts_from_the_decoder_of_a_smaller_model(
         (shelf / "narrow").mkdir()
         export(shelf / "narrow", narrow, random_weights(narrow, 3), TOKENIZER)
         shutil.copy(shelf / "model" / "vocab.json", shelf / "narrow")
-    outcome = distilled(face, tmp_path / "out", "--start", "narrow")
+    outcome = distilled(face, tmp_path / "out", "--init-from", "narrow")
     assert outcome.code == 0, outcome.err
     made = open_checkpoint(tmp_path / "out", assistant=True)
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
@@ -99,7 +102,7 @@ def test_an_assistant_starts_from_the_decoder_of_a_smaller_model(
     recording = shelf / "speech" / "0.wav"
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
     assert helped.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
-    assert distilled(face, tmp_path / "out", "--start", "narrow").out == outcome.out
+    assert distilled(face, tmp_path / "out", "--init-from", "narrow").out == outcome.out
     assert "allowed is the same command" in distilled(face, tmp_path / "out").err
 
 

@@ -59,7 +59,7 @@ class TestRefused:
         ("arguments", "code", "message"),
         [
             (["jfk.flac", "-o", "out.gif"], 2, "'out.gif' does not end in .html or .png"),
-            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the stretch with --start and --duration"),
+            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the excerpt with --start and --duration"),
             (["jfk.flac", "--start", "20"], 2, "start=20.0: allowed is a time before the end of the recording"),
             (["jfk.flac", "--duration", "0"], 2, "Invalid value for '--duration'"),
             (["none.flac"], 3, "none.flac: no such file"),

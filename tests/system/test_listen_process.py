@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
 SAID = "your country can do for you"  # wherever the pauses before it cut
 HARKEN = [sys.executable, "-m", "harken"]
-OWN_SECTIONS = ("Sound", "Output", "Live")
+OWN_SECTIONS = ("Audio", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 real = [
@@ -163,7 +163,7 @@ class TestEnds:
         assert process.returncode == 130
         told = [json.loads(line) for line in rest.splitlines()]
         assert any(event["event"] == "final_segment" for event in told)
-        assert err.decode() == "harken: interrupted at 00:06.000; what was heard is in cut.wav\n"
+        assert err.decode() == "harken: interrupted at 00:06.000; what was done is in cut.wav\n"
         assert len(load_audio(place / "cut.wav")) == 6 * 16_000
 
     def test_a_reader_that_goes_away(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:

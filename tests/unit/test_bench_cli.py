@@ -88,11 +88,11 @@ class TestOneModel:
         outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
         head, sounds, *_ = outcome.out.splitlines()
-        assert (head, sounds) == ("tiny.en, by heart", "2 recordings: 1.0 s of sound")
+        assert (head, sounds) == ("tiny.en, by heart", "2 recordings: 1.0 s of audio")
         rows = figures(outcome.out)
         assert [*rows] == [
             *("decoding, s", "encoding, s", "end to end, s", "times real time"),
-            *("forward passes", "tokens a forward pass", "WER, %", "CER, %"),
+            *("forward passes", "tokens per forward pass", "WER, %", "CER, %"),
         ]
         assert rows["WER, %"] == ["0.00"]
         tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in SAID)
@@ -102,7 +102,7 @@ class TestOneModel:
         recites(face)
         outcome = face.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
         assert "WER" not in outcome.out
-        assert "2 recordings: 1.0 s of sound, median of 2 passes\n" in outcome.out
+        assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
 
     def test_a_limit(self, face: Face) -> None:
         recites(face)
@@ -153,7 +153,7 @@ class TestSpeculative:
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
         outcome = face.run("bench", *arguments, *OPTIONS)
         assert figures(outcome.out)["drafted tokens"] == ["-", "0"]
-        assert "Beam search goes without drafts, since its hypotheses part at every step" in outcome.out
+        assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
         assert outcome.out.endswith(": 1 window decoded plainly.\n")
 
     def test_differences_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ class TestTranscribe:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--language", "en")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
-        said = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens a forward pass, "
+        said = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens per forward pass, "
         found = re.fullmatch(said + r"steps without a draft: \d+", last)
         assert found
         assert found[1] == found[2] != "0"
@@ -214,7 +214,7 @@ class TestTranscribe:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--beam-size", "2")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
-        assert last == "talks/0.wav: windows without drafts, since beam search goes without: 1"
+        assert last == "talks/0.wav: windows without drafts, as beam search does not use them: 1"
 
 
 class TestRefusals:

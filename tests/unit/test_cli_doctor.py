@@ -84,7 +84,7 @@ def test_a_package_that_would_be_better(face: Face) -> None:
     code, told = report(face)
     assert (code, told["ready"]) == (0, True)
     assert told["advice"][0].startswith("pip install openvino ")
-    assert told["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not there"
+    assert told["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
 
 
 @pytest.mark.parametrize(

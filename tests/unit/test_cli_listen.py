@@ -11,7 +11,6 @@ import signal
 import sys
 import wave
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -23,6 +22,7 @@ from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
+from harken.transcribe import TranscribeOptions
 from recital import line
 from spoken import Spoken
 
@@ -45,11 +45,12 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Spoken:
 
 
 def hears(monkeypatch: pytest.MonkeyPatch, session: Spoken) -> Spoken:
-    """Put a session in place of every other; `changes` is what it was asked for with."""
-    session.changes = None
+    """Replace every live session; `options` and `stream_options` are those that it was opened with."""
 
-    def stream(recognizer: Recognizer, **changes: Any) -> Spoken:
-        session.changes = changes
+    def stream(
+        recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
+    ) -> Spoken:
+        session.options, session.stream_options = options, stream_options
         return session
 
     monkeypatch.setattr(Recognizer, "stream", stream, raising=False)
@@ -126,7 +127,9 @@ class TestSources:
 
     def test_real_time(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
-        face.monkeypatch.setattr("harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append))
+        face.monkeypatch.setattr(
+            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append)
+        )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(len(session.heard[0]) / 16_000)
@@ -135,7 +138,8 @@ class TestSources:
     def test_a_slow_session_is_not_waited_for_twice(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
         face.monkeypatch.setattr(
-            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (iter([0] + [9] * 99).__next__, slept.append)
+            "harken.cli.sources.RealTimeSource.__init__.__defaults__",
+            (iter([0] + [9] * 99).__next__, slept.append),
         )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert {*slept} == {0.0}
@@ -147,7 +151,7 @@ class TestSources:
             (["."], 3, ".: is a directory"),
             (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
             (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
-            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be written over; see"),
+            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be overwritten; see"),
             (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
             (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
             (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),
@@ -189,9 +193,8 @@ class TestOptions:
             ).code
             == 0
         )
-        assert (session.changes["delay"], session.changes["language"]) == ("1500", "en")
-        assert (session.changes["pause_s"], session.changes["adaptive"]) == (2.0, False)
-        assert session.changes["finals"] == StreamOptions().finals
+        assert session.options == TranscribeOptions(language="en")
+        assert session.stream_options == StreamOptions(delay="1500", pause_s=2.0, adaptive=False)
 
     def test_what_a_stream_has_no_use_for_is_no_option(self, face: Face, session: Spoken, talk: Path) -> None:
         for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
@@ -239,13 +242,13 @@ class TestOutput:
         assert first == "Recognizer('tiny.en', by heart)"
         assert bound == f"words are {Spoken.plan.bound}"
         assert re.fullmatch(
-            r"talk\.wav: 00:01\.200 heard, computed for \d\.\d\d s, \d\.\d{3} of real time", last
+            r"talk\.wav: 00:01\.200 of audio, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )
 
     def test_a_transcript(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.srt").code == 0
         assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
-        assert not session.changes["word_timestamps"]
+        assert not session.options.word_timestamps
 
     def test_a_transcript_with_everything_in_it(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.json", "--record", "heard.wav").code == 0
@@ -255,7 +258,7 @@ class TestOutput:
 
     def test_forms_that_show_words_have_them_found(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.words.tsv").code == 0
-        assert session.changes["word_timestamps"]
+        assert session.options.word_timestamps
 
     def test_a_page_plays_what_was_recorded(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.html", "--record", "heard.wav").code == 0
@@ -293,7 +296,7 @@ class TestSignals:
         assert outcome.code == 130
         assert (
             outcome.err
-            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was heard is in heard.wav, said.txt\n"
+            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was done is in heard.wav, said.txt\n"
         )
         assert session.closed
         assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]

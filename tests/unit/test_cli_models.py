@@ -89,7 +89,7 @@ class TestCheck:
         outcome = face.run("models", "check", "bad.bin")
         assert (outcome.code, outcome.out) == (4, "")
         assert outcome.err == (
-            "harken: bad.bin: decoder.ln.bias holds values that are not finite; fetch the file anew\n"
+            "harken: bad.bin: decoder.ln.bias holds values that are not finite; download the file again\n"
         )
 
     def test_cut_short(self, face: Face, tiny: Path) -> None:

@@ -128,7 +128,6 @@ def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> No
         "threads": 3,
         "backend": "onnx",
         "device": "auto",
-        "hash_rounds": None,
         "revision": "main",
         "download": False,
     }

@@ -80,10 +80,10 @@ class TestScreen:
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
         _, said, language, *dropped, _ = outcome.err.splitlines()
-        assert said == "talk.wav: nothing said"
+        assert said == "talk.wav: no text"
         assert language == "talk.wav: language: de, probability 1.00"
         assert len(dropped) == len(WORDS)
-        assert dropped[0].startswith("talk.wav: left out [00:00.000 --> 00:00.480] Thanks")
+        assert dropped[0].startswith("talk.wav: dropped [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
 
     def test_verbose_says_where_the_language_changes(self, face: Face, talk: Path) -> None:
@@ -189,7 +189,7 @@ class TestLayout:
     def test_words_that_may_not_be_aligned_cannot_be_laid_out(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
         assert outcome.code == 2
-        assert "--no-word-timestamps leaves nothing" in outcome.err
+        assert "--no-word-timestamps excludes options that lay out lines" in outcome.err
         assert not face.loaded
 
     @pytest.mark.parametrize(

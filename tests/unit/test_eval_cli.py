@@ -74,14 +74,14 @@ RESULT = """\
  silent     1 of    0 words  talks/2.wav
  33.33 %    1 of    3 characters  talks/3.wav
 
-4 recordings: 1.9 s of sound in 0.0 s, 0.0 times real time
+4 recordings: 1.9 s of audio in 0.0 s, 0.0 times real time
         error %  95 % interval   substituted  deleted  inserted  of
 WER     25.00    20.00 to 33.33  1            1        0         8 words
 CER     25.81    17.65 to 36.36  1            5        2         31 characters
 WER en  25.00    20.00 to 33.33  1            1        0         8 words
 CER zh  33.33    -               0            1        0         3 characters
-The intervals draw recordings anew.
-Nothing is said in 1 recording: 1 word heard in 1 of them.
+The intervals resample recordings.
+No speech in 1 recording: 1 word transcribed in 1 of them.
 
 talks/0.wav: 1 error, 20.00 %
   one dog and [-a-]{+the+} cat
@@ -195,7 +195,7 @@ class TestFiles:
         outcome = face.run("eval", "talks", *options)
         assert outcome.code == 130
         assert outcome.err == (
-            "harken: interrupted after 2 of 4 recordings; what was heard is in heard.jsonl\n"
+            "harken: interrupted after 2 of 4 recordings; what was done is in heard.jsonl\n"
         )
         assert "\n2 recordings: " in outcome.out
         told = json.loads(Path("out.json").read_text())

@@ -49,7 +49,7 @@ class Endless:
 
 def wait_for_threads() -> None:
     for thread in threading.enumerate():
-        if thread.name == "harken intake":
+        if thread.name == "harken audio reader":
             thread.join(5)
             assert not thread.is_alive()
 

@@ -263,7 +263,7 @@ class TestCommand:
         outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
         assert (outcome.code, outcome.err) == (0, "")
         head, streams, ways, *_ = outcome.out.splitlines()
-        assert (head, streams) == ("recital, by heart", "2 streams of 2 recordings: 1.0 s of sound")
+        assert (head, streams) == ("recital, by heart", "2 streams of 2 recordings: 1.0 s of audio")
         assert ways.split() == ["low", "streamed", "medium", "streamed"]
         rows = figures(outcome.out)
         assert rows["window, hop, history, s"] == ["2, 0.5, 4", "2, 0.5, 4"]
@@ -279,7 +279,7 @@ class TestCommand:
 
     def test_joined(self, face: Face) -> None:
         outcome, _ = bench(face, "--join", "0.0", "--json", "out.json", said=["One dog. A big house"])
-        assert "1 stream of 2 recordings: 1.0 s of sound\n" in outcome.out
+        assert "1 stream of 2 recordings: 1.0 s of audio\n" in outcome.out
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
         (stream,) = told["streams"]
         assert stream["audio"] == "talks/anna"

@@ -172,7 +172,7 @@ def test_one_that_goes_away_ends_the_sound(portaudio: PortAudio) -> None:
     [
         (
             "7",
-            "microphone '7': Error querying device 7; 'harken listen --list-microphones' shows which there are",
+            "microphone '7': Error querying device 7; 'harken listen --list-microphones' lists them",
         ),
         ("Speakers", "microphone 'Speakers': No input device matching 'Speakers'; 'harken listen"),
         ("i", "microphone 'i': Multiple input device matching 'i'; "),

@@ -43,9 +43,9 @@ def check_stitchable(small_model: Checkpoint, main_model: Checkpoint) -> None:
     for field in ("n_vocab", "n_audio_ctx"):
         has, needs = getattr(small_model.dims, field), getattr(main_model.dims, field)
         if has != needs:
-            raise OptionError("start", str(small_model.path), f"a model with {field}={needs}, not {has}")
+            raise OptionError("init_from", str(small_model.path), f"a model with {field}={needs}, not {has}")
     if small_model.dims.n_text_layer > 4:
-        raise OptionError("start", str(small_model.path), "a decoder of at most 4 layers")
+        raise OptionError("init_from", str(small_model.path), "a decoder of at most 4 layers")
 
 
 def stitched_dims(small_dims: Dims, main_dims: Dims) -> Dims:
