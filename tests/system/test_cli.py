@@ -84,7 +84,7 @@ def written(place: Path, run: Runner) -> Path:
 
 
 class TestFormats:
-    def test_every_form_is_there(self, written: Path) -> None:
+    def test_every_format_is_written(self, written: Path) -> None:
         assert sorted(path.name for path in written.iterdir()) == sorted(f"jfk.{form}" for form in FORMATS)
 
     @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ class TestFormats:
             ("lrc", r"\[00:00\.\d\d\]And so"),
         ],
     )
-    def test_each_has_what_was_said(self, written: Path, form: str, beginning: str) -> None:
+    def test_each_format_has_the_text(self, written: Path, form: str, beginning: str) -> None:
         text = (written / f"jfk.{form}").read_text(encoding="utf-8")
         assert re.match(beginning, text)
         assert SAID in " ".join(text.split())
@@ -149,27 +149,27 @@ def done(place: Path, run: Runner) -> subprocess.CompletedProcess[str]:
 class TestManyRecordings:
     """One run over good and bad recordings by a pattern, one over a file that is missing."""
 
-    def test_some_failed(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_exit_code_reports_failures(self, done: subprocess.CompletedProcess[str]) -> None:
         assert (done.returncode, done.stdout) == (1, "")
 
-    def test_each_bad_one_is_one_line(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_each_bad_file_is_one_line(self, done: subprocess.CompletedProcess[str]) -> None:
         told = done.stderr.splitlines()
         assert len(told) == len(BAD)
         for line, (name, reason) in zip(told, BAD.items(), strict=True):
             assert line.startswith(f"harken: {os.path.join('many', name)}: ")
             assert reason in line
 
-    def test_the_good_ones_are_done(self, done: subprocess.CompletedProcess[str], place: Path) -> None:
+    def test_good_files_are_transcribed(self, done: subprocess.CompletedProcess[str], place: Path) -> None:
         assert sorted(path.name for path in (place / "texts").iterdir()) == ["cinema.txt", "telephone.txt"]
         assert "your country can do for you" in " ".join((place / "texts" / "cinema.txt").read_text().split())
         assert "country" in (place / "texts" / "telephone.txt").read_text()
 
-    def test_alone_a_bad_one_gives_its_code(self, run: Runner) -> None:
+    def test_single_bad_file_gives_its_exit_code(self, run: Runner) -> None:
         done = run("transcribe", "none.mp3")
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "harken: none.mp3: no such file\n")
 
 
-def test_a_broken_cache_is_rebuilt(place: Path, run: Runner, tmp_path: Path) -> None:
+def test_damaged_graph_cache_is_rebuilt(place: Path, run: Runner, tmp_path: Path) -> None:
     run("transcribe", JFK)  # fills the cache if no test did
     kept = sorted((place / "cache" / "graphs").glob("*/model.data"))
     assert kept
@@ -219,7 +219,7 @@ class TestTerminal:
         return shown.decode(errors="ignore")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_leaves_what_is_done(
+    def test_signal_writes_the_transcript_so_far(
         self, place: Path, started: tuple[subprocess.Popen, int], number: signal.Signals
     ) -> None:
         process, controller = started
@@ -240,7 +240,7 @@ class TestTerminal:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe in another way")
-def test_a_reader_that_goes_away(place: Path, environment: dict[str, str], long: Path) -> None:
+def test_closed_pipe_ends_quietly_with_141(place: Path, environment: dict[str, str], long: Path) -> None:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*HARKEN, "transcribe", str(long), *REPEATS]
     with subprocess.Popen(command, cwd=place, env=environment, **streams) as process:
@@ -252,7 +252,7 @@ def test_a_reader_that_goes_away(place: Path, environment: dict[str, str], long:
 
 
 class TestTrace:
-    def test_every_kind_in_its_column(self, run: Runner) -> None:
+    def test_trace_shows_every_token_kind(self, run: Runner) -> None:
         done = run("decode", "--trace", JFK)
         assert (done.returncode, done.stderr) == (0, "")
         window, head, *lines = done.stdout.splitlines()
@@ -272,7 +272,7 @@ class TestTrace:
         sentences = [line.strip() for line in lines if LINE.fullmatch(line.strip())]
         assert SAID in " ".join(sentence.partition("] ")[2] for sentence in sentences)
 
-    def test_json(self, run: Runner) -> None:
+    def test_trace_json_has_every_event(self, run: Runner) -> None:
         done = run("decode", "--trace", "--json", JFK)
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert {event["event"] for event in told} == {"window", "attempt", "token", "sentence", "decided"}

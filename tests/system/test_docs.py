@@ -26,7 +26,7 @@ PAGES = ("README.md", "docs/quickstart.md", "docs/options.md", "docs/speculation
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_on_the_page_prints_what_it_says(
+def test_python_output_equals_the_page(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

@@ -101,15 +101,15 @@ def started(
             process.kill()
 
 
-class TestHeard:
+class TestTranscribed:
     pytestmark = real
 
-    def test_a_file_becomes_lines(self, run) -> None:
+    def test_file_is_printed_as_lines(self, run) -> None:
         done = run(JFK)
         assert (done.returncode, done.stderr) == (0, "")
         assert SAID in " ".join(done.stdout.split())
 
-    def test_raw_samples_in_another_form(self, run) -> None:
+    def test_raw_floats_are_mixed_and_resampled(self, run) -> None:
         at = np.arange(11 * 44_100) / 44_100
         samples = np.interp(at, np.arange(11 * 16_000) / 16_000, load_audio(JFK)).astype("<f4")
         form = ["--pcm-format", "f32le", "--pcm-rate", "44100", "--pcm-channels", "2"]
@@ -117,7 +117,7 @@ class TestHeard:
         assert (done.returncode, done.stderr) == (0, "")
         assert SAID in " ".join(done.stdout.split())
 
-    def test_events_as_json(self, run, place: Path, pcm: bytes) -> None:
+    def test_json_events_agree_with_the_transcript(self, run, place: Path, pcm: bytes) -> None:
         done = run("-", "--pcm", "--json", "--record", "heard.wav", "--output", "said.json", stdin=pcm)
         assert (done.returncode, done.stderr) == (0, "")
         told = [json.loads(line) for line in done.stdout.splitlines()]
@@ -139,7 +139,7 @@ class TestHeard:
         with wave.open(str(place / "heard.wav")) as heard:
             assert heard.readframes(heard.getnframes()) == pcm
 
-    def test_what_is_no_sound(self, run) -> None:
+    def test_input_without_audio_is_an_error(self, run) -> None:
         done = run("-", stdin=b"Dear diary,\n" * 99)
         assert (done.returncode, done.stdout) == (3, "")
         assert re.fullmatch(r"harken: <stdin>: is not a recording.*\n", done.stderr)
@@ -149,7 +149,7 @@ class TestHeard:
 class TestEnds:
     pytestmark = real
 
-    def test_a_signal_while_a_pipe_is_silent(
+    def test_signal_ends_a_waiting_pipe(
         self, place: Path, environment: dict[str, str], pcm: bytes
     ) -> None:
         with started(place, environment, "-", "--pcm", "--json", "--record", "cut.wav") as process:
@@ -166,7 +166,7 @@ class TestEnds:
         assert err.decode() == "harken: interrupted at 00:06.000; what was done is in cut.wav\n"
         assert len(load_audio(place / "cut.wav")) == 6 * 16_000
 
-    def test_a_reader_that_goes_away(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:
         with started(place, environment, "-", "--pcm", "--json") as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
             process.stdin.flush()
@@ -178,7 +178,7 @@ class TestEnds:
             assert process.stderr.read() == b""
             assert process.wait(timeout=30) == 141
 
-    def test_a_terminal_is_left_with_lines(self, place: Path, environment: dict[str, str]) -> None:
+    def test_terminal_ends_with_final_lines(self, place: Path, environment: dict[str, str]) -> None:
         import pty
 
         controller, terminal = pty.openpty()

@@ -82,7 +82,7 @@ def figures(text: str) -> dict[str, list[str]]:
 
 
 class TestOneModel:
-    def test_the_table(self, face: Face) -> None:
+    def test_table_lists_times_and_counts(self, face: Face) -> None:
         pytest.importorskip("jiwer")
         recites(face)
         outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
@@ -98,17 +98,17 @@ class TestOneModel:
         tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in SAID)
         assert rows["forward passes"] == [str(tokens)]
 
-    def test_recordings_have_no_errors_to_count(self, face: Face) -> None:
+    def test_recordings_without_text_have_no_error_rates(self, face: Face) -> None:
         recites(face)
         outcome = face.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
         assert "WER" not in outcome.out
         assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
 
-    def test_a_limit(self, face: Face) -> None:
+    def test_limit_reduces_the_recordings(self, face: Face) -> None:
         recites(face)
         assert "1 recording: 0.5 s" in face.run("bench", "talks", "--limit", "1", *OPTIONS).out
 
-    def test_without_the_extra_it_says_how_to_get_it(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_extra_is_reported_with_its_install_command(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(language: str | None) -> None:
             raise BackendUnavailable(
                 "jiwer is not installed, which evaluation needs: pip install 'harken[eval]'"
@@ -124,7 +124,7 @@ class TestOneModel:
         )
         assert "WER" not in outcome.out
 
-    def test_an_assistant_alone_is_measured_too(self, monkeypatch: pytest.MonkeyPatch, face: Face) -> None:
+    def test_assistant_without_speculative_is_measured(self, monkeypatch: pytest.MonkeyPatch, face: Face) -> None:
         loaded = loads(monkeypatch, drafting)
         outcome = face.run("bench", "talks/0.wav", "--assistant", "small.en", *OPTIONS)
         assert loaded[0]["assistant"] == "small.en"
@@ -133,7 +133,7 @@ class TestOneModel:
 
 
 class TestSpeculative:
-    def test_the_table(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_table_lists_times_and_counts(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = loads(monkeypatch, drafting)
         outcome = face.run("bench", "talks/0.wav", "talks/1.wav", "--speculative", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
@@ -148,7 +148,7 @@ class TestSpeculative:
         assert rows["drafted tokens"][1] == rows["accepted tokens"][1] != "0"
         assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
 
-    def test_beam_search_says_why_it_goes_plain(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_beam_search_reports_that_it_uses_no_drafts(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
         outcome = face.run("bench", *arguments, *OPTIONS)
@@ -156,7 +156,7 @@ class TestSpeculative:
         assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
         assert outcome.out.endswith(": 1 window decoded plainly.\n")
 
-    def test_differences_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_differing_tokens_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         # Both engines recite, one window after another: what to warm up with, then plain, then with drafts.
         lines = (line(0, text, WINDOW_STEPS) for text in ("a", "a", "one cat", "one dog"))
         backend = Recital(*lines)
@@ -181,7 +181,7 @@ class TestSpeculative:
             **dict(zip(("plain", "speculative"), TOKENIZER.encode("cd"), strict=True)),
         }
 
-    def test_json_holds_everything(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_json_holds_all_results(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json", "--threads", "1")
         face.run("bench", *arguments, *OPTIONS)
@@ -201,7 +201,7 @@ class TestSpeculative:
 class TestTranscribe:
     """What ``harken transcribe --verbose`` says of drafts."""
 
-    def test_what_became_of_them(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_accepted_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--language", "en")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
@@ -210,7 +210,7 @@ class TestTranscribe:
         assert found
         assert found[1] == found[2] != "0"
 
-    def test_that_beam_search_goes_without(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_windows_without_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         loads(monkeypatch, drafting)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--beam-size", "2")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
@@ -230,13 +230,13 @@ class TestRefusals:
             ([], 2, "harken: Missing argument 'FILE|MANIFEST...'"),
         ],
     )
-    def test_before_the_work(self, face: Face, arguments: list[str], code: int, complaint: str) -> None:
+    def test_bad_arguments_fail_before_loading_a_model(self, face: Face, arguments: list[str], code: int, complaint: str) -> None:
         recites(face)
         outcome = face.run("bench", *arguments)
         assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
         assert outcome.err.startswith(complaint.replace("/", str(Path("/"))) if code == 5 else complaint)
 
-    def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_measured(self, face: Face) -> None:
         Path("talks/1.wav").write_text("Dear diary")
         recites(face)
         outcome = face.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
@@ -247,7 +247,7 @@ class TestRefusals:
         (failed,) = json.loads(Path("out.json").read_text())["failed"]
         assert failed["audio"] == "talks/1.wav"
 
-    def test_an_interruption_shows_what_was_done(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interruption_reports_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         backend = recites(face)
         encode = backend.encode
 

@@ -111,7 +111,7 @@ class TestSources:
             (b"\xff" * 64, ["--pcm-format", "f32le"], "at 0.00 s: a sample is nan or infinite"),
         ],
     )
-    def test_raw_samples_that_are_none(
+    def test_bad_raw_samples_are_an_error(
         self, face: Face, session: Spoken, data: bytes, form: list[object], reason: str
     ) -> None:
         piped(face.monkeypatch, data)
@@ -172,7 +172,7 @@ class TestSources:
             ),
         ],
     )
-    def test_what_is_wrong_shows_before_a_model_is_loaded(
+    def test_bad_arguments_fail_before_loading_a_model(
         self, face: Face, session: Spoken, talk: Path, arguments: list[str], code: int, reason: str
     ) -> None:
         outcome = face.run("listen", *arguments)
@@ -184,7 +184,7 @@ class TestSources:
 
 
 class TestOptions:
-    def test_those_of_the_session_and_of_the_transcription_reach_it(
+    def test_options_reach_the_session(
         self, face: Face, session: Spoken, talk: Path
     ) -> None:
         assert (
@@ -283,7 +283,7 @@ class TestOutput:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
-    def test_the_first_ends_the_sound(self, face: Face, talk: Path) -> None:
+    def test_first_signal_finishes_the_audio(self, face: Face, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             if samples >= 9_600 and not session.closed:
                 os.kill(os.getpid(), signal.SIGINT) if len(sent) == 0 else None
@@ -302,7 +302,7 @@ class TestSignals:
         assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]
         assert np.array_equal(load_audio("heard.wav"), session.samples)
 
-    def test_the_second_ends_everything(self, face: Face, talk: Path) -> None:
+    def test_second_signal_stops_at_once(self, face: Face, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)

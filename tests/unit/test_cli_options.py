@@ -38,7 +38,7 @@ def given(*arguments: str) -> dict[str, Any]:
     return got
 
 
-def test_without_arguments_everything_has_its_default() -> None:
+def test_defaults_equal_those_of_the_library() -> None:
     values = given()
     assert transcribe_options_from(values) == TranscribeOptions()
     assert layout_from(values) == Layout()
@@ -47,7 +47,7 @@ def test_without_arguments_everything_has_its_default() -> None:
     assert {name: values[name] for name in shared} == shared
 
 
-def test_every_field_has_an_option_with_its_help() -> None:
+def test_every_field_has_an_option_with_help() -> None:
     @click.command(cls=Command)
     @layout_options
     @decoding_options
@@ -86,11 +86,11 @@ def test_every_field_has_an_option_with_its_help() -> None:
         ("--suppress-regex ^um$ --batch-size 8", {"suppress_regex": "^um$", "batch_size": 8}),
     ],
 )
-def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, Any]) -> None:
+def test_arguments_become_options(arguments: str, expected: dict[str, Any]) -> None:
     assert transcribe_options_from(given(*arguments.split())) == TranscribeOptions(**expected)
 
 
-def test_a_layout_is_what_is_written_of_it() -> None:
+def test_arguments_become_a_layout() -> None:
     chosen = given("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
     assert layout_from(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
@@ -106,14 +106,14 @@ def test_a_layout_is_what_is_written_of_it() -> None:
         ("--backend cuda", "'cuda' is not one of 'onnx', 'torch', 'numpy'"),
     ],
 )
-def test_what_cannot_be_read_is_refused(arguments: str, reason: str) -> None:
+def test_invalid_values_are_refused(arguments: str, reason: str) -> None:
     with pytest.raises(click.UsageError) as refused:
         given(*arguments.split())
     assert reason in refused.value.format_message()
     assert arguments.split()[0] in refused.value.format_message()
 
 
-def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
     monkeypatch.setattr("harken.cli.options.load", lambda **arguments: got.update(arguments))
     load_model(
@@ -133,7 +133,7 @@ def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> No
     }
 
 
-def test_the_help_groups_options_under_headings() -> None:
+def test_help_groups_options_under_headings() -> None:
     @click.command(cls=Command)
     @model_options
     @decoding_options

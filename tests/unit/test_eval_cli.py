@@ -96,30 +96,30 @@ def timeless(text: str) -> str:
 
 
 class TestScreen:
-    def test_everything(self, face: Face) -> None:
+    def test_report_has_scores_totals_and_differences(self, face: Face) -> None:
         outcome = face.run("eval", "talks", "--worst", "2", *SPACED)
         assert (outcome.code, outcome.err) == (0, "")
         assert timeless(outcome.out) == RESULT
         assert len(face.loaded) == 1
 
-    def test_quiet_is_the_totals(self, face: Face) -> None:
+    def test_quiet_prints_totals_only(self, face: Face) -> None:
         outcome = face.run("eval", "talks/manifest.jsonl", "--quiet", "--worst", "0", *SPACED)
         assert "talks/" not in outcome.out
         assert timeless(outcome.out) in RESULT
 
-    def test_a_limit_is_spread(self, face: Face) -> None:
+    def test_limit_is_spread_over_the_manifest(self, face: Face) -> None:
         outcome = face.run("eval", "talks", "--limit", "2", *SPACED)
         assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
 
-    def test_languages(self, face: Face) -> None:
+    def test_language_option_overrides_the_manifest(self, face: Face) -> None:
         backend = recites(face)
         face.run("eval", "talks", "--limit", "1", "--language", "German", "--temperatures", "0")
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
-    def test_letters_are_shown_without_spaces(self, face: Face) -> None:
+    def test_chinese_differences_have_no_spaces(self, face: Face) -> None:
         assert "  我[-很-]好\n" in face.run("eval", "talks", *SPACED).out
 
-    def test_a_failure_is_told_and_the_rest_done(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_scored(self, face: Face) -> None:
         Path("talks/1.wav").write_text("Dear diary")
         outcome = face.run("eval", "talks", *SPACED)
         assert outcome.code == 1
@@ -150,14 +150,14 @@ class TestScreen:
             ([], 2, "harken: Missing argument 'MANIFEST...'"),
         ],
     )
-    def test_what_is_refused_before_the_work(
+    def test_bad_arguments_fail_before_loading_a_model(
         self, face: Face, arguments: list[str], code: int, complaint: str
     ) -> None:
         outcome = face.run("eval", *arguments)
         assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
         assert outcome.err.startswith(complaint.replace("/", str(Path("/"))) if code == 5 else complaint)
 
-    def test_a_bad_line_is_named(self, face: Face) -> None:
+    def test_bad_manifest_line_is_named(self, face: Face) -> None:
         Path("talks/manifest.jsonl").write_text('{"audio": "9.wav", "text": ""}\n')
         outcome = face.run("eval", "talks")
         assert outcome.code == 3
@@ -167,7 +167,7 @@ class TestScreen:
 
 
 class TestFiles:
-    def test_json_holds_everything(self, face: Face) -> None:
+    def test_json_holds_all_results(self, face: Face) -> None:
         face.run("eval", "talks", "--json", "out.json", "--beam-size", "1", *SPACED)
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert (told["complete"], told["by"]["model"], told["by"]["temperatures"]) == (True, "tiny.en", [0.0])
@@ -177,7 +177,7 @@ class TestFiles:
         assert [its["hypothesis"] for its in told["recordings"]] == list(HEARD)
         assert told["recordings"][3]["words"] is None
 
-    def test_hypotheses_are_not_made_again(self, face: Face) -> None:
+    def test_stored_hypotheses_are_reused(self, face: Face) -> None:
         first = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
         second = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
         assert first.out == second.out
@@ -189,7 +189,7 @@ class TestFiles:
             == 'harken: heard.jsonl:1: was made with model "tiny.en", not "base"; name another file\n'
         )
 
-    def test_an_interruption_keeps_what_was_done(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interruption_keeps_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         stops_at(recites(face), 2, monkeypatch)
         options = ("--hypotheses", "heard.jsonl", "--json", "out.json", *SPACED)
         outcome = face.run("eval", "talks", *options)
@@ -206,7 +206,7 @@ class TestFiles:
 
 
 class TestColours:
-    def test_on_a_terminal_only(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_color_turns_off_colours(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         from harken.cli.eval import format_differences
 
         its = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
@@ -214,7 +214,7 @@ class TestColours:
         monkeypatch.setenv("NO_COLOR", "1")
         assert format_differences(its) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
 
-    def test_what_was_heard_rightly_is_abridged(self) -> None:
+    def test_long_correct_text_is_abridged(self) -> None:
         from harken.cli.eval import format_differences
 
         said = "z " + " ".join("bcdefghijk") + " y"

@@ -124,11 +124,11 @@ def heard(microphone: Microphone, blocks: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("given", "name"), [(None, "Built-in Microphone"), ("2", "USB Audio"), ("USB", "USB Audio")]
 )
-def test_it_is_found_by_number_or_name(portaudio: PortAudio, given: str | None, name: str) -> None:
+def test_device_is_found_by_number_or_name(portaudio: PortAudio, given: str | None, name: str) -> None:
     assert Microphone(given).name == name
 
 
-def test_sound_comes_as_it_is(portaudio: PortAudio) -> None:
+def test_samples_are_unchanged_at_16_khz(portaudio: PortAudio) -> None:
     microphone = Microphone()
     sound = heard(microphone, 20)
     assert len(sound) == 16_000
@@ -140,14 +140,14 @@ def test_sound_comes_as_it_is(portaudio: PortAudio) -> None:
 
 
 @pytest.mark.parametrize("form", [(1, 44_100), (2, 44_100)])
-def test_a_device_that_lacks_16_khz_is_resampled(portaudio: PortAudio, form: tuple[int, int]) -> None:
+def test_device_without_16_khz_is_resampled(portaudio: PortAudio, form: tuple[int, int]) -> None:
     portaudio.forms = {form}
     sound = heard(Microphone("2"), 21)[:16_000]
     assert (portaudio.opened[0]["channels"], portaudio.opened[0]["samplerate"]) == form
     assert np.abs(sound - spoken()[:16_000]).max() < 1e-4
 
 
-def test_silence_stands_in_for_what_was_lost(portaudio: PortAudio) -> None:
+def test_lost_audio_is_replaced_by_silence(portaudio: PortAudio) -> None:
     portaudio.lost = {5: 1_000, 9: 600}
     microphone = Microphone()
     sound = heard(microphone, 22)
@@ -157,7 +157,7 @@ def test_silence_stands_in_for_what_was_lost(portaudio: PortAudio) -> None:
     assert np.abs(sound - expected).max() <= 1 / 32768
 
 
-def test_one_that_goes_away_ends_the_sound(portaudio: PortAudio) -> None:
+def test_disconnected_device_is_an_error(portaudio: PortAudio) -> None:
     portaudio.breaks = 3
     blocks = Microphone().blocks()
     assert sum(map(len, islice(blocks, 3))) == 2_400
@@ -178,13 +178,13 @@ def test_one_that_goes_away_ends_the_sound(portaudio: PortAudio) -> None:
         ("i", "microphone 'i': Multiple input device matching 'i'; "),
     ],
 )
-def test_one_that_there_is_not(portaudio: PortAudio, given: str, reason: str) -> None:
+def test_unknown_device_is_an_error(portaudio: PortAudio, given: str, reason: str) -> None:
     with pytest.raises(AudioError) as missing:
         Microphone(given)
     assert str(missing.value).startswith(reason)
 
 
-def test_one_that_cannot_be_opened(portaudio: PortAudio) -> None:
+def test_unsupported_format_is_an_error(portaudio: PortAudio) -> None:
     portaudio.forms = set()
     with pytest.raises(AudioError) as refused:
         Microphone()
@@ -193,14 +193,14 @@ def test_one_that_cannot_be_opened(portaudio: PortAudio) -> None:
     )
 
 
-def test_a_machine_without_any(portaudio: PortAudio) -> None:
+def test_machine_without_microphone_is_an_error(portaudio: PortAudio) -> None:
     portaudio.devices = []
     for ask in (Microphone, microphone_table):
         with pytest.raises(AudioError, match="there is no microphone on this machine; allowed is a file"):
             ask()
 
 
-def test_a_list_of_them(portaudio: PortAudio) -> None:
+def test_table_lists_input_devices(portaudio: PortAudio) -> None:
     assert microphone_table().splitlines() == [
         "   NUMBER  NAME                 RATE      CHANNELS",
         "*  0       Built-in Microphone  48000 Hz  1",
@@ -208,7 +208,7 @@ def test_a_list_of_them(portaudio: PortAudio) -> None:
     ]
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sounddevice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(
         BackendUnavailable, match=r"sounddevice is not installed, .*: pip install 'harken\[mic\]'"
@@ -216,7 +216,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         Microphone()
 
 
-def test_without_portaudio_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_portaudio_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Finder:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:

@@ -54,7 +54,7 @@ def wait_for_threads() -> None:
             assert not thread.is_alive()
 
 
-def test_it_runs_ahead_by_30_s_and_no_more() -> None:
+def test_reader_buffers_at_most_30_s() -> None:
     full = threading.Event()
 
     def before(given: int) -> None:
@@ -70,7 +70,7 @@ def test_it_runs_ahead_by_30_s_and_no_more() -> None:
     assert source.closed
 
 
-def test_what_ends_a_source_comes_behind_its_blocks() -> None:
+def test_source_error_comes_after_its_blocks() -> None:
     def before(given: int) -> None:
         if given == 3:
             raise AudioError("gone")
@@ -82,7 +82,7 @@ def test_what_ends_a_source_comes_behind_its_blocks() -> None:
             next(blocks)
 
 
-def test_blocks_of_no_length_are_passed_over() -> None:
+def test_empty_blocks_are_skipped() -> None:
     class Sparse(Endless):
         def blocks(self) -> Generator[Floats]:
             yield from (BLOCK[:0], BLOCK, BLOCK[:0], 2 * BLOCK)
@@ -107,26 +107,26 @@ class TestSignals:
                     os.kill(os.getpid(), signal.SIGINT)
         return heard, source, intake
 
-    def test_what_people_have_heard_is_finished(self) -> None:
+    def test_signal_keeps_blocks_of_a_live_source(self) -> None:
         heard, source, intake = self.interrupted(live=True)
         assert intake.stop.code == 130
         assert 10 <= len(heard) <= source.given
         assert heard == [*range(1, len(heard) + 1)]
 
-    def test_the_rest_of_a_file_is_not(self) -> None:
+    def test_signal_drops_the_rest_of_a_file(self) -> None:
         heard, source, intake = self.interrupted(live=False)
         assert (intake.stop.code, heard) == (130, [1, 2])
         wait_for_threads()
         assert source.closed
 
-    def test_the_second_does_not_wait(self) -> None:
+    def test_second_signal_raises_stop(self) -> None:
         with AudioReader(Endless(live=True)) as intake:
             os.kill(os.getpid(), signal.SIGINT)
             with pytest.raises(Stop):
                 os.kill(os.getpid(), signal.SIGINT)
         assert intake.stop.code == 130
 
-    def test_one_that_is_to_be_ignored_is(self) -> None:
+    def test_ignored_signal_stays_ignored(self) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with AudioReader(Endless(live=True)) as intake:

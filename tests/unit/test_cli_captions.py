@@ -131,39 +131,39 @@ def shown(events: Sequence[Event], width: int = 30, height: int = 10) -> Termina
     return terminal
 
 
-def test_committed_is_plain_and_tentative_dim() -> None:
+def test_committed_text_is_plain_and_tentative_text_dim() -> None:
     terminal = shown([STARTED, interim(" ask not", " what your")])
     assert terminal.text == "ask not what your\n"
     assert terminal.dimmed == " what your"
 
 
-def test_what_is_tentative_only_begins_at_the_margin() -> None:
+def test_tentative_text_alone_has_no_leading_space() -> None:
     assert shown([interim("", " ask")]).text == "ask\n"
 
 
-def test_it_is_rewritten_in_place() -> None:
+def test_live_text_is_rewritten_in_place() -> None:
     said = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
     assert shown(said).text == "ask not\n"
 
 
-def test_a_final_line_takes_the_place_of_what_was_shown() -> None:
+def test_final_line_replaces_live_text() -> None:
     said = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
     assert shown(said).text == "Ask not.\n"
     assert shown([*said, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
 
 
-def test_an_utterance_of_which_nothing_is_final_goes_away() -> None:
+def test_utterance_without_segments_is_erased() -> None:
     assert shown([interim("", " thanks for watching"), ENDED]).text == ""
 
 
-def test_lines_break_between_words() -> None:
+def test_long_text_wraps_between_words() -> None:
     text = "And so my fellow Americans ask not what your country can do for you"
     broken = "And so my fellow Americans\nask not what your country\ncan do for you"
     assert shown([interim(" And so"), interim(text)]).text == f"{broken}\n"
     assert shown([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
 
 
-def test_of_more_than_fits_the_end_is_shown() -> None:
+def test_end_of_text_longer_than_the_screen_is_shown() -> None:
     words = [f"word{i}" for i in range(40)]
     said = [interim(" ".join(words[:length])) for length in range(1, 41)]
     terminal = shown(said, width=20, height=4)
@@ -172,7 +172,7 @@ def test_of_more_than_fits_the_end_is_shown() -> None:
     assert shown([*said, final("word0 to word39")], width=20, height=4).text == "word0 to word39\n"
 
 
-def test_a_terminal_that_was_made_narrower_is_cleaned_up_too() -> None:
+def test_narrowed_terminal_is_erased_completely() -> None:
     terminal = Terminal(40, 10)
     face = captions(terminal)
     face.show(interim("one two three four five six seven eight"))
@@ -184,7 +184,7 @@ def test_a_terminal_that_was_made_narrower_is_cleaned_up_too() -> None:
     assert terminal.text.strip("\n") == "nine"
 
 
-def test_the_sign_of_an_interrupt_does_not_stay() -> None:
+def test_ctrl_c_sign_is_erased() -> None:
     text = "And so my fellow Americans ask not what your country can do for you"
     for length in range(len(text)):
         terminal = Terminal(30, 10)
@@ -197,7 +197,7 @@ def test_the_sign_of_an_interrupt_does_not_stay() -> None:
         assert terminal.text == "<end>\n"
 
 
-def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_written_above_live_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     terminal = Terminal(30, 10)
     face = captions(terminal)
@@ -208,7 +208,7 @@ def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.text == "harken: 2.0 s behind\nask not what"
 
 
-def test_a_note_for_another_place_goes_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_goes_to_redirected_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(30, 10)
     captions(terminal).write_stderr("harken: 2.0 s behind")
     assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
@@ -224,7 +224,7 @@ texts = st.lists(
     width=st.integers(5, 40),
     height=st.integers(2, 6),
 )
-def test_whatever_is_said_only_what_is_final_stays(
+def test_only_final_lines_remain(
     utterances: list[list[str]], width: int, height: int
 ) -> None:
     events: list[Event] = []

@@ -67,7 +67,7 @@ def distilled(face: Face, out: Path, *more: object) -> Outcome:
     return face.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SMALL, *more)
 
 
-def test_an_assistant_is_made_of_a_folder_of_speech(face: Face, shelf: Path, tmp_path: Path) -> None:
+def test_assistant_is_distilled_from_a_folder_of_speech(face: Face, shelf: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "assistant"
     outcome = distilled(face, out)
     assert outcome.code == 0, outcome.err
@@ -85,7 +85,7 @@ def test_an_assistant_is_made_of_a_folder_of_speech(face: Face, shelf: Path, tmp
     assert (again.code, again.out) == (0, outcome.out)
 
 
-def test_an_assistant_starts_from_the_decoder_of_a_smaller_model(
+def test_assistant_is_initialized_from_a_smaller_model(
     face: Face, shelf: Path, tmp_path: Path
 ) -> None:
     narrow = replace(DIMS, n_audio_state=32, n_text_state=32)
@@ -106,7 +106,7 @@ def test_an_assistant_starts_from_the_decoder_of_a_smaller_model(
     assert "allowed is the same command" in distilled(face, tmp_path / "out").err
 
 
-def test_an_interrupted_preparation_goes_on(
+def test_interrupted_labelling_continues(
     face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -128,7 +128,7 @@ def test_an_interrupted_preparation_goes_on(
     assert len(asked) == len(set(asked)) > 3
 
 
-def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_training_continues(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = distilled(face, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
     get, count = ExampleStore.get, [0]
 
@@ -150,7 +150,7 @@ def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("frozen", ["--freeze-encoder", "--no-freeze-encoder"])
-def test_a_model_learns_what_a_manifest_says(face: Face, shelf: Path, tmp_path: Path, frozen: str) -> None:
+def test_fine_tuning_reduces_the_held_out_loss(face: Face, shelf: Path, tmp_path: Path, frozen: str) -> None:
     out = tmp_path / "tuned"
     outcome = face.run(
         *("finetune", "model", frozen, "--data", "told", "--out", out, *SMALL),
@@ -172,7 +172,7 @@ def wrong(face: Face, *arguments: object) -> tuple[int, str]:
     return outcome.code, outcome.err
 
 
-def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> None:
+def test_each_error_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> None:
     new, data = ("--out", tmp_path / "x"), ("--data", "speech")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -199,7 +199,7 @@ def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> N
     assert not (tmp_path / "x").exists()
 
 
-def test_without_pytorch_the_line_says_how_to_install_it(
+def test_missing_pytorch_names_the_extra(
     face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, run.__name__)

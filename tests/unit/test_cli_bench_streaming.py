@@ -70,8 +70,8 @@ def sound(number: int, **changes: Any) -> EvalRecording:
     return EvalRecording(entry=Entry(**{**fields, **known}), has_reference=True)
 
 
-class TestReels:
-    def test_a_speaker_is_one_stream(self) -> None:
+class TestJoinedStreams:
+    def test_recordings_of_a_speaker_are_joined(self) -> None:
         (reel,) = join_by_speaker([sound(0), sound(1)], 0.3)
         entry = reel.entry
         assert (entry.name, entry.text, entry.language) == ("talks/anna", "One dog. A big house", "en")
@@ -83,13 +83,13 @@ class TestReels:
         assert not first[samples:].any()
         assert first[:samples].any()
 
-    def test_one_recording_stays_what_it_is(self) -> None:
+    def test_single_recording_is_unchanged(self) -> None:
         (reel,) = join_by_speaker([sound(0)], 0.3)
         assert reel.entry == sound(0).entry
         (samples,) = reel.load()
         assert len(samples) == round(WINDOW_S * 16000)
 
-    def test_who_speaks_where_and_in_which_language_tells_streams_apart(self) -> None:
+    def test_speaker_folder_and_language_separate_streams(self) -> None:
         others = (
             sound(1, speaker="berta"),
             sound(0, name="walks/0.wav"),
@@ -99,10 +99,10 @@ class TestReels:
         reels = join_by_speaker([sound(0), *others, sound(1)], 0.0)
         assert sorted(len(reel.recordings) for reel in reels) == [1, 1, 1, 1, 2]
 
-    def test_a_length_that_is_not_known(self) -> None:
+    def test_unknown_length_stays_unknown(self) -> None:
         assert JoinedStream(recordings=(sound(0), sound(1, seconds=None))).entry.seconds is None
 
-    def test_words_have_the_times_of_the_stream(self) -> None:
+    def test_reference_words_have_stream_times(self) -> None:
         class Aligned(Recognizer):
             """Finds every text in the middle of its recording."""
 
@@ -117,7 +117,7 @@ class TestReels:
         assert asked == ["One dog.", "a big house"]
         assert [its.end_s for its in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
-    def test_where_the_text_is_not_known_they_are_transcribed(self) -> None:
+    def test_reference_words_are_transcribed_without_text(self) -> None:
         recognizer = Recognizer(Recital(line(0, " One dog", WINDOW_STEPS)), TOKENIZER, "recital")
         reel = JoinedStream(recordings=(EvalRecording(entry=sound(0, text="").entry, has_reference=False),))
         options = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
@@ -125,8 +125,8 @@ class TestReels:
         assert "".join(its.text for its in words) == " One dog"
 
 
-class TestTakes:
-    def test_what_came_of_a_session(self) -> None:
+class TestLiveRuns:
+    def test_run_has_texts_counts_and_latencies(self) -> None:
         take = run_live(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
         assert (take.interim_text, take.final_text) == (" One dog.  A pig house", " One dog. A big house")
         assert (take.retractions, take.flickered, take.revised, take.updates, take.load_changes) == (
@@ -156,7 +156,7 @@ class TestTakes:
         assert take.cost.audio_s == 1.5
         assert 0 < take.cost.wall_s < 1
 
-    def test_sessions_take_turns_and_the_middle_pass_counts(self) -> None:
+    def test_sessions_alternate_and_the_median_pass_counts(self) -> None:
         turns, order = takes(repeats=3)
         assert [turn.stream.entry.name for turn in turns] == ["talks/0.wav", "talks/1.wav"]
         assert [len(its) for its in turns[0].runs.values()] == [3, 3]
@@ -168,7 +168,7 @@ class TestTakes:
         middle = sorted(its.cost.wall_s for its in turns[0].runs["a"])[1]
         assert told.runs[0].cost.wall_s == middle
 
-    def test_errors_of_what_is_known(self) -> None:
+    def test_error_rates_against_the_reference(self) -> None:
         turns, _ = takes(repeats=1)
         told = summarise_live(turns, "a", TranscribeOptions())
         assert told.final_wer
@@ -178,11 +178,11 @@ class TestTakes:
         assert told.relative_wer_increase is None  # relative to nothing
         assert told.flicker == pytest.approx(2 / 10)
 
-    def test_nothing_at_all(self) -> None:
+    def test_summary_of_no_rounds_is_empty(self) -> None:
         told = summarise_live([], "a", TranscribeOptions())
         assert (told.commit_latency_aware, told.final_wer, told.flicker) == (None, None, None)
 
-    def test_a_recording_that_fails(self) -> None:
+    def test_unreadable_recording_is_a_failure(self) -> None:
         Path("talks/0.wav").write_text("Dear diary")
         failure, turn = outcomes(repeats=1)[0]
         assert isinstance(failure, Failure)
@@ -259,7 +259,7 @@ def figures(text: str) -> dict[str, list[str]]:
 
 
 class TestCommand:
-    def test_the_table(self, face: Face) -> None:
+    def test_table_compares_the_sessions(self, face: Face) -> None:
         outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
         assert (outcome.code, outcome.err) == (0, "")
         head, streams, ways, *_ = outcome.out.splitlines()
@@ -277,7 +277,7 @@ class TestCommand:
         }
         assert all(not options.vad for options, _ in recognizer.opened)
 
-    def test_joined(self, face: Face) -> None:
+    def test_joined_streams_are_reported(self, face: Face) -> None:
         outcome, _ = bench(face, "--join", "0.0", "--json", "out.json", said=["One dog. A big house"])
         assert "1 stream of 2 recordings: 1.0 s of audio\n" in outcome.out
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
@@ -285,7 +285,7 @@ class TestCommand:
         assert stream["audio"] == "talks/anna"
         assert stream["low exact"]["final"] == "One dog. A big house"
 
-    def test_json_holds_everything(self, face: Face) -> None:
+    def test_json_holds_all_results(self, face: Face) -> None:
         bench(face, "--hop-frames", "40", "--json", "out.json")
         told = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert [*told] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
@@ -297,14 +297,14 @@ class TestCommand:
         slowest = [word["commit_latency"]["computation_aware_s"] for word in its["slowest"]]
         assert slowest == sorted(slowest, reverse=True)
 
-    def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_measured(self, face: Face) -> None:
         Path("talks/1.wav").write_text("Dear diary")
         outcome, _ = bench(face)
         assert outcome.code == 1
         assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
 
-    def test_an_interruption_shows_what_was_done(self, face: Face) -> None:
+    def test_interruption_reports_the_results_so_far(self, face: Face) -> None:
         def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveRun:
             heard.append(len(samples))
             if len(heard) > 2:
@@ -327,7 +327,7 @@ class TestCommand:
             (["--join", "-1"], "harken: Invalid value for '--join'"),
         ],
     )
-    def test_refusals_before_the_work(self, face: Face, arguments: list[str], complaint: str) -> None:
+    def test_bad_arguments_fail_before_loading_a_model(self, face: Face, arguments: list[str], complaint: str) -> None:
         face.recites(line(0))
         outcome = face.run("bench", "talks", "--streaming", *arguments)
         assert (outcome.out, face.loaded) == ("", [])
@@ -335,7 +335,7 @@ class TestCommand:
         assert outcome.err.startswith(complaint)
 
 
-def test_events_of_the_script_are_in_order() -> None:
+def test_scripted_events_are_in_order() -> None:
     samples = [event.emitted_samples for event in SCRIPT]
     assert samples == sorted(samples)
     assert all(isinstance(event, Event) for event in SCRIPT)
