@@ -1,4 +1,4 @@
-"""``harken plot`` with a real model: what it draws, where it puts it, and what it says where it cannot."""
+"""``harken plot`` on the embedded model: its files and its errors."""
 
 from __future__ import annotations
 

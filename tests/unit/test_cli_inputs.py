@@ -1,4 +1,4 @@
-"""Names and patterns to recordings, and recordings to the files of their transcripts."""
+"""The expansion of names and patterns to recordings, and the paths of their transcripts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_patterns_are_expanded(names: list[str], expected: list[str]) -> None:
     assert expand_patterns(names) == expected
 
 
-class TestDestinations:
+class TestOutputPaths:
     def test_default_folder_is_that_of_the_recording(self) -> None:
         assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
             "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
@@ -70,15 +70,13 @@ class TestDestinations:
             (["a.txt"], Path("."), "the transcript of a.txt would overwrite the recording a.txt"),
         ],
     )
-    def test_colliding_paths_are_refused(
-        self, sources: list[str], out: Path | None, message: str
-    ) -> None:
+    def test_colliding_paths_are_refused(self, sources: list[str], out: Path | None, message: str) -> None:
         with pytest.raises(click.UsageError) as refused:
             output_paths(sources, ["txt"], out)
         assert message in str(refused.value)
 
 
-class TestLength:
+class TestDuration:
     def test_missing_recording_is_an_error(self) -> None:
         with pytest.raises(AudioNotFound):
             recording_duration_s("none.mp3")
@@ -102,9 +100,9 @@ def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
 
 def test_standard_input_has_no_link(tmp_path: Path) -> None:
     assert recording_reference("-", tmp_path) is None
-    played = recording_reference("talks/a b.mp3", Path("out"))
-    assert played is not None
-    assert played.url == "../talks/a%20b.mp3"
+    link = recording_reference("talks/a b.mp3", Path("out"))
+    assert link is not None
+    assert link.url == "../talks/a%20b.mp3"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

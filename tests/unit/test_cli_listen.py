@@ -1,4 +1,4 @@
-"""``harken listen`` over a session that knows what it hears: where sound comes from, what is shown and kept."""
+"""``harken listen`` over a fake session: its sources, its output and its files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TONE = (tone(1.2) * 32768).astype("<i2")
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where it is to be quiet
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it with --quiet
     face = Face(capsys, monkeypatch)
     face.recites(line(0, "unheard", 1))
     return face
@@ -99,7 +99,7 @@ class TestSources:
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
         assert face.run("listen", "-", "--pcm", *form).code == 0
         assert len(session.samples) == 16_000
-        inner = slice(-100)  # behind the last sample the filter has nothing to go by
+        inner = slice(-100)  # the filter lacks samples after the end
         assert np.abs(session.samples - tone(1.0) / 2)[inner].max() < 1e-4
 
     @pytest.mark.parametrize(
@@ -184,9 +184,7 @@ class TestSources:
 
 
 class TestOptions:
-    def test_options_reach_the_session(
-        self, face: Face, session: Spoken, talk: Path
-    ) -> None:
+    def test_options_reach_the_session(self, face: Face, session: Spoken, talk: Path) -> None:
         assert (
             face.run(
                 "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"

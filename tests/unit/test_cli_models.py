@@ -1,4 +1,4 @@
-"""``harken models``: what it says of models, good and damaged."""
+"""``harken models``: its reports on intact and damaged models."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_list_shows_where_models_are(face: Face) -> None:
     head, *rows = outcome.out.splitlines()
     assert head.split() == ["NAME", "REPOSITORY", "ON", "THIS", "MACHINE"]
     assert [row.split()[0] for row in rows] == list(SHORT_NAMES)
-    said = {row.split()[0]: row.split(maxsplit=2)[2] for row in rows}
-    assert said["base"] == str(Path("hub/base"))
-    assert said["small"] == "damaged: small: half of it is missing"
-    assert said["tiny.en"] == "no"
+    locations = {row.split()[0]: row.split(maxsplit=2)[2] for row in rows}
+    assert locations["base"] == str(Path("hub/base"))
+    assert locations["small"] == "damaged: small: half of it is missing"
+    assert locations["tiny.en"] == "no"
 
 
 class TestShow:

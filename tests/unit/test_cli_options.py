@@ -1,4 +1,4 @@
-"""Options of the command line: all those of `TranscribeOptions`, and what can be written for each."""
+"""The options derived from `TranscribeOptions`, `Layout` and `harken.load`, and their values."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 
-def given(*arguments: str) -> dict[str, Any]:
-    """What a command with all options gets."""
-    got: dict[str, Any] = {}
+def parse(*arguments: str) -> dict[str, Any]:
+    """Return the parameters of a command with all options."""
+    params: dict[str, Any] = {}
 
     @click.command(cls=Command)
     @layout_options
     @model_options
     @decoding_options
     def command(**values: Any) -> None:
-        got.update(values)
+        params.update(values)
 
     command.main(list(arguments), standalone_mode=False)
-    return got
+    return params
 
 
 def test_defaults_equal_those_of_the_library() -> None:
-    values = given()
+    values = parse()
     assert transcribe_options_from(values) == TranscribeOptions()
     assert layout_from(values) == Layout()
     parameters = inspect.signature(load).parameters
@@ -87,11 +87,11 @@ def test_every_field_has_an_option_with_help() -> None:
     ],
 )
 def test_arguments_become_options(arguments: str, expected: dict[str, Any]) -> None:
-    assert transcribe_options_from(given(*arguments.split())) == TranscribeOptions(**expected)
+    assert transcribe_options_from(parse(*arguments.split())) == TranscribeOptions(**expected)
 
 
 def test_arguments_become_a_layout() -> None:
-    chosen = given("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
+    chosen = parse("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
     assert layout_from(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
@@ -108,20 +108,20 @@ def test_arguments_become_a_layout() -> None:
 )
 def test_invalid_values_are_refused(arguments: str, reason: str) -> None:
     with pytest.raises(click.UsageError) as refused:
-        given(*arguments.split())
+        parse(*arguments.split())
     assert reason in refused.value.format_message()
     assert arguments.split()[0] in refused.value.format_message()
 
 
 def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: dict[str, Any] = {}
-    monkeypatch.setattr("harken.cli.options.load", lambda **arguments: got.update(arguments))
+    loaded: dict[str, Any] = {}
+    monkeypatch.setattr("harken.cli.options.load", lambda **arguments: loaded.update(arguments))
     load_model(
-        given(
+        parse(
             "-msmall", "--assistant=tiny", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"
         )
     )
-    assert got == {
+    assert loaded == {
         "model": "small",
         "assistant": "tiny",
         "precision": "fp32",

@@ -1,4 +1,4 @@
-"""The command as a whole: its subcommands, and what becomes of every error."""
+"""The command as a whole: its subcommands, and the exit code and message of every error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return Face(capsys, monkeypatch)
 
 
-def raising(error: BaseException) -> click.Command:
+def failing_command(error: BaseException) -> click.Command:
     @click.command()
     def command() -> None:
         raise error
@@ -49,7 +49,7 @@ ERRORS = [
 def test_each_error_is_one_line_and_a_code(
     face: Face, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(error))
+    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(error))
     outcome = face.run("anything")
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.removesuffix("; see 'harken anything --help'\n").strip() == message.strip()
@@ -70,10 +70,14 @@ def test_help_lists_every_exit_code(face: Face) -> None:
     assert [exit.code for exit in EXITS] == sorted({exit.code for exit in EXITS})
 
 
-class TestUnforeseen:
-    def test_unexpected_error_is_one_line_with_a_hint(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestUnexpectedErrors:
+    def test_unexpected_error_is_one_line_with_a_hint(
+        self, face: Face, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("two\nlines")))
+        monkeypatch.setattr(
+            root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("two\nlines"))
+        )
         outcome = face.run("anything")
         assert outcome.code == 70
         assert outcome.err == (
@@ -83,7 +87,7 @@ class TestUnforeseen:
 
     def test_debug_raises_the_error(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HARKEN_DEBUG", "1")
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("inside")))
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("inside")))
         with pytest.raises(RuntimeError, match="inside"):
             face.run("anything")
 

@@ -1,4 +1,4 @@
-"""``harken transcribe`` over a model that recites: what is shown, what is written, what a failure leaves."""
+"""``harken transcribe`` over a model of known texts: its output, its files, failures and interruptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LENGTH_S = WINDOW_S * len(WORDS)
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where no bar is wanted
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it where no bar is shown
     face = Face(capsys, monkeypatch)
     face.recites(*COUNTING)
     return face
@@ -46,7 +46,7 @@ def talk(face: Face) -> Path:
 
 
 def lines(*words: str) -> str:
-    """What the screen shows of so many windows."""
+    """Return the lines that the screen shows for windows."""
     spans = [f"[00:{i * WINDOW_S:06.3f} --> 00:{(i + 1) * WINDOW_S:06.3f}]" for i in range(len(words))]
     return "".join(f"{span} {word}\n" for span, word in zip(spans, words, strict=True))
 
@@ -60,8 +60,8 @@ class TestScreen:
     def test_several_recordings_have_headings(self, face: Face, talk: Path) -> None:
         KINDS["flac"].write(Path("other"), WINDOW_S)
         outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
-        said_of_other = lines("four")  # the recital goes on where it was
-        assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{said_of_other}"
+        lines_of_other = lines("four")  # the texts of the model continue
+        assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{lines_of_other}"
         assert len(face.loaded) == 1
 
     def test_verbose_reports_engine_rejections_and_speed(self, face: Face, talk: Path) -> None:
@@ -79,17 +79,17 @@ class TestScreen:
         face.recites(line(0, "Thanks for watching!", WINDOW_STEPS, gap=4.0, no_speech=0.5))
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
-        _, said, language, *dropped, _ = outcome.err.splitlines()
-        assert said == "talk.wav: no text"
+        _, summary, language, *dropped, _ = outcome.err.splitlines()
+        assert summary == "talk.wav: no text"
         assert language == "talk.wav: language: de, probability 1.00"
         assert len(dropped) == len(WORDS)
         assert dropped[0].startswith("talk.wav: dropped [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
 
     def test_verbose_reports_language_changes(self, face: Face, talk: Path) -> None:
-        heard = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
+        probabilities = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
         face.monkeypatch.setattr(
-            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(heard)]
+            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(probabilities)]
         )
         outcome = face.run("transcribe", talk, "--verbose", "--multilingual")
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
@@ -131,7 +131,9 @@ class TestFiles:
             (["--output_dir", ".", "--format", "tsv"], {"talk.tsv"}),
         ],
     )
-    def test_formats_and_folder_decide_the_files(self, face: Face, talk: Path, arguments: list[str], expected: set[str]) -> None:
+    def test_formats_and_folder_decide_the_files(
+        self, face: Face, talk: Path, arguments: list[str], expected: set[str]
+    ) -> None:
         assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
         assert {*os.listdir()} == {"talk.wav"} | expected
 
@@ -156,7 +158,7 @@ class TestFiles:
 
 
 class TestLayout:
-    """Forms that show words: they are aligned without being asked for. In Chinese every letter is a word."""
+    """Formats that show words, which turn on word timestamps. In Chinese every character is a word."""
 
     @pytest.fixture(autouse=True)
     def sentences(self, face: Face) -> None:
@@ -173,7 +175,9 @@ class TestLayout:
             (["-f", "json,html", "--no-word-timestamps"], False),
         ],
     )
-    def test_formats_and_layout_decide_word_timestamps(self, face: Face, talk: Path, arguments: list[str], words: bool) -> None:
+    def test_formats_and_layout_decide_word_timestamps(
+        self, face: Face, talk: Path, arguments: list[str], words: bool
+    ) -> None:
         assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
         segments = json.loads(Path("talk.json").read_text(encoding="utf-8"))["segments"]
         assert {bool(segment["words"]) for segment in segments} == {words}
@@ -209,7 +213,7 @@ class TestLayout:
 
 
 class TestTerminal:
-    """Where both streams are a terminal."""
+    """The output if both streams are a terminal."""
 
     @pytest.fixture(autouse=True)
     def terminal(self, face: Face) -> None:
@@ -266,7 +270,7 @@ def unreadable(path: Path) -> None:
     path.touch(mode=0)
 
 
-# name, how it is made, what the message says; the exit code is 3
+# name, function that writes the file, text in the message; the exit code is 3
 BAD = {
     "missing.mp3": (lambda path: None, "no such file"),
     "empty.wav": (lambda path: path.touch(), "is empty (0 bytes)"),
@@ -302,7 +306,7 @@ class TestFailures:
         Path("text.mp3").write_text("Dear diary,")
         assert face.run("transcribe", "text.mp3", "-f", "all", "-o", "out").code == 3
         assert os.listdir("out") == []
-        assert not face.loaded  # told before a model is loaded
+        assert not face.loaded  # reported before a model is loaded
 
     def test_bad_file_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
         Path("bad.wav").touch()
@@ -333,7 +337,9 @@ class TestFailures:
             (["--task", "sing"], "task='sing': allowed is"),
         ],
     )
-    def test_invalid_options_are_refused(self, face: Face, talk: Path, arguments: list[str], message: str) -> None:
+    def test_invalid_options_are_refused(
+        self, face: Face, talk: Path, arguments: list[str], message: str
+    ) -> None:
         outcome = face.run("transcribe", talk, *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert message in outcome.err
@@ -371,7 +377,7 @@ class TestFailures:
 
 
 class TestStopping:
-    """A signal in the midst of a recording: what was done is kept."""
+    """A signal during a recording, which keeps the results so far."""
 
     @pytest.fixture
     def stop_at(self, face: Face) -> Callable[[int], None]:

@@ -66,7 +66,7 @@ class TimingRow:
     digits : int
         Digits after the decimal point.
     speculative_only : bool
-        Whether the value is meaningful only if something drafts.
+        True if the value is meaningful only with drafts.
     ratio_key : str
         Name of the ratio of plain to speculative; empty if the ratio is not reported.
     """
@@ -139,7 +139,7 @@ class BenchResult:
     divergences : tuple of Divergence
     failures : tuple of Failure
     complete : bool
-        Whether all recordings were transcribed.
+        True if all recordings were transcribed.
     """
 
     provenance: Mapping[str, Any]

@@ -105,7 +105,7 @@ class LiveBenchResult:
     timings : mapping of str to LiveSummary
     failures : tuple of Failure
     complete : bool
-        Whether all streams were transcribed.
+        True if all streams were transcribed.
     """
 
     provenance: Mapping[str, Any]

@@ -74,7 +74,7 @@ class LiveRunner:
     write_samples, write_segment : callable
         Called with every block of samples, and with every final segment.
     show_warnings : bool
-        Whether to report lost audio and changes of load.
+        Report lost audio and changes of load.
     """
 
     session: LiveSession

@@ -161,7 +161,7 @@ class Screen:
     Parameters
     ----------
     show_progress : bool
-        Whether to show a progress bar. It appears only on a terminal, after the first window, so that it does not
+        Show a progress bar. It appears only on a terminal, after the first window, so that it does not
         delay the first segment.
     """
 

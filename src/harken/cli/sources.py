@@ -37,7 +37,7 @@ class LiveSource(Protocol):
     name : str
         Name in messages.
     live : bool
-        Whether the audio arrives in real time, so that blocks already read are transcribed after Ctrl-C; those of a
+        True if the audio arrives in real time, so that blocks already read are transcribed after Ctrl-C; those of a
         file are dropped.
     lost_s : float
         Seconds of audio lost so far; silence replaces them.

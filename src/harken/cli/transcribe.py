@@ -63,7 +63,7 @@ class FileTranscriber:
     stdout_writer : callable
         Returns the writer of a recording's transcript on standard output, or None if it is not shown.
     verbose : bool
-        Whether to report the engine, the speed, the language, and what was rejected or dropped and why.
+        Report the engine, the speed, the language, and what was rejected or dropped and why.
     """
 
     screen: Screen
