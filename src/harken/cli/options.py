@@ -8,7 +8,7 @@ from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import click
 
@@ -19,14 +19,12 @@ from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from harken.cli.screen import Screen
 
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
 
-OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
+OptionsT = TypeVar("OptionsT")
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
 
@@ -178,7 +176,7 @@ def layout_from(params: Mapping[str, Any]) -> Layout:
 
 def options_from(options_class: type[OptionsT], params: Mapping[str, Any]) -> OptionsT:
     """Return a dataclass of options, with defaults for the fields that the command has no option for."""
-    names = [field.name for field in fields(options_class) if field.name in params]
+    names = [field.name for field in fields(cast(Any, options_class)) if field.name in params]
     return options_class(**{name: params[name] for name in names})
 
 
