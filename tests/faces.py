@@ -1,4 +1,4 @@
-"""The command line, run in this process over a model that recites."""
+"""The command line, run in this process over a model of known texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recital import Line, Recital
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a command did."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -24,12 +24,12 @@ class Outcome:
 
 @dataclass
 class Face:
-    """Runs commands in the current folder.
+    """A runner of commands in the current folder.
 
     Attributes
     ----------
     loaded : list of dict
-        With which arguments a model was loaded.
+        Arguments of each load of a model.
     """
 
     capsys: pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ class Face:
         self._recites = False
 
     def recites(self, *windows: Line) -> Recital:
-        """Put a model in place of every other."""
+        """Replace every model by one that returns texts, one for each window."""
         backend = Recital(*windows)
         self._recites = True
 
@@ -52,7 +52,7 @@ class Face:
         return backend
 
     def run(self, *arguments: object) -> Outcome:
-        """Run ``harken`` with these arguments; a model that recites does so over noise, which is not speech."""
+        """Run ``harken`` with arguments; a model of known texts gets noise, so VAD is turned off."""
         given = [str(argument) for argument in arguments]
         if self._recites and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
             given.append("--no-vad")

@@ -25,7 +25,7 @@ class ScriptedLive:
         How many samples each call brought.
     """
 
-    setting = StreamingConfig()
+    config = StreamingConfig()
 
     def __init__(self, script: Iterable[Event]) -> None:
         self.blocks: list[int] = []

@@ -1,4 +1,4 @@
-"""The installed command on the embedded model: every form, every kind of recording, signals, a terminal."""
+"""The installed command on the embedded model: formats, recordings, signals, a terminal."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from harken.checkpoints.hub import embedded_model
 from harken.formats import FORMATS
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
-SAID = "ask not what your country can do for you"
+TEXT = "ask not what your country can do for you"
 LINE = re.compile(r"\[\d\d:\d\d\.\d{3} --> \d\d:\d\d\.\d{3}\] \S.*")
-REPEATS = ["--temperatures", "0"]  # or what is said again and again is tried again and again
+NO_FALLBACK = ["--temperatures", "0"]  # the repeated speech would be retried at every temperature
 HARKEN = [sys.executable, "-m", "harken"]
 
 pytestmark = [
@@ -37,28 +37,28 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to work in, with the graph cache of this module in it."""
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder, which holds the graph cache of this module."""
     return tmp_path_factory.mktemp("cli")
 
 
 @pytest.fixture(scope="module")
-def environment(place: Path) -> dict[str, str]:
-    return os.environ | {"HARKEN_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+def environment(workdir: Path) -> dict[str, str]:
+    return os.environ | {"HARKEN_CACHE": str(workdir / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
 
 
 class Runner:
-    """Runs ``harken`` as a process of its own."""
+    """A runner of ``harken`` in a process."""
 
-    def __init__(self, place: Path, environment: dict[str, str]) -> None:
-        self.place, self.environment = place, environment
+    def __init__(self, workdir: Path, environment: dict[str, str]) -> None:
+        self.workdir, self.environment = workdir, environment
 
     def __call__(self, *arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*HARKEN, *map(str, arguments)],
             input=stdin,
             capture_output=True,
-            cwd=self.place,
+            cwd=self.workdir,
             env=self.environment,
         )
         out, err = (stream.decode().replace("\r\n", "\n") for stream in (done.stdout, done.stderr))
@@ -66,25 +66,25 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path, environment: dict[str, str]) -> Runner:
-    return Runner(place, environment)
+def run(workdir: Path, environment: dict[str, str]) -> Runner:
+    return Runner(workdir, environment)
 
 
 @pytest.fixture(scope="module")
-def long(place: Path) -> Path:
+def long(workdir: Path) -> Path:
     """Five minutes of speech."""
-    return KINDS["flac"].write(place / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28))
+    return KINDS["flac"].write(workdir / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28))
 
 
 @pytest.fixture(scope="module")
-def written(place: Path, run: Runner) -> Path:
+def written(workdir: Path, run: Runner) -> Path:
     done = run("transcribe", JFK, "--format", "all", "--output-dir", "forms")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return place / "forms"
+    return workdir / "forms"
 
 
 class TestFormats:
-    def test_every_form_is_there(self, written: Path) -> None:
+    def test_every_format_is_written(self, written: Path) -> None:
         assert sorted(path.name for path in written.iterdir()) == sorted(f"jfk.{form}" for form in FORMATS)
 
     @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ class TestFormats:
             ("lrc", r"\[00:00\.\d\d\]And so"),
         ],
     )
-    def test_each_has_what_was_said(self, written: Path, form: str, beginning: str) -> None:
+    def test_each_format_has_the_text(self, written: Path, form: str, beginning: str) -> None:
         text = (written / f"jfk.{form}").read_text(encoding="utf-8")
         assert re.match(beginning, text)
-        assert SAID in " ".join(text.split())
+        assert TEXT in " ".join(text.split())
 
     def test_json_is_the_whole_result(self, written: Path) -> None:
         document = json.loads((written / "jfk.json").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def test_standard_input_to_the_screen(run: Runner) -> None:
     done = run("transcribe", "-", stdin=JFK.read_bytes())
     assert (done.returncode, done.stderr) == (0, "")
     assert all(map(LINE.fullmatch, done.stdout.splitlines()))
-    assert SAID in done.stdout
+    assert TEXT in done.stdout
 
 
 BAD = {
@@ -128,8 +128,8 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def done(place: Path, run: Runner) -> subprocess.CompletedProcess[str]:
-    folder = place / "many"
+def done(workdir: Path, run: Runner) -> subprocess.CompletedProcess[str]:
+    folder = workdir / "many"
     folder.mkdir()
     speech = load_audio(JFK).astype(np.float64)
     seconds = np.arange(len(speech)) / 16_000
@@ -147,38 +147,38 @@ def done(place: Path, run: Runner) -> subprocess.CompletedProcess[str]:
 
 
 class TestManyRecordings:
-    """One run over good and bad recordings by a pattern, one over a file that is missing."""
+    """A run over good and bad recordings, named by a pattern, and a run over a missing file."""
 
-    def test_some_failed(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_exit_code_reports_failures(self, done: subprocess.CompletedProcess[str]) -> None:
         assert (done.returncode, done.stdout) == (1, "")
 
-    def test_each_bad_one_is_one_line(self, done: subprocess.CompletedProcess[str]) -> None:
-        told = done.stderr.splitlines()
-        assert len(told) == len(BAD)
-        for line, (name, reason) in zip(told, BAD.items(), strict=True):
+    def test_each_bad_file_is_one_line(self, done: subprocess.CompletedProcess[str]) -> None:
+        events = done.stderr.splitlines()
+        assert len(events) == len(BAD)
+        for line, (name, reason) in zip(events, BAD.items(), strict=True):
             assert line.startswith(f"harken: {os.path.join('many', name)}: ")
             assert reason in line
 
-    def test_the_good_ones_are_done(self, done: subprocess.CompletedProcess[str], place: Path) -> None:
-        assert sorted(path.name for path in (place / "texts").iterdir()) == ["cinema.txt", "telephone.txt"]
-        assert "your country can do for you" in " ".join((place / "texts" / "cinema.txt").read_text().split())
-        assert "country" in (place / "texts" / "telephone.txt").read_text()
+    def test_good_files_are_transcribed(self, done: subprocess.CompletedProcess[str], workdir: Path) -> None:
+        assert sorted(path.name for path in (workdir / "texts").iterdir()) == ["cinema.txt", "telephone.txt"]
+        assert "your country can do for you" in " ".join((workdir / "texts" / "cinema.txt").read_text().split())
+        assert "country" in (workdir / "texts" / "telephone.txt").read_text()
 
-    def test_alone_a_bad_one_gives_its_code(self, run: Runner) -> None:
+    def test_single_bad_file_gives_its_exit_code(self, run: Runner) -> None:
         done = run("transcribe", "none.mp3")
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "harken: none.mp3: no such file\n")
 
 
-def test_a_broken_cache_is_rebuilt(place: Path, run: Runner, tmp_path: Path) -> None:
+def test_damaged_graph_cache_is_rebuilt(workdir: Path, run: Runner, tmp_path: Path) -> None:
     run("transcribe", JFK)  # fills the cache if no test did
-    kept = sorted((place / "cache" / "graphs").glob("*/model.data"))
+    kept = sorted((workdir / "cache" / "graphs").glob("*/model.data"))
     assert kept
     broken = kept[-1]
     whole = broken.read_bytes()
     broken.write_bytes(whole[: len(whole) // 2])
     done = run("transcribe", JFK)
     assert (done.returncode, done.stderr) == (0, "")
-    assert SAID in done.stdout
+    assert TEXT in done.stdout
     assert broken.read_bytes() == whole
 
 
@@ -186,19 +186,19 @@ def test_a_broken_cache_is_rebuilt(place: Path, run: Runner, tmp_path: Path) -> 
 class TestTerminal:
     @pytest.fixture
     def started(
-        self, place: Path, environment: dict[str, str], long: Path
+        self, workdir: Path, environment: dict[str, str], long: Path
     ) -> Iterator[tuple[subprocess.Popen, int]]:
-        """A process that writes files, its streams a terminal, and that terminal."""
+        """A process that writes files and whose streams are a terminal, and that terminal."""
         import pty
 
-        shutil.rmtree(place / "partial", ignore_errors=True)
+        shutil.rmtree(workdir / "partial", ignore_errors=True)
         controller, terminal = pty.openpty()
         process = subprocess.Popen(
-            [*HARKEN, "transcribe", str(long), *REPEATS, "--format", "all", "--output-dir", "partial"],
+            [*HARKEN, "transcribe", str(long), *NO_FALLBACK, "--format", "all", "--output-dir", "partial"],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            cwd=place,
+            cwd=workdir,
             env=environment | {"TERM": "xterm", "COLUMNS": "120"},
         )
         os.close(terminal)
@@ -209,7 +209,7 @@ class TestTerminal:
 
     @staticmethod
     def read(controller: int, until: str | None = None) -> str:
-        """What the terminal shows, until there is that text or no more."""
+        """Return the output of the terminal, up to a text or to its end."""
         shown = b""
         with suppress(OSError):  # Linux reports the end of a terminal as an error
             while data := os.read(controller, 4096):
@@ -219,8 +219,8 @@ class TestTerminal:
         return shown.decode(errors="ignore")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_leaves_what_is_done(
-        self, place: Path, started: tuple[subprocess.Popen, int], number: signal.Signals
+    def test_signal_writes_the_transcript_so_far(
+        self, workdir: Path, started: tuple[subprocess.Popen, int], number: signal.Signals
     ) -> None:
         process, controller = started
         shown = self.read(controller, until="x real time")  # the first window is done
@@ -231,19 +231,19 @@ class TestTerminal:
         assert re.search(
             r"harken: .*long\.flac: (interrupted|terminated) at \d\d:\d\d\.\d{3}; what was done", last
         )
-        folder = place / "partial"
+        folder = workdir / "partial"
         assert sorted(path.name for path in folder.iterdir()) == sorted(f"long.{form}" for form in FORMATS)
         document = json.loads((folder / "long.json").read_text(encoding="utf-8"))
-        assert SAID in document["text"]
+        assert TEXT in document["text"]
         assert 0 < document["segments"][-1]["end"] < 300
         assert (folder / "long.srt").read_text(encoding="utf-8").endswith("\n\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe in another way")
-def test_a_reader_that_goes_away(place: Path, environment: dict[str, str], long: Path) -> None:
+def test_closed_pipe_ends_quietly_with_141(workdir: Path, environment: dict[str, str], long: Path) -> None:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [*HARKEN, "transcribe", str(long), *REPEATS]
-    with subprocess.Popen(command, cwd=place, env=environment, **streams) as process:
+    command = [*HARKEN, "transcribe", str(long), *NO_FALLBACK]
+    with subprocess.Popen(command, cwd=workdir, env=environment, **streams) as process:
         first = process.stdout.readline().decode()
         process.stdout.close()
         assert LINE.fullmatch(first.rstrip())
@@ -252,7 +252,7 @@ def test_a_reader_that_goes_away(place: Path, environment: dict[str, str], long:
 
 
 class TestTrace:
-    def test_every_kind_in_its_column(self, run: Runner) -> None:
+    def test_trace_shows_every_token_kind(self, run: Runner) -> None:
         done = run("decode", "--trace", JFK)
         assert (done.returncode, done.stderr) == (0, "")
         window, head, *lines = done.stdout.splitlines()
@@ -270,15 +270,15 @@ class TestTrace:
             assert 0 < probability <= 1
             assert ms > 0
         sentences = [line.strip() for line in lines if LINE.fullmatch(line.strip())]
-        assert SAID in " ".join(sentence.partition("] ")[2] for sentence in sentences)
+        assert TEXT in " ".join(sentence.partition("] ")[2] for sentence in sentences)
 
-    def test_json(self, run: Runner) -> None:
+    def test_trace_json_has_every_event(self, run: Runner) -> None:
         done = run("decode", "--trace", "--json", JFK)
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        assert {event["event"] for event in told} == {"window", "attempt", "token", "sentence", "decided"}
-        chosen = [event["token"] for event in told if event["event"] == "token" and event["probability"]]
-        assert told[-1]["event"] == "decided"
-        assert chosen[:-1] == told[-1]["tokens"]
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {event["event"] for event in events} == {"window", "attempt", "token", "sentence", "decided"}
+        chosen = [event["token"] for event in events if event["event"] == "token" and event["probability"]]
+        assert events[-1]["event"] == "decided"
+        assert chosen[:-1] == events[-1]["tokens"]
 
 
 class TestModelsAndDoctor:
@@ -301,9 +301,9 @@ class TestModelsAndDoctor:
 
     def test_doctor(self, run: Runner) -> None:
         done = run("doctor", "--json")
-        told = json.loads(done.stdout)
-        assert (done.returncode, told["ready"], done.stderr) == (0, True, "")
-        assert Path(told["models"]["tiny.en"]) == embedded_model()
+        events = json.loads(done.stdout)
+        assert (done.returncode, events["ready"], done.stderr) == (0, True, "")
+        assert Path(events["models"]["tiny.en"]) == embedded_model()
 
 
 def test_version(run: Runner) -> None:

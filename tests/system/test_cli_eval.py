@@ -1,4 +1,4 @@
-"""docs/eval.md: its commands and its Python print what it says they print, and it lists every option and key."""
+"""docs/eval.md: the output of its commands and its Python, and its tables of options and keys."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ needs_the_model = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the page's commands read."""
-    place = tmp_path_factory.mktemp("page")
-    shutil.copytree(ROOT / "examples", place / "examples")
-    shutil.copy(ROOT / "examples" / "jfk.flac", place / "a.flac")
-    (place / "damaged.jsonl").write_text('{"audio": "a.flac", "text": ""}\n{"audio": "b.flac", "text": ""}\n')
-    return place
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands of the page read."""
+    workdir = tmp_path_factory.mktemp("page")
+    shutil.copytree(ROOT / "examples", workdir / "examples")
+    shutil.copy(ROOT / "examples" / "jfk.flac", workdir / "a.flac")
+    (workdir / "damaged.jsonl").write_text('{"audio": "a.flac", "text": ""}\n{"audio": "b.flac", "text": ""}\n')
+    return workdir
 
 
 @pytest.fixture
-def face(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
-    (place / "other.jsonl").write_text(LINES[-1], encoding="utf-8")
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("HARKEN_CACHE", str(place / "cache"))
+def face(workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
+    (workdir / "other.jsonl").write_text(LINES[-1], encoding="utf-8")
+    monkeypatch.chdir(workdir)
+    monkeypatch.setenv("HARKEN_CACHE", str(workdir / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return Face(capsys, monkeypatch)
 
 
-def timeless(text: str) -> str:
+def without_times(text: str) -> str:
     return re.sub(r"in [\d.]+ s, [\d.]+ times", "in 0 s, 0 times", text).strip()
 
 
 @pytest.mark.real
 @needs_the_model
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_a_command_prints_what_the_page_says(face: Face, line: str, expected: str) -> None:
+def test_command_output_equals_the_page(face: Face, line: str, expected: str) -> None:
     outcome = face.run(*shlex.split(line))
-    assert timeless(outcome.out + outcome.err) == timeless(expected)
+    assert without_times(outcome.out + outcome.err) == without_times(expected)
 
 
 @pytest.mark.real
 @needs_the_model
-def test_python_on_the_page_prints_what_it_says(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_output_equals_the_page(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
     ((code, expected),) = PYTHON
     exec(compile(code, "docs/eval.md", "exec"), {})
     assert capsys.readouterr().out == expected
 
 
-def test_there_are_commands() -> None:
+def test_page_has_commands() -> None:
     assert len(COMMANDS) == 3
 
 
@@ -92,6 +92,6 @@ def test_every_key_of_the_json_is_on_the_page() -> None:
     assert named == [*report(summarise([]), {}, complete=True)]
 
 
-def test_the_lines_on_the_page_are_json() -> None:
-    told = [json.loads(line) for block in LINES for line in block.splitlines()]
-    assert all({"audio", "text"} <= line.keys() for line in told)
+def test_manifest_lines_on_the_page_are_json() -> None:
+    entries = [json.loads(line) for block in LINES for line in block.splitlines()]
+    assert all({"audio", "text"} <= line.keys() for line in entries)

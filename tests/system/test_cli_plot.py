@@ -1,4 +1,4 @@
-"""``harken plot`` with a real model: what it draws, where it puts it, and what it says where it cannot."""
+"""``harken plot`` on the embedded model: its files and its errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def real_face(face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
 @pytest.mark.real
 @needs_model
 class TestDrawn:
-    def test_a_page_beside_the_recording(self, real_face: Face) -> None:
+    def test_html_page_is_written_beside_the_recording(self, real_face: Face) -> None:
         outcome = real_face.run("plot", "jfk.flac")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "jfk.plot.html\n")
         content = Path("jfk.plot.html").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ class TestDrawn:
         assert "·country" in tokens
         assert "temperature 0 kept" in content
 
-    def test_a_png_of_a_stretch(self, real_face: Face) -> None:
+    def test_png_of_an_excerpt_is_written(self, real_face: Face) -> None:
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
         outcome = real_face.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
         assert (outcome.code, outcome.err) == (0, "out.PNG\n")
@@ -59,14 +59,14 @@ class TestRefused:
         ("arguments", "code", "message"),
         [
             (["jfk.flac", "-o", "out.gif"], 2, "'out.gif' does not end in .html or .png"),
-            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the stretch with --start and --duration"),
+            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the excerpt with --start and --duration"),
             (["jfk.flac", "--start", "20"], 2, "start=20.0: allowed is a time before the end of the recording"),
             (["jfk.flac", "--duration", "0"], 2, "Invalid value for '--duration'"),
             (["none.flac"], 3, "none.flac: no such file"),
             (["jfk.flac", "-o", "nowhere/out.html"], 5, "there is no folder nowhere"),
         ],
     )
-    def test_in_one_line_before_a_model_is_loaded(
+    def test_bad_arguments_fail_before_loading_a_model(
         self, face: Face, arguments: list[str], code: int, message: str
     ) -> None:
         face.recites()
@@ -77,7 +77,7 @@ class TestRefused:
         assert face.loaded == []
         assert {*os.listdir()} == before
 
-    def test_a_png_without_matplotlib(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_png_without_matplotlib_names_the_extra(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, "harken.plot.figure", raising=False)
         for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
             monkeypatch.delitem(sys.modules, name)
@@ -89,7 +89,7 @@ class TestRefused:
         )
         assert not Path("out.png").exists()
 
-    def test_what_is_no_recording_leaves_nothing_behind(self, face: Face) -> None:
+    def test_unreadable_recording_leaves_no_file(self, face: Face) -> None:
         Path("notes.mp3").write_text("Dear diary,")
         KINDS["wav s16"].write(Path("talk"), 0.5)
         before = {*os.listdir()}

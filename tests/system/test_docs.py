@@ -1,4 +1,4 @@
-"""The documentation's Python runs, and prints what the page says it prints."""
+"""The Python of the documentation runs, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = ("README.md", "docs/quickstart.md", "docs/options.md", "docs/speculation
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_on_the_page_prints_what_it_says(
+def test_python_output_equals_the_page(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -37,7 +37,7 @@ def test_python_on_the_page_prints_what_it_says(
     assert blocks
     names: dict[str, object] = {}
     for code, expected in blocks:
-        exec(compile(code, page, "exec"), names)  # a page is run from top to bottom, as its reader would
+        exec(compile(code, page, "exec"), names)  # the blocks of a page share their names
         printed = capsys.readouterr().out
         if expected:
             assert printed.strip() == expected.strip()

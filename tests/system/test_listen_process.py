@@ -1,4 +1,4 @@
-"""``harken listen`` as a process of its own on the embedded model, and its part of docs/cli.md."""
+"""``harken listen`` as a process on the embedded model, and its part of docs/cli.md."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from harken.cli.options import Option
 
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
-SAID = "your country can do for you"  # wherever the pauses before it cut
+TEXT = "your country can do for you"  # wherever the pauses before it split the text
 HARKEN = [sys.executable, "-m", "harken"]
-OWN_SECTIONS = ("Sound", "Output", "Live")
+OWN_SECTIONS = ("Audio", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 real = [
@@ -57,30 +57,30 @@ def test_every_option_is_on_the_page(section: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("listen")
 
 
 @pytest.fixture(scope="module")
-def environment(place: Path) -> dict[str, str]:
-    return os.environ | {"HARKEN_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+def environment(workdir: Path) -> dict[str, str]:
+    return os.environ | {"HARKEN_CACHE": str(workdir / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
 
 
 @pytest.fixture(scope="module")
 def pcm() -> bytes:
-    """The example, and enough silence behind it to end an utterance."""
+    """The example, and enough silence after it to end an utterance."""
     samples = np.concatenate([load_audio(JFK), np.zeros(32_000, np.float32)])
     return (samples * 32768).astype("<i2").tobytes()
 
 
 @pytest.fixture(scope="module")
-def run(place: Path, environment: dict[str, str]):
+def run(workdir: Path, environment: dict[str, str]):
     def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*HARKEN, "listen", "--quiet", *map(str, arguments)],
             input=stdin,
             capture_output=True,
-            cwd=place,
+            cwd=workdir,
             env=environment,
         )
         out, err = (stream.decode().replace("\r\n", "\n") for stream in (done.stdout, done.stderr))
@@ -91,55 +91,55 @@ def run(place: Path, environment: dict[str, str]):
 
 @contextmanager
 def started(
-    place: Path, environment: dict[str, str], *arguments: object, **streams: int
+    workdir: Path, environment: dict[str, str], *arguments: object, **streams: int
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [*HARKEN, "listen", "--quiet", *map(str, arguments)]
-    with subprocess.Popen(command, cwd=place, env=environment, **(PIPES | streams)) as process:
+    with subprocess.Popen(command, cwd=workdir, env=environment, **(PIPES | streams)) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-class TestHeard:
+class TestTranscribed:
     pytestmark = real
 
-    def test_a_file_becomes_lines(self, run) -> None:
+    def test_file_is_printed_as_lines(self, run) -> None:
         done = run(JFK)
         assert (done.returncode, done.stderr) == (0, "")
-        assert SAID in " ".join(done.stdout.split())
+        assert TEXT in " ".join(done.stdout.split())
 
-    def test_raw_samples_in_another_form(self, run) -> None:
+    def test_raw_floats_are_mixed_and_resampled(self, run) -> None:
         at = np.arange(11 * 44_100) / 44_100
         samples = np.interp(at, np.arange(11 * 16_000) / 16_000, load_audio(JFK)).astype("<f4")
         form = ["--pcm-format", "f32le", "--pcm-rate", "44100", "--pcm-channels", "2"]
         done = run("-", "--pcm", *form, stdin=np.repeat(samples, 2).tobytes())
         assert (done.returncode, done.stderr) == (0, "")
-        assert SAID in " ".join(done.stdout.split())
+        assert TEXT in " ".join(done.stdout.split())
 
-    def test_events_as_json(self, run, place: Path, pcm: bytes) -> None:
+    def test_json_events_agree_with_the_transcript(self, run, workdir: Path, pcm: bytes) -> None:
         done = run("-", "--pcm", "--json", "--record", "heard.wav", "--output", "said.json", stdin=pcm)
         assert (done.returncode, done.stderr) == (0, "")
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        kinds = [event["event"] for event in told]
-        assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "committed", "speech_ended"}
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        kinds = [event["event"] for event in events]
+        assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "final_segment", "speech_ended"}
         assert kinds[0] == "speech_started"
-        emitted = [event["emitted_s"] for event in told]
+        emitted = [event["emitted_s"] for event in events]
         assert emitted == sorted(emitted)
         utterances = [
-            [*its] for spoken, its in groupby(told, lambda event: event["event"] == "interim") if spoken
+            [*group] for interim, group in groupby(events, lambda event: event["event"] == "interim") if interim
         ]
         for utterance in utterances:
             for earlier, later in pairwise(event["committed"] for event in utterance):
                 assert later.startswith(earlier)
-        text = "".join(event["segment"]["text"] for event in told if event["event"] == "committed")
-        document = json.loads((place / "said.json").read_text(encoding="utf-8"))
+        text = "".join(event["segment"]["text"] for event in events if event["event"] == "final_segment")
+        document = json.loads((workdir / "said.json").read_text(encoding="utf-8"))
         assert document["text"] == text.strip()
         assert document["duration"] == 13.0
-        with wave.open(str(place / "heard.wav")) as heard:
+        with wave.open(str(workdir / "heard.wav")) as heard:
             assert heard.readframes(heard.getnframes()) == pcm
 
-    def test_what_is_no_sound(self, run) -> None:
+    def test_input_without_audio_is_an_error(self, run) -> None:
         done = run("-", stdin=b"Dear diary,\n" * 99)
         assert (done.returncode, done.stdout) == (3, "")
         assert re.fullmatch(r"harken: <stdin>: is not a recording.*\n", done.stderr)
@@ -149,10 +149,8 @@ class TestHeard:
 class TestEnds:
     pytestmark = real
 
-    def test_a_signal_while_a_pipe_is_silent(
-        self, place: Path, environment: dict[str, str], pcm: bytes
-    ) -> None:
-        with started(place, environment, "-", "--pcm", "--json", "--record", "cut.wav") as process:
+    def test_signal_ends_a_waiting_pipe(self, workdir: Path, environment: dict[str, str], pcm: bytes) -> None:
+        with started(workdir, environment, "-", "--pcm", "--json", "--record", "cut.wav") as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
             process.stdin.flush()
             for line in process.stdout:
@@ -161,13 +159,15 @@ class TestEnds:
             process.send_signal(signal.SIGINT)
             rest, err = process.communicate(timeout=30)
         assert process.returncode == 130
-        told = [json.loads(line) for line in rest.splitlines()]
-        assert any(event["event"] == "committed" for event in told)
-        assert err.decode() == "harken: interrupted at 00:06.000; what was heard is in cut.wav\n"
-        assert len(load_audio(place / "cut.wav")) == 6 * 16_000
+        events = [json.loads(line) for line in rest.splitlines()]
+        assert any(event["event"] == "final_segment" for event in events)
+        assert err.decode() == "harken: interrupted at 00:06.000; what was done is in cut.wav\n"
+        assert len(load_audio(workdir / "cut.wav")) == 6 * 16_000
 
-    def test_a_reader_that_goes_away(self, place: Path, environment: dict[str, str], pcm: bytes) -> None:
-        with started(place, environment, "-", "--pcm", "--json") as process:
+    def test_closed_pipe_ends_quietly_with_141(
+        self, workdir: Path, environment: dict[str, str], pcm: bytes
+    ) -> None:
+        with started(workdir, environment, "-", "--pcm", "--json") as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
             process.stdin.flush()
             assert process.stdout.readline()
@@ -178,13 +178,13 @@ class TestEnds:
             assert process.stderr.read() == b""
             assert process.wait(timeout=30) == 141
 
-    def test_a_terminal_is_left_with_lines(self, place: Path, environment: dict[str, str]) -> None:
+    def test_terminal_ends_with_final_lines(self, workdir: Path, environment: dict[str, str]) -> None:
         import pty
 
         controller, terminal = pty.openpty()
         streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
         environment = environment | {"TERM": "xterm", "COLUMNS": "60"}
-        with started(place, environment, JFK, **streams) as process:
+        with started(workdir, environment, JFK, **streams) as process:
             os.close(terminal)
             shown = b""
             with suppress(OSError):  # Linux reports the end of a terminal as an error

@@ -1,4 +1,4 @@
-"""``harken bench``: the table, the JSON object, and what is refused."""
+"""``harken bench``: the table, the JSON object, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harken.errors import BackendUnavailable
 from models import DIMS, TOKENIZER, make_weights
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
 
-SAID = ("One dog.", "A big house")
+TEXTS = ("One dog.", "A big house")
 OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
 
 
@@ -33,26 +33,28 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture(autouse=True)
 def talks(face: Face) -> Path:
-    """A folder of two recordings of one window, and a manifest of what is said in them."""
+    """A folder of two recordings of one window, and a manifest of their texts."""
     folder = Path("talks")
     folder.mkdir()
-    for number in range(len(SAID)):
+    for number in range(len(TEXTS)):
         KINDS["wav s16"].write(folder / str(number), WINDOW_S)
     lines = (
         {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S}
-        for number, text in enumerate(SAID)
+        for number, text in enumerate(TEXTS)
     )
-    (folder / "manifest.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in lines), encoding="utf-8")
+    (folder / "manifest.jsonl").write_text(
+        "".join(f"{json.dumps(entry)}\n" for entry in lines), encoding="utf-8"
+    )
     return folder
 
 
 def recites(face: Face) -> Recital:
-    """Have the model recite what is said, once to warm up and then each recording."""
-    return face.recites(*(line(0, text, WINDOW_STEPS) for text in (SAID[0], *SAID)))
+    """Load a model that returns the texts: once to warm up, then for each recording."""
+    return face.recites(*(line(0, text, WINDOW_STEPS) for text in (TEXTS[0], *TEXTS)))
 
 
-def loads(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
-    """Put a model in place of every other; with which arguments it was loaded."""
+def replace_model(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
+    """Replace every model; return the list of the arguments that it is loaded with."""
     loaded: list[dict[str, Any]] = []
 
     def load(**given: Any) -> Recognizer:
@@ -63,52 +65,54 @@ def loads(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> l
     return loaded
 
 
-def drafting(seed: int = 0) -> Recognizer:
-    """A random model and one that drafts for it, with its encoder; by seed 0 it is the same, and always right."""
+def speculative_recognizer(seed: int = 0) -> Recognizer:
+    """Return a random model with an assistant that shares its encoder; with seed 0 both have equal weights."""
     main, draft = make_weights(), make_weights(seed)
     assistant = Assistant(
         backend=NumpyBackend(DIMS.without_encoder(), draft, shares_encoder=True), shares_encoder=True
     )
-    # On a clock that stands still drafting costs nothing.
+    # With a clock that stands still speculative_recognizer costs nothing.
     return Recognizer(
         NumpyBackend(DIMS, main), TOKENIZER, "random", SpeculativeDecoder(float, assistant=assistant)
     )
 
 
-def figures(text: str) -> dict[str, list[str]]:
-    """Lines of the table by their labels."""
+def table_rows(text: str) -> dict[str, list[str]]:
+    """Return the rows of a table by their labels."""
     rows = (re.split(r"  +", line) for line in text.splitlines())
     return {label: cells for label, *cells in rows if cells}
 
 
 class TestOneModel:
-    def test_the_table(self, face: Face) -> None:
+    def test_table_lists_times_and_counts(self, face: Face) -> None:
         pytest.importorskip("jiwer")
         recites(face)
         outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
-        head, sounds, *_ = outcome.out.splitlines()
-        assert (head, sounds) == ("tiny.en, by heart", "2 recordings: 1.0 s of sound")
-        rows = figures(outcome.out)
+        head, totals, *_ = outcome.out.splitlines()
+        assert (head, totals) == ("tiny.en, by heart", "2 recordings: 1.0 s of audio")
+        rows = table_rows(outcome.out)
         assert [*rows] == [
             *("decoding, s", "encoding, s", "end to end, s", "times real time"),
-            *("forward passes", "tokens a forward pass", "WER, %", "CER, %"),
+            *("forward passes", "tokens per forward pass", "WER, %", "CER, %"),
         ]
         assert rows["WER, %"] == ["0.00"]
-        tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in SAID)
+        tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in TEXTS)
         assert rows["forward passes"] == [str(tokens)]
 
-    def test_recordings_have_no_errors_to_count(self, face: Face) -> None:
+    def test_recordings_without_text_have_no_error_rates(self, face: Face) -> None:
         recites(face)
         outcome = face.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
         assert "WER" not in outcome.out
-        assert "2 recordings: 1.0 s of sound, median of 2 passes\n" in outcome.out
+        assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
 
-    def test_a_limit(self, face: Face) -> None:
+    def test_limit_reduces_the_recordings(self, face: Face) -> None:
         recites(face)
         assert "1 recording: 0.5 s" in face.run("bench", "talks", "--limit", "1", *OPTIONS).out
 
-    def test_without_the_extra_it_says_how_to_get_it(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_extra_is_reported_with_its_install_command(
+        self, face: Face, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def missing(language: str | None) -> None:
             raise BackendUnavailable(
                 "jiwer is not installed, which evaluation needs: pip install 'harken[eval]'"
@@ -124,8 +128,10 @@ class TestOneModel:
         )
         assert "WER" not in outcome.out
 
-    def test_an_assistant_alone_is_measured_too(self, monkeypatch: pytest.MonkeyPatch, face: Face) -> None:
-        loaded = loads(monkeypatch, drafting)
+    def test_assistant_without_speculative_is_measured(
+        self, monkeypatch: pytest.MonkeyPatch, face: Face
+    ) -> None:
+        loaded = replace_model(monkeypatch, speculative_recognizer)
         outcome = face.run("bench", "talks/0.wav", "--assistant", "small.en", *OPTIONS)
         assert loaded[0]["assistant"] == "small.en"
         assert "acceptance, %" in outcome.out
@@ -133,14 +139,14 @@ class TestOneModel:
 
 
 class TestSpeculative:
-    def test_the_table(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        loaded = loads(monkeypatch, drafting)
+    def test_table_lists_times_and_counts(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        loaded = replace_model(monkeypatch, speculative_recognizer)
         outcome = face.run("bench", "talks/0.wav", "talks/1.wav", "--speculative", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
-        assert [its["assistant"] for its in loaded] == ["auto"]  # one model for both
+        assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
         assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out
         assert re.search(r"\n +plain +speculative +ratio\n", outcome.out)
-        rows = figures(outcome.out)
+        rows = table_rows(outcome.out)
         assert rows["acceptance, %"] == ["-", "100.0"]
         plain, speculative, ratio = (float(cell) for cell in rows["forward passes"])
         assert ratio == pytest.approx(plain / speculative, abs=0.01)
@@ -148,26 +154,31 @@ class TestSpeculative:
         assert rows["drafted tokens"][1] == rows["accepted tokens"][1] != "0"
         assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
 
-    def test_beam_search_says_why_it_goes_plain(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        loads(monkeypatch, drafting)
+    def test_beam_search_reports_that_it_uses_no_drafts(
+        self, face: Face, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
         outcome = face.run("bench", *arguments, *OPTIONS)
-        assert figures(outcome.out)["drafted tokens"] == ["-", "0"]
-        assert "Beam search goes without drafts, since its hypotheses part at every step" in outcome.out
+        assert table_rows(outcome.out)["drafted tokens"] == ["-", "0"]
+        assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
         assert outcome.out.endswith(": 1 window decoded plainly.\n")
 
-    def test_differences_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Both engines recite, one window after another: what to warm up with, then plain, then with drafts.
+    def test_differing_tokens_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Both engines take one text after another: to warm up, then plain, then with drafts.
         lines = (line(0, text, WINDOW_STEPS) for text in ("a", "a", "one cat", "one dog"))
         backend = Recital(*lines)
 
-        class Unable(Recognizer):
-            """Has something that drafts, and does not use it."""
+        class UnusedDrafts(Recognizer):
+            """A recognizer that has a speculative decoder and does not use it."""
 
-            def _hearing(self, options):
+            def _make_window_decoder(self, options):
                 return Recognizer(self.backend, self.tokenizer, self.model)._make_window_decoder(options)
 
-        loads(monkeypatch, lambda: Unable(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)))
+        replace_model(
+            monkeypatch,
+            lambda: UnusedDrafts(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)),
+        )
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json")
         outcome = face.run("bench", *arguments, *OPTIONS)
         assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out
@@ -175,51 +186,56 @@ class TestSpeculative:
             "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
             '  talks/0.wav: window at 00:00.000, token 5: "c", with drafts "d"\n'
         )
-        (parting,) = json.loads(Path("out.json").read_text())["partings"]
-        assert parting == {
+        (divergence,) = json.loads(Path("out.json").read_text())["divergences"]
+        assert divergence == {
             **{"audio": "talks/0.wav", "start_s": 0.0, "index": 5, "same_text": False},
             **dict(zip(("plain", "speculative"), TOKENIZER.encode("cd"), strict=True)),
         }
 
-    def test_json_holds_everything(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        loads(monkeypatch, drafting)
+    def test_json_holds_all_results(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json", "--threads", "1")
         face.run("bench", *arguments, *OPTIONS)
-        told = json.loads(Path("out.json").read_text(encoding="utf-8"))
-        assert told["by"]["assistant"] == "auto"
-        assert (told["by"]["threads"], told["by"]["temperatures"]) == (1, [0.0])
-        assert (told["complete"], told["repeats"], told["partings"], told["failed"]) == (True, 1, [], [])
-        plain, speculative = told["plain"], told["speculative"]
+        report = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        assert report["by"]["assistant"] == "auto"
+        assert (report["by"]["threads"], report["by"]["temperatures"]) == (1, [0.0])
+        assert (report["complete"], report["repeats"], report["divergences"], report["failed"]) == (
+            True,
+            1,
+            [],
+            [],
+        )
+        plain, speculative = report["plain"], report["speculative"]
         assert plain.keys() == speculative.keys()
         assert (plain["drafted"], speculative["acceptance_rate"]) == (0, 1.0)
-        assert told["ratios"]["forwards"] == plain["forwards"] / speculative["forwards"]
-        (heard,) = told["recordings"]
-        assert heard["plain"] == heard["speculative"]
-        assert (heard["audio"], heard["seconds"]) == ("talks/0.wav", WINDOW_S)
+        assert report["ratios"]["forwards"] == plain["forwards"] / speculative["forwards"]
+        (recording,) = report["recordings"]
+        assert recording["plain"] == recording["speculative"]
+        assert (recording["audio"], recording["seconds"]) == ("talks/0.wav", WINDOW_S)
 
 
 class TestTranscribe:
-    """What ``harken transcribe --verbose`` says of drafts."""
+    """The lines of ``harken transcribe --verbose`` about drafts."""
 
-    def test_what_became_of_them(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        loads(monkeypatch, drafting)
+    def test_accepted_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--language", "en")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
-        said = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens a forward pass, "
-        found = re.fullmatch(said + r"steps without a draft: \d+", last)
+        line_start = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens per forward pass, "
+        found = re.fullmatch(line_start + r"steps without a draft: \d+", last)
         assert found
         assert found[1] == found[2] != "0"
 
-    def test_that_beam_search_goes_without(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        loads(monkeypatch, drafting)
+    def test_windows_without_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--beam-size", "2")
         *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
-        assert last == "talks/0.wav: windows without drafts, since beam search goes without: 1"
+        assert last == "talks/0.wav: windows without drafts, as beam search does not use them: 1"
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("arguments", "code", "complaint"),
+        ("arguments", "code", "message"),
         [
             (["none.mp3"], 3, "harken: none.mp3: no such file"),
             (["none.jsonl"], 3, "harken: none.jsonl: no such file; allowed is a manifest"),
@@ -230,13 +246,15 @@ class TestRefusals:
             ([], 2, "harken: Missing argument 'FILE|MANIFEST...'"),
         ],
     )
-    def test_before_the_work(self, face: Face, arguments: list[str], code: int, complaint: str) -> None:
+    def test_bad_arguments_fail_before_loading_a_model(
+        self, face: Face, arguments: list[str], code: int, message: str
+    ) -> None:
         recites(face)
         outcome = face.run("bench", *arguments)
         assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
-        assert outcome.err.startswith(complaint.replace("/", str(Path("/"))) if code == 5 else complaint)
+        assert outcome.err.startswith(message.replace("/", str(Path("/"))) if code == 5 else message)
 
-    def test_a_recording_that_fails_is_told_and_the_rest_done(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_measured(self, face: Face) -> None:
         Path("talks/1.wav").write_text("Dear diary")
         recites(face)
         outcome = face.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
@@ -247,7 +265,7 @@ class TestRefusals:
         (failed,) = json.loads(Path("out.json").read_text())["failed"]
         assert failed["audio"] == "talks/1.wav"
 
-    def test_an_interruption_shows_what_was_done(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interruption_reports_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         backend = recites(face)
         encode = backend.encode
 

@@ -1,4 +1,4 @@
-"""``harken decode``: every step in its columns, sentences as they close, what was rejected."""
+"""``harken decode``: the table and the JSON of tokens, sentences and rejected attempts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def events(face: Face, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in outcome.out.splitlines()]
 
 
-def named(name: str, told: list[dict[str, object]]) -> list[dict[str, object]]:
-    return [event for event in told if event["event"] == name]
+def events_named(name: str, trace: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [event for event in trace if event["event"] == name]
 
 
 class TestTable:
-    def test_columns(self, face: Face) -> None:
+    def test_table_has_a_row_for_every_token(self, face: Face) -> None:
         face.recites(line(0, "Hi.", WINDOW_STEPS))
         outcome = face.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert (outcome.code, outcome.err) == (0, "")
@@ -62,7 +62,7 @@ class TestTable:
             assert float(ms) >= 0
             assert len(row) == len(head)
 
-    def test_wide_characters_keep_the_columns(self) -> None:
+    def test_wide_characters_keep_columns_aligned(self) -> None:
         def width(text: str) -> int:
             shown = trace_table(
                 TokenEvent(
@@ -73,7 +73,7 @@ class TestTable:
 
         assert width("ab") == width("語") + 1 == width("ab́") - 1
 
-    def test_rows_side_by_side_have_numbers(self, face: Face) -> None:
+    def test_parallel_samples_are_numbered(self, face: Face) -> None:
         face.recites(line(0, "x", WINDOW_STEPS))
         outcome = face.run(
             *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
@@ -85,66 +85,68 @@ class TestTable:
 
 
 class TestEvents:
-    def test_windows_follow_one_another_with_their_prompts(self, face: Face) -> None:
+    def test_windows_have_their_start_and_prompt(self, face: Face) -> None:
         face.recites(line(0, "one", WINDOW_STEPS), line(0, "two", WINDOW_STEPS))
-        told = events(face, "--condition-on-previous-text")
-        assert [event["start_s"] for event in named("window", told)] == [0.0, WINDOW_S]
-        assert [event["text"] for event in named("sentence", told)] == ["one", "two"]
-        assert [(event["start_s"], event["end_s"]) for event in named("sentence", told)] == [
+        trace = events(face, "--condition-on-previous-text")
+        assert [event["start_s"] for event in events_named("window", trace)] == [0.0, WINDOW_S]
+        assert [event["text"] for event in events_named("sentence", trace)] == ["one", "two"]
+        assert [(event["start_s"], event["end_s"]) for event in events_named("sentence", trace)] == [
             (0.0, WINDOW_S), (WINDOW_S, 2 * WINDOW_S),
         ]  # fmt: skip
-        second = told[told.index(named("window", told)[1]) :]
-        prompt = [event for event in named("token", second) if event["probability"] is None]
+        second = trace[trace.index(events_named("window", trace)[1]) :]
+        prompt = [event for event in events_named("token", second) if event["probability"] is None]
         assert [event["kind"] for event in prompt] == [
             "control", "timestamp", "text", "text", "text", "timestamp", "sot", "language", "task",
         ]  # fmt: skip
-        assert [event["index"] for event in named("token", second)] == [*range(len(named("token", second)))]
+        assert [event["index"] for event in events_named("token", second)] == [
+            *range(len(events_named("token", second)))
+        ]
 
-    def test_characters_of_several_tokens_come_when_they_are_whole(self, face: Face) -> None:
+    def test_characters_of_several_tokens_appear_with_the_last_token(self, face: Face) -> None:
         face.recites(line(0, "né語", WINDOW_STEPS))
-        told = events(face, "--clip-timestamps", "0,0.48")
-        text = [(event["text"], event["bytes"]) for event in named("token", told) if event["kind"] == "text"]
+        trace = events(face, "--clip-timestamps", "0,0.48")
+        text = [
+            (event["text"], event["bytes"]) for event in events_named("token", trace) if event["kind"] == "text"
+        ]
         assert text == [("n", ""), ("", "c3"), ("é", ""), ("", "e8"), ("", "aa"), ("語", "")]
-        assert [event["text"] for event in named("sentence", told)] == ["né語"]
+        assert [event["text"] for event in events_named("sentence", trace)] == ["né語"]
 
-    def test_attempts_and_why_they_were_rejected(self, face: Face) -> None:
+    def test_rejected_attempts_have_reasons(self, face: Face) -> None:
         unsure = line(0, "hm", WINDOW_STEPS, gap=1.0)
         face.recites([unsure, line(0, "yes", WINDOW_STEPS)])
-        told = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
-        assert [(event["attempt"], event["strategy"]) for event in named("attempt", told)] == [
+        trace = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
+        assert [(event["attempt"], event["strategy"]) for event in events_named("attempt", trace)] == [
             (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
         ]  # fmt: skip
-        (decided,) = named("decided", told)
+        (decided,) = events_named("decided", trace)
         rejected, kept = decided["attempts"]
         assert rejected["reason"].startswith("average log-probability -")
         assert kept["reason"] is None
         assert decided["text"] == "<|0.00|>yes<|0.48|>"
         assert decided["silent"] is False
 
-    def test_silence(self, face: Face) -> None:
+    def test_silent_window_is_marked(self, face: Face) -> None:
         face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
-        (decided,) = named("decided", events(face, "--clip-timestamps", "0,0.48"))
+        (decided,) = events_named("decided", events(face, "--clip-timestamps", "0,0.48"))
         assert decided["silent"] is True
         outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert "\nsilence: temperature 0, " in outcome.out
 
-    def test_a_beam_tells_its_sentences_once_it_has_chosen(self, face: Face) -> None:
+    def test_beam_search_emits_sentences_at_the_end(self, face: Face) -> None:
         face.recites(line(0, "né", 9, 9, "o", WINDOW_STEPS))
-        told = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
-        names = [event["event"] for event in told]
+        trace = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
+        names = [event["event"] for event in trace]
         assert names[-3:] == ["sentence", "sentence", "decided"]
         assert "sentence" not in names[:-3]
-        assert [event["text"] for event in named("sentence", told)] == ["né", "o"]
-        assert named("attempt", told)[0]["strategy"] == "beam search of width 2"
+        assert [event["text"] for event in events_named("sentence", trace)] == ["né", "o"]
+        assert events_named("attempt", trace)[0]["strategy"] == "beam search of width 2"
 
-    def test_a_sentence_that_no_timestamp_ends(self, face: Face) -> None:
+    def test_sentence_without_end_timestamp_has_no_end(self, face: Face) -> None:
         face.recites(line(0, "and so"))
-        (sentence,) = named("sentence", events(face, "--clip-timestamps", "0,0.48"))
+        (sentence,) = events_named("sentence", events(face, "--clip-timestamps", "0,0.48"))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
-    def test_time_of_a_step_does_not_count_what_showing_it_takes(
-        self, face: Face, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_step_time_excludes_printing(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = [0.0]
         monkeypatch.setattr("harken.cli.decode.perf_counter", lambda: clock[0])
         shown: list[str] = []
@@ -153,13 +155,13 @@ class TestEvents:
             clock[0] += 1.0
             shown.append(text)
 
-        monkeypatch.setattr("harken.cli.decode.say", slow)
+        monkeypatch.setattr("harken.cli.decode.write_stdout", slow)
         face.recites(line(0, "x", WINDOW_STEPS))
         events(face)
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
 
 
-def test_without_trace_the_tokens_of_each_window(face: Face) -> None:
+def test_without_trace_each_window_shows_its_tokens(face: Face) -> None:
     face.recites(line(0, "Hi", WINDOW_STEPS))
     outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
     where, verdict, tokens, text, blank = outcome.out.splitlines()
@@ -170,20 +172,20 @@ def test_without_trace_the_tokens_of_each_window(face: Face) -> None:
     assert blank == ""
 
 
-def test_json_without_trace_has_no_steps(face: Face) -> None:
+def test_json_without_trace_has_only_windows(face: Face) -> None:
     face.recites(Line(tokens=(at(0), ord("x"), at(WINDOW_STEPS))))
     outcome = face.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
 
 
-def test_one_window_at_a_time(face: Face) -> None:
+def test_batch_size_above_one_is_refused(face: Face) -> None:
     outcome = face.run("decode", "talk.wav", "--trace", "--batch-size", "4")
     assert (outcome.code, outcome.out, outcome.err) == (
         2, "", "harken: batch_size=4: allowed is 1, as windows are shown one after another\n",
     )  # fmt: skip
 
 
-def test_what_is_missing_is_told_before_a_model_is_loaded(face: Face) -> None:
+def test_missing_file_fails_before_loading_a_model(face: Face) -> None:
     face.recites(line(0, "x", WINDOW_STEPS))
     outcome = face.run("decode", "none.wav")
     assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")

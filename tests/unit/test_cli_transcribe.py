@@ -1,4 +1,4 @@
-"""``harken transcribe`` over a model that recites: what is shown, what is written, what a failure leaves."""
+"""``harken transcribe`` over a model of known texts: its output, its files, failures and interruptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LENGTH_S = WINDOW_S * len(WORDS)
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the face sets it where no bar is wanted
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it where no bar is shown
     face = Face(capsys, monkeypatch)
     face.recites(*COUNTING)
     return face
@@ -46,25 +46,25 @@ def talk(face: Face) -> Path:
 
 
 def lines(*words: str) -> str:
-    """What the screen shows of so many windows."""
+    """Return the lines that the screen shows for windows."""
     spans = [f"[00:{i * WINDOW_S:06.3f} --> 00:{(i + 1) * WINDOW_S:06.3f}]" for i in range(len(words))]
     return "".join(f"{span} {word}\n" for span, word in zip(spans, words, strict=True))
 
 
 class TestScreen:
-    def test_without_options_the_transcript_is_shown_and_no_file_written(self, face: Face, talk: Path) -> None:
+    def test_without_options_transcript_is_printed_and_no_file_written(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (0, lines(*WORDS), "")
         assert os.listdir() == ["talk.wav"]
 
-    def test_several_are_told_apart(self, face: Face, talk: Path) -> None:
+    def test_several_recordings_have_headings(self, face: Face, talk: Path) -> None:
         KINDS["flac"].write(Path("other"), WINDOW_S)
         outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
-        said_of_other = lines("four")  # the recital goes on where it was
-        assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{said_of_other}"
+        lines_of_other = lines("four")  # the texts of the model continue
+        assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{lines_of_other}"
         assert len(face.loaded) == 1
 
-    def test_verbose_says_what_computes_what_was_rejected_and_how_fast(self, face: Face, talk: Path) -> None:
+    def test_verbose_reports_engine_rejections_and_speed(self, face: Face, talk: Path) -> None:
         face.recites(line(0, "hm", WINDOW_STEPS, gap=1.0))
         outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
         first, *rejected, last = outcome.err.splitlines()
@@ -75,44 +75,44 @@ class TestScreen:
         assert last.startswith("talk.wav: 00:01.920 in ")
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
-    def test_verbose_says_which_language_and_what_was_left_out(self, face: Face, talk: Path) -> None:
+    def test_verbose_reports_language_and_dropped_segments(self, face: Face, talk: Path) -> None:
         face.recites(line(0, "Thanks for watching!", WINDOW_STEPS, gap=4.0, no_speech=0.5))
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
-        _, said, language, *dropped, _ = outcome.err.splitlines()
-        assert said == "talk.wav: nothing said"
+        _, summary, language, *dropped, _ = outcome.err.splitlines()
+        assert summary == "talk.wav: no text"
         assert language == "talk.wav: language: de, probability 1.00"
         assert len(dropped) == len(WORDS)
-        assert dropped[0].startswith("talk.wav: left out [00:00.000 --> 00:00.480] Thanks")
+        assert dropped[0].startswith("talk.wav: dropped [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
 
-    def test_verbose_says_where_the_language_changes(self, face: Face, talk: Path) -> None:
-        heard = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
+    def test_verbose_reports_language_changes(self, face: Face, talk: Path) -> None:
+        probabilities = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
         face.monkeypatch.setattr(
-            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(heard)]
+            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(probabilities)]
         )
         outcome = face.run("transcribe", talk, "--verbose", "--multilingual")
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 
-    def test_where_nobody_speaks_nothing_is_said(self, face: Face) -> None:
+    def test_recording_without_speech_has_no_text(self, face: Face) -> None:
         KINDS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         outcome = face.run("transcribe", "rain.wav", "--verbose", "--vad")
         assert (outcome.code, outcome.out) == (0, "")
         assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
         assert face.run("transcribe", "rain.wav", "--vad").err == ""
 
-    def test_a_reader_that_goes_away(self, face: Face, talk: Path) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, face: Face, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._abandon_stdout", lambda: None)
+        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
         face.monkeypatch.setattr(click, "echo", closed)
         outcome = face.run("transcribe", talk, "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
 
 
 class TestFiles:
-    def test_all_forms_in_a_folder_that_is_made(self, face: Face, talk: Path) -> None:
+    def test_all_formats_are_written_into_a_new_folder(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-f", "all", "-o", "out/here", "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
         assert sorted(os.listdir("out/here")) == sorted(f"talk.{form}" for form in FORMATS)
@@ -131,23 +131,25 @@ class TestFiles:
             (["--output_dir", ".", "--format", "tsv"], {"talk.tsv"}),
         ],
     )
-    def test_which_files(self, face: Face, talk: Path, arguments: list[str], expected: set[str]) -> None:
+    def test_formats_and_folder_decide_the_files(
+        self, face: Face, talk: Path, arguments: list[str], expected: set[str]
+    ) -> None:
         assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
         assert {*os.listdir()} == {"talk.wav"} | expected
 
-    def test_what_was_there_is_replaced(self, face: Face, talk: Path) -> None:
+    def test_existing_file_is_replaced(self, face: Face, talk: Path) -> None:
         Path("talk.txt").write_text("old")
         assert face.run("transcribe", talk, "-f", "txt", "--language", "en").code == 0
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
     @pytest.mark.parametrize("form", FORMATS)
-    def test_standard_output_gets_what_the_file_would(self, face: Face, talk: Path, form: str) -> None:
+    def test_standard_output_equals_the_file(self, face: Face, talk: Path, form: str) -> None:
         face.run("transcribe", talk, "-f", form, "--language", "en")
         face.recites(*COUNTING)
         outcome = face.run("transcribe", talk, "-f", form, "-o", "-", "--language", "en")
         assert outcome.out == Path(f"talk.{form}").read_text(encoding="utf-8")
 
-    def test_silence_is_a_transcript_too(self, face: Face, talk: Path) -> None:
+    def test_silence_gives_an_empty_transcript(self, face: Face, talk: Path) -> None:
         face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
         outcome = face.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
         assert outcome.code == 0
@@ -156,7 +158,7 @@ class TestFiles:
 
 
 class TestLayout:
-    """Forms that show words: they are aligned without being asked for. In Chinese every letter is a word."""
+    """Formats that show words, which turn on word timestamps. In Chinese every character is a word."""
 
     @pytest.fixture(autouse=True)
     def sentences(self, face: Face) -> None:
@@ -173,12 +175,14 @@ class TestLayout:
             (["-f", "json,html", "--no-word-timestamps"], False),
         ],
     )
-    def test_when_words_are_aligned(self, face: Face, talk: Path, arguments: list[str], words: bool) -> None:
+    def test_formats_and_layout_decide_word_timestamps(
+        self, face: Face, talk: Path, arguments: list[str], words: bool
+    ) -> None:
         assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
         segments = json.loads(Path("talk.json").read_text(encoding="utf-8"))["segments"]
         assert {bool(segment["words"]) for segment in segments} == {words}
 
-    def test_lines_are_as_wide_as_was_asked_for(self, face: Face, talk: Path) -> None:
+    def test_lines_have_the_given_width(self, face: Face, talk: Path) -> None:
         arguments = ("-f", "srt", "--max-line-width", "9", "--language", "zh", "--clip-timestamps", "0,0.48")
         face.run("transcribe", talk, *arguments)
         text = Path("talk.srt").read_text(encoding="utf-8")
@@ -186,10 +190,10 @@ class TestLayout:
         face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
         assert face.run("transcribe", talk, *arguments, "-o", "-").out == text
 
-    def test_words_that_may_not_be_aligned_cannot_be_laid_out(self, face: Face, talk: Path) -> None:
+    def test_layout_without_word_timestamps_is_refused(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
         assert outcome.code == 2
-        assert "--no-word-timestamps leaves nothing" in outcome.err
+        assert "--no-word-timestamps excludes options that lay out lines" in outcome.err
         assert not face.loaded
 
     @pytest.mark.parametrize(
@@ -200,7 +204,7 @@ class TestLayout:
             (["-o", "out", "--embed-audio"], 'src="data:audio/'),
         ],
     )
-    def test_a_page_plays_its_recording(
+    def test_html_page_links_to_the_recording(
         self, face: Face, talk: Path, arguments: list[str], source: str
     ) -> None:
         outcome = face.run("transcribe", talk, "-f", "html", *arguments, "--language", "en")
@@ -209,7 +213,7 @@ class TestLayout:
 
 
 class TestTerminal:
-    """Where both streams are a terminal."""
+    """The output if both streams are a terminal."""
 
     @pytest.fixture(autouse=True)
     def terminal(self, face: Face) -> None:
@@ -218,7 +222,7 @@ class TestTerminal:
         face.monkeypatch.setenv("TERM", "xterm")
         face.monkeypatch.setenv("COLUMNS", "120")
 
-    def test_segments_are_shown_above_a_bar(self, face: Face, talk: Path) -> None:
+    def test_segments_are_printed_above_the_bar(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-f", "txt", "--language", "en")
         assert outcome.out == lines("one")  # before the bar comes
         for shown in lines(*WORDS).splitlines()[1:]:
@@ -229,15 +233,15 @@ class TestTerminal:
         assert re.search(r"00:0\d left, [\d.]+x real time", outcome.err)
 
     @pytest.mark.parametrize("quiet", ["--quiet", "-q"])
-    def test_quiet_shows_nothing(self, face: Face, talk: Path, quiet: str) -> None:
+    def test_quiet_prints_nothing(self, face: Face, talk: Path, quiet: str) -> None:
         outcome = face.run("transcribe", talk, "-f", "txt", quiet, "--language", "en")
         assert (outcome.out, outcome.err) == ("", "")
 
-    def test_no_progress_shows_the_segments_only(self, face: Face, talk: Path) -> None:
+    def test_no_progress_prints_segments_only(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-f", "txt", "--no-progress", "--language", "en")
         assert (outcome.out, outcome.err) == (lines(*WORDS), "")
 
-    def test_errors_stand_above_the_bar(self, face: Face, talk: Path) -> None:
+    def test_errors_are_printed_above_the_bar(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "none.wav", "--language", "en")
         assert outcome.code == 1
         assert "harken: none.wav: no such file" in outcome.err
@@ -266,7 +270,7 @@ def unreadable(path: Path) -> None:
     path.touch(mode=0)
 
 
-# name, how it is made, what the message says; the exit code is 3
+# name, function that writes the file, text in the message; the exit code is 3
 BAD = {
     "missing.mp3": (lambda path: None, "no such file"),
     "empty.wav": (lambda path: path.touch(), "is empty (0 bytes)"),
@@ -291,27 +295,27 @@ class TestFailures:
         assert reason in outcome.err
         assert outcome.err.count("\n") == 1
 
-    def test_what_came_before_the_damage_is_written(self, face: Face) -> None:
+    def test_text_before_damaged_audio_is_written(self, face: Face) -> None:
         nan_wav(Path("nan.wav"))
         outcome = face.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
         assert (outcome.code, outcome.out) == (3, "")
         assert Path("nan.txt").read_text() == "one\ntwo\nthree\n"
         assert json.loads(Path("nan.json").read_text())["text"] == "onetwothree"
 
-    def test_a_file_without_a_word_leaves_no_file(self, face: Face) -> None:
+    def test_unreadable_recording_leaves_no_file(self, face: Face) -> None:
         Path("text.mp3").write_text("Dear diary,")
         assert face.run("transcribe", "text.mp3", "-f", "all", "-o", "out").code == 3
         assert os.listdir("out") == []
-        assert not face.loaded  # told before a model is loaded
+        assert not face.loaded  # reported before a model is loaded
 
-    def test_one_bad_file_among_many(self, face: Face, talk: Path) -> None:
+    def test_bad_file_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
         Path("bad.wav").touch()
         outcome = face.run("transcribe", "bad.wav", talk, "none.mp3", "-f", "txt", "--language", "en")
         assert outcome.code == 1
         assert outcome.err == "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
-    def test_a_model_that_is_missing_stops_at_once(self, face: Face, talk: Path) -> None:
+    def test_missing_model_stops_at_once(self, face: Face, talk: Path) -> None:
         def load(**given: object) -> None:
             raise CheckpointNotFound(f"{given['model']}: no such model")
 
@@ -333,21 +337,23 @@ class TestFailures:
             (["--task", "sing"], "task='sing': allowed is"),
         ],
     )
-    def test_options_that_cannot_be(self, face: Face, talk: Path, arguments: list[str], message: str) -> None:
+    def test_invalid_options_are_refused(
+        self, face: Face, talk: Path, arguments: list[str], message: str
+    ) -> None:
         outcome = face.run("transcribe", talk, *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert message in outcome.err
         assert outcome.err.count("\n") == 1
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-    def test_a_full_disk(self, face: Face, talk: Path) -> None:
+    def test_full_disk_is_an_error(self, face: Face, talk: Path) -> None:
         Path("talk.srt").symlink_to("/dev/full")
         outcome = face.run("transcribe", talk, "-f", "srt", "--language", "en")
         assert (outcome.code, outcome.err) == (
             5, "harken: talk.srt: cannot be written: No space left on device\n",
         )  # fmt: skip
 
-    def test_a_full_disk_stops_one_file_only(self, face: Face, talk: Path) -> None:
+    def test_full_disk_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
         KINDS["flac"].write(Path("other"), WINDOW_S)
         original = transcribe.open_atomic
 
@@ -364,14 +370,14 @@ class TestFailures:
         assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"
         assert Path("other.txt").read_text() == "one\n"
 
-    def test_a_folder_that_cannot_be_made(self, face: Face, talk: Path) -> None:
+    def test_folder_that_cannot_be_created_is_an_error(self, face: Face, talk: Path) -> None:
         outcome = face.run("transcribe", talk, "-o", talk / "out")
         assert outcome.code == 5
         assert "cannot be made a folder" in outcome.err
 
 
 class TestStopping:
-    """A signal in the midst of a recording: what was done is kept."""
+    """A signal during a recording, which keeps the results so far."""
 
     @pytest.fixture
     def stop_at(self, face: Face) -> Callable[[int], None]:
@@ -388,7 +394,7 @@ class TestStopping:
 
         return stop_at
 
-    def test_the_current_recording_is_written_as_far_as_it_is(
+    def test_interrupted_recording_is_written_so_far(
         self, face: Face, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         stop_at(2)
@@ -401,7 +407,7 @@ class TestStopping:
         assert json.loads(Path("talk.json").read_text())["text"] == "onetwo"
         assert sorted(os.listdir()) == ["talk.json", "talk.txt", "talk.wav"]
 
-    def test_what_goes_to_standard_output_is_complete(
+    def test_interrupted_standard_output_is_valid(
         self, face: Face, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         stop_at(3)
@@ -409,7 +415,7 @@ class TestStopping:
         assert (outcome.code, outcome.err) == (130, "harken: talk.wav: interrupted at 00:01.440\n")
         assert json.loads(outcome.out)["text"] == "onetwothree"
 
-    def test_files_done_before_stay_and_later_ones_are_not_begun(
+    def test_interruption_keeps_earlier_files_and_skips_later_ones(
         self, face: Face, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         for name in ("a", "b", "c"):

@@ -1,4 +1,4 @@
-"""``harken eval`` over a model that recites: what is shown and written, what a failure and an end leave."""
+"""``harken eval`` over a model of known texts: its output, its files, failures and interruptions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harken.evaluation.manifest import Entry
 from models import TOKENIZER
 from recital import WINDOW_S, WINDOW_STEPS, Recital, line
 
-SAID = ("One dog and a cat.", "A big house", "", "我很好")
-HEARD = ("One dog and the cat.", "A house", "you", "我好")
+REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")
+HYPOTHESES = ("One dog and the cat.", "A house", "you", "我好")
 LANGUAGES = ("en", "en", "none", "zh")
 
 
@@ -36,26 +36,28 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture(autouse=True)
 def talks(face: Face) -> Path:
-    """A folder of four recordings of one window, and a manifest of what is said in them."""
+    """A folder of four recordings of one window, and a manifest of their texts."""
     folder = Path("talks")
     folder.mkdir()
-    for number in range(len(SAID)):
+    for number in range(len(REFERENCES)):
         KINDS["wav s16"].write(folder / str(number), WINDOW_S)
     lines = (
         {"audio": f"{number}.wav", "text": text, "language": language, "seconds": WINDOW_S}
-        for number, (text, language) in enumerate(zip(SAID, LANGUAGES, strict=True))
+        for number, (text, language) in enumerate(zip(REFERENCES, LANGUAGES, strict=True))
     )
-    (folder / "manifest.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in lines), encoding="utf-8")
+    (folder / "manifest.jsonl").write_text(
+        "".join(f"{json.dumps(entry)}\n" for entry in lines), encoding="utf-8"
+    )
     return folder
 
 
 def recites(face: Face, *texts: str) -> Recital:
-    """Have the model recite what is heard, one recording after another."""
-    return face.recites(*(line(0, text, WINDOW_STEPS) for text in texts or HEARD))
+    """Load a model that returns the hypotheses, one for each recording."""
+    return face.recites(*(line(0, text, WINDOW_STEPS) for text in texts or HYPOTHESES))
 
 
-def stops_at(backend: Recital, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the work when it comes to a window."""
+def interrupt_at(backend: Recital, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt the work at a window."""
     encode: Callable[[Floats], Any] = backend.encode
 
     def interrupted(mel: Floats) -> Any:
@@ -66,7 +68,7 @@ def stops_at(backend: Recital, window: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(backend, "encode", interrupted)
 
 
-# The tokenizer of the model knows bytes only, and the space as a symbol that is not spoken.
+# The tokenizer of the model has bytes only, and suppresses the space as a symbol.
 SPACED = ("--temperatures", "0", "--suppress-tokens", "")
 RESULT = """\
  20.00 %    1 of    5 words  talks/0.wav
@@ -74,14 +76,14 @@ RESULT = """\
  silent     1 of    0 words  talks/2.wav
  33.33 %    1 of    3 characters  talks/3.wav
 
-4 recordings: 1.9 s of sound in 0.0 s, 0.0 times real time
+4 recordings: 1.9 s of audio in 0.0 s, 0.0 times real time
         error %  95 % interval   substituted  deleted  inserted  of
 WER     25.00    20.00 to 33.33  1            1        0         8 words
 CER     25.81    17.65 to 36.36  1            5        2         31 characters
 WER en  25.00    20.00 to 33.33  1            1        0         8 words
 CER zh  33.33    -               0            1        0         3 characters
-The intervals draw recordings anew.
-Nothing is said in 1 recording: 1 word heard in 1 of them.
+The intervals resample recordings.
+No speech in 1 recording: 1 word transcribed in 1 of them.
 
 talks/0.wav: 1 error, 20.00 %
   one dog and [-a-]{+the+} cat
@@ -91,35 +93,35 @@ talks/1.wav: 1 error, 33.33 %
 """
 
 
-def timeless(text: str) -> str:
+def without_times(text: str) -> str:
     return re.sub(r"in [\d.]+ s, [\d.]+ times", "in 0.0 s, 0.0 times", text)
 
 
 class TestScreen:
-    def test_everything(self, face: Face) -> None:
+    def test_report_has_scores_totals_and_differences(self, face: Face) -> None:
         outcome = face.run("eval", "talks", "--worst", "2", *SPACED)
         assert (outcome.code, outcome.err) == (0, "")
-        assert timeless(outcome.out) == RESULT
+        assert without_times(outcome.out) == RESULT
         assert len(face.loaded) == 1
 
-    def test_quiet_is_the_totals(self, face: Face) -> None:
+    def test_quiet_prints_totals_only(self, face: Face) -> None:
         outcome = face.run("eval", "talks/manifest.jsonl", "--quiet", "--worst", "0", *SPACED)
         assert "talks/" not in outcome.out
-        assert timeless(outcome.out) in RESULT
+        assert without_times(outcome.out) in RESULT
 
-    def test_a_limit_is_spread(self, face: Face) -> None:
+    def test_limit_is_spread_over_the_manifest(self, face: Face) -> None:
         outcome = face.run("eval", "talks", "--limit", "2", *SPACED)
         assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
 
-    def test_languages(self, face: Face) -> None:
+    def test_language_option_overrides_the_manifest(self, face: Face) -> None:
         backend = recites(face)
         face.run("eval", "talks", "--limit", "1", "--language", "German", "--temperatures", "0")
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
-    def test_letters_are_shown_without_spaces(self, face: Face) -> None:
+    def test_chinese_differences_have_no_spaces(self, face: Face) -> None:
         assert "  我[-很-]好\n" in face.run("eval", "talks", *SPACED).out
 
-    def test_a_failure_is_told_and_the_rest_done(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_scored(self, face: Face) -> None:
         Path("talks/1.wav").write_text("Dear diary")
         outcome = face.run("eval", "talks", *SPACED)
         assert outcome.code == 1
@@ -128,7 +130,7 @@ class TestScreen:
         assert "talks/3.wav" in outcome.out
 
     @pytest.mark.parametrize(
-        ("arguments", "code", "complaint"),
+        ("arguments", "code", "message"),
         [
             (
                 ["none"],
@@ -150,14 +152,14 @@ class TestScreen:
             ([], 2, "harken: Missing argument 'MANIFEST...'"),
         ],
     )
-    def test_what_is_refused_before_the_work(
-        self, face: Face, arguments: list[str], code: int, complaint: str
+    def test_bad_arguments_fail_before_loading_a_model(
+        self, face: Face, arguments: list[str], code: int, message: str
     ) -> None:
         outcome = face.run("eval", *arguments)
         assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
-        assert outcome.err.startswith(complaint.replace("/", str(Path("/"))) if code == 5 else complaint)
+        assert outcome.err.startswith(message.replace("/", str(Path("/"))) if code == 5 else message)
 
-    def test_a_bad_line_is_named(self, face: Face) -> None:
+    def test_bad_manifest_line_is_named(self, face: Face) -> None:
         Path("talks/manifest.jsonl").write_text('{"audio": "9.wav", "text": ""}\n')
         outcome = face.run("eval", "talks")
         assert outcome.code == 3
@@ -167,17 +169,26 @@ class TestScreen:
 
 
 class TestFiles:
-    def test_json_holds_everything(self, face: Face) -> None:
+    def test_json_holds_all_results(self, face: Face) -> None:
         face.run("eval", "talks", "--json", "out.json", "--beam-size", "1", *SPACED)
-        told = json.loads(Path("out.json").read_text(encoding="utf-8"))
-        assert (told["complete"], told["by"]["model"], told["by"]["temperatures"]) == (True, "tiny.en", [0.0])
-        assert "threads" not in told["by"]
-        assert (told["wer"]["errors"], told["wer"]["reference"]) == (2, 8)
-        assert told["invented"] == {"recordings": 1, "seconds": WINDOW_S, "spoiled": 1, "words": 1}
-        assert [its["hypothesis"] for its in told["recordings"]] == list(HEARD)
-        assert told["recordings"][3]["words"] is None
+        report = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        assert (report["complete"], report["by"]["model"], report["by"]["temperatures"]) == (
+            True,
+            "tiny.en",
+            [0.0],
+        )
+        assert "threads" not in report["by"]
+        assert (report["wer"]["errors"], report["wer"]["reference_length"]) == (2, 8)
+        assert report["hallucinations"] == {
+            "recordings": 1,
+            "seconds": WINDOW_S,
+            "affected": 1,
+            "words": 1,
+        }
+        assert [recording["hypothesis"] for recording in report["recordings"]] == list(HYPOTHESES)
+        assert report["recordings"][3]["words"] is None
 
-    def test_hypotheses_are_not_made_again(self, face: Face) -> None:
+    def test_stored_hypotheses_are_reused(self, face: Face) -> None:
         first = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
         second = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
         assert first.out == second.out
@@ -189,35 +200,35 @@ class TestFiles:
             == 'harken: heard.jsonl:1: was made with model "tiny.en", not "base"; name another file\n'
         )
 
-    def test_an_interruption_keeps_what_was_done(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        stops_at(recites(face), 2, monkeypatch)
+    def test_interruption_keeps_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+        interrupt_at(recites(face), 2, monkeypatch)
         options = ("--hypotheses", "heard.jsonl", "--json", "out.json", *SPACED)
         outcome = face.run("eval", "talks", *options)
         assert outcome.code == 130
-        assert outcome.err == (
-            "harken: interrupted after 2 of 4 recordings; what was heard is in heard.jsonl\n"
-        )
+        assert outcome.err == ("harken: interrupted after 2 of 4 recordings; what was done is in heard.jsonl\n")
         assert "\n2 recordings: " in outcome.out
-        told = json.loads(Path("out.json").read_text())
-        assert (told["complete"], len(told["recordings"])) == (False, 2)
-        recites(face, *HEARD[2:])
-        assert timeless(face.run("eval", "talks", "--worst", "2", *options).out) == RESULT
+        report = json.loads(Path("out.json").read_text())
+        assert (report["complete"], len(report["recordings"])) == (False, 2)
+        recites(face, *HYPOTHESES[2:])
+        assert without_times(face.run("eval", "talks", "--worst", "2", *options).out) == RESULT
         assert json.loads(Path("out.json").read_text())["complete"]
 
 
 class TestColours:
-    def test_on_a_terminal_only(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_color_turns_off_colours(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         from harken.cli.eval import format_differences
 
-        its = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
-        assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in format_differences(its)
+        scored = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
+        assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in format_differences(scored)
         monkeypatch.setenv("NO_COLOR", "1")
-        assert format_differences(its) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
+        assert format_differences(scored) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
 
-    def test_what_was_heard_rightly_is_abridged(self) -> None:
+    def test_long_correct_text_is_abridged(self) -> None:
         from harken.cli.eval import format_differences
 
-        said = "z " + " ".join("bcdefghijk") + " y"
-        its = score(Entry(name="a", path=Path("a"), text=said), EvalHypothesis(text=said[2:-2]), None)
-        assert click.unstyle(format_differences(its)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
+        reference = "z " + " ".join("bcdefghijk") + " y"
+        scored = score(
+            Entry(name="a", path=Path("a"), text=reference), EvalHypothesis(text=reference[2:-2]), None
+        )
+        assert click.unstyle(format_differences(scored)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
         assert AlignmentChunk(("a",), ("a",)).equal

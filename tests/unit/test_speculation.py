@@ -467,12 +467,12 @@ def test_each_fallback_attempt_drafts_from_the_previous_one(
     backend = open_backend("onnx-fp32")
     temperatures = (0.0, 0.1, 0.2)
     plain, _ = decode_windows(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
-    bare = [(windows, results) for windows, results, _ in decodes]
+    plain_calls = [(windows, results) for windows, results, _ in decodes]
     decodes.clear()
-    ours, stats = decode_windows(
-        backend, 2 * DIMS.n_audio_ctx, eager_speculator(), temperatures=temperatures
-    )
-    assert [its.decoded.hypothesis.tokens for its in ours] == [its.decoded.hypothesis.tokens for its in plain]
+    ours, stats = decode_windows(backend, 2 * DIMS.n_audio_ctx, eager_decoder(), temperatures=temperatures)
+    assert [result.decoded.hypothesis.tokens for result in ours] == [
+        result.decoded.hypothesis.tokens for result in plain
+    ]
     assert len(decodes) == 3
     previous_texts: list[tuple[int, ...]] = [(), ()]
     for (windows, results, attempt_stats), (_, expected) in zip(decodes, plain_calls, strict=True):
@@ -489,10 +489,8 @@ def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
 ) -> None:
     """The text of a part whose result was rejected is most of the text of the whole window."""
     backend = open_backend("onnx-fp32")
-    outcomes, stats = decode_windows(
-        backend, 24, eager_speculator(), temperatures=(0.0,), fidelity="fast"
-    )
-    (parts, first, _), (wholes, _, its) = decodes
+    outcomes, stats = decode_windows(backend, 24, eager_decoder(), temperatures=(0.0,), fidelity="fast")
+    (parts, first, _), (wholes, _, whole_stats) = decodes
     assert [window.draft_tokens for window in parts] == [(), ()]
     assert [window.draft_tokens for window in wholes] == [result.hypothesis.tokens for result in first]
     assert whole_stats.drafted > 0

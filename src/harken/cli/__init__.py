@@ -1,4 +1,4 @@
-"""The command line: a face over `harken.api`. A module a command, imported when it is asked for."""
+"""The command line, on top of `harken.api`; each command is a module that is imported when it runs."""
 
 from harken.cli.root import main
 

@@ -1,9 +1,8 @@
-"""``harken bench``: how long transcribing takes, what drafting brings, how soon a live session has words."""
+"""``harken bench``: measures the speed of transcription, of drafting, and the latency of live sessions."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -21,11 +20,11 @@ from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
 from harken.cli.options import (
     Command,
-    Option,
     dataclass_options,
     decoding_options,
-    load_model,
+    load_model_with_status,
     model_options,
+    model_params,
     single_option,
     transcribe_options_from,
 )
@@ -57,19 +56,19 @@ PLAIN, SPECULATIVE = "plain", "speculative"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingRow:
-    """One line of the table.
+    """A row of the table.
 
     Parameters
     ----------
     label : str
     value : callable
-        Of a timing; None where there is none.
+        Returns the value of a timing, or None if it has none.
     digits : int
-        Behind the decimal point.
-    drafts : bool
-        Whether it means something only where something drafts.
-    ratio : str
-        Name of the ratio of plain to speculative; empty where it says nothing.
+        Digits after the decimal point.
+    speculative_only : bool
+        True if the value is meaningful only with drafts.
+    ratio_key : str
+        Name of the ratio of plain to speculative; empty if the ratio is not reported.
     """
 
     label: str
@@ -79,66 +78,68 @@ class TimingRow:
     ratio_key: str = ""
 
     def cell(self, timing: SpeedSummary) -> str:
-        """Its value as text."""
+        """Return the value of a timing as text."""
         value = self.value(timing)
         return "-" if value is None else f"{value:.{self.digits}f}"
 
 
 TIMING_ROWS = (
-    TimingRow(label="decoding, s", value=lambda its: its.stats.decode_s, digits=2, ratio_key="decode"),
+    TimingRow(label="decoding, s", value=lambda timing: timing.stats.decode_s, digits=2, ratio_key="decode"),
     TimingRow(
-        label="of that drafting, s", value=lambda its: its.stats.draft_s, digits=2, speculative_only=True
+        label="of that drafting, s", value=lambda timing: timing.stats.draft_s, digits=2, speculative_only=True
     ),
-    TimingRow(label="encoding, s", value=lambda its: its.stats.encode_s, digits=2),
-    TimingRow(label="end to end, s", value=lambda its: its.wall_s, digits=2, ratio_key="wall"),
-    TimingRow(label="times real time", value=lambda its: its.times_real_time, digits=1),
-    TimingRow(label="forward passes", value=lambda its: its.stats.forwards, ratio_key="forwards"),
-    TimingRow(label="tokens a forward pass", value=lambda its: its.stats.tokens_per_forward, digits=2),
-    TimingRow(label="drafted tokens", value=lambda its: its.stats.drafted, speculative_only=True),
-    TimingRow(label="accepted tokens", value=lambda its: its.stats.accepted, speculative_only=True),
+    TimingRow(label="encoding, s", value=lambda timing: timing.stats.encode_s, digits=2),
+    TimingRow(label="end to end, s", value=lambda timing: timing.wall_s, digits=2, ratio_key="wall"),
+    TimingRow(label="times real time", value=lambda timing: timing.times_real_time, digits=1),
+    TimingRow(label="forward passes", value=lambda timing: timing.stats.forwards, ratio_key="forwards"),
+    TimingRow(label="tokens per forward pass", value=lambda timing: timing.stats.tokens_per_forward, digits=2),
+    TimingRow(label="drafted tokens", value=lambda timing: timing.stats.drafted, speculative_only=True),
+    TimingRow(label="accepted tokens", value=lambda timing: timing.stats.accepted, speculative_only=True),
     TimingRow(
         label="acceptance, %",
-        value=lambda its: _percent(its.stats.acceptance_rate),
+        value=lambda timing: _percent(timing.stats.acceptance_rate),
         digits=1,
         speculative_only=True,
     ),
     TimingRow(
-        label="forward passes of the draft", value=lambda its: its.stats.draft_forwards, speculative_only=True
+        label="forward passes of the draft",
+        value=lambda timing: timing.stats.draft_forwards,
+        speculative_only=True,
     ),
-    TimingRow(label="steps at rest", value=lambda its: its.stats.skipped_steps, speculative_only=True),
+    TimingRow(label="skipped steps", value=lambda timing: timing.stats.skipped_steps, speculative_only=True),
     TimingRow(
         label="WER, %",
-        value=lambda its: _error_percent(its.evaluation.wer if its.evaluation else None),
+        value=lambda timing: _error_percent(timing.evaluation.wer if timing.evaluation else None),
         digits=2,
     ),
     TimingRow(
         label="CER, %",
-        value=lambda its: _error_percent(its.evaluation.cer if its.evaluation else None),
+        value=lambda timing: _error_percent(timing.evaluation.cer if timing.evaluation else None),
         digits=2,
     ),
 )
 BEAM_NOTE = (
-    "Beam search goes without drafts, since its hypotheses part at every step and a draft follows one of them: "
+    "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of them: "
     "{} decoded plainly.\n"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """What was measured.
+    """The result of a benchmark of recordings.
 
     Parameters
     ----------
-    by : mapping
-        What was chosen to compute with.
+    provenance : mapping
+        Options of the model and of decoding.
     recognizer : Recognizer
     repeats : int
-    timings : mapping of str to Timing
-        Of `PLAIN`, `SPECULATIVE`, or both in this order.
-    partings : tuple of Parting
+    timings : mapping of str to SpeedSummary
+        Timings of `PLAIN`, `SPECULATIVE`, or both in this order.
+    divergences : tuple of Divergence
     failures : tuple of Failure
     complete : bool
-        Whether all recordings were done.
+        True if all recordings were transcribed.
     """
 
     provenance: Mapping[str, Any]
@@ -151,40 +152,40 @@ class BenchResult:
 
     @property
     def recording_count(self) -> int:
-        """How many were read."""
+        """Number of recordings that were transcribed."""
         return max(len(timing.results) for timing in self.timings.values())
 
     def table(self) -> str:
-        """What a person reads: who computed, times and counts, and whether the same was said."""
+        """Return the report as text: the engine, times and counts, and where the tokens differ."""
         first, *_ = self.timings.values()
         passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
         drafting = f"drafts: {self._draft_source}\n" if self._draft_source else ""
         return (
             f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n{drafting}"
-            f"{pluralize(self.recording_count, 'recording')}: {first.audio_s:.1f} s of sound{passes}\n"
+            f"{pluralize(self.recording_count, 'recording')}: {first.audio_s:.1f} s of audio{passes}\n"
             f"{format_table(self._rows())}{self._divergence_summary()}{self._footnotes()}"
         )
 
     def report(self) -> dict[str, Any]:
-        """Everything, as `json.dumps` takes it; docs/speculation.md lists the keys."""
+        """Return all results for `json.dumps`; docs/speculation.md lists the keys."""
         return {
             "by": dict(self.provenance),
             "engine": self.recognizer.backend.capabilities.detail,
             "draft": self._draft_source,
             "complete": self.complete,
             "repeats": self.repeats,
-            **{name: _timing_json(its) for name, its in self.timings.items()},
+            **{name: _timing_json(timing) for name, timing in self.timings.items()},
             "ratios": {
                 row.ratio_key: ratio for row in TIMING_ROWS if row.ratio_key and (ratio := self._ratio(row))
             },
             "divergences": [_divergence_json(divergence) for divergence in self.divergences],
             "recordings": self._recording_texts(),
-            "failed": [{"audio": its.entry.name, "reason": its.reason} for its in self.failures],
+            "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in self.failures],
         }
 
     @property
     def _draft_source(self) -> str | None:
-        """What drafts, in words."""
+        """Description of the draft model; None without drafts."""
         return _describe_draft_source(self.recognizer.speculator) if self.recognizer.speculator else None
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -201,21 +202,23 @@ class BenchResult:
                 yield (row.label, *cells, *([f"{ratio:.2f}" if ratio else ""] if both else []))
 
     def _ratio(self, row: TimingRow) -> float | None:
-        """How many times as much the plain engine takes."""
+        """Return the ratio of plain to speculative; None if there is none."""
         if not row.ratio_key or len(self.timings) < 2:
             return None
         plain, speculative = (row.value(timing) for timing in self.timings.values())
         return plain / speculative if plain and speculative else None
 
     def _divergence_summary(self) -> str:
-        """Whether both engines said the same, and where not, the first token that differs."""
+        """Return lines that compare the tokens of both engines and show the first difference in each recording."""
         if len(self.timings) < 2:
             return ""
         if not self.divergences:
             return f"The tokens are the same in {pluralize(self.recording_count, 'recording')}.\n"
-        texts = sum(not its.same_text for its in self.divergences)
+        differing_texts = sum(not divergence.same_text for divergence in self.divergences)
         share = f"{len(self.divergences)} of {pluralize(self.recording_count, 'recording')}"
-        lines = [f"The tokens differ in {share}, the text in {texts}; the first difference of each:\n"]
+        lines = [
+            f"The tokens differ in {share}, the text in {differing_texts}; the first difference of each:\n"
+        ]
         for divergence in self.divergences:
             one, other = (
                 "the end" if token is None else f'"{self.recognizer.tokenizer.describe_token(token)}"'
@@ -240,7 +243,7 @@ class BenchResult:
         return "".join(notes)
 
     def _recording_texts(self) -> list[dict[str, Any]]:
-        """What each engine heard in each recording."""
+        """Return the text of each engine for each recording."""
         texts: dict[str, dict[str, Any]] = {}
         for name, timing in self.timings.items():
             for run in timing.results:
@@ -299,54 +302,61 @@ bench_option = partial(single_option, section="Measuring")
 @bench_option(
     "--speculative",
     is_flag=True,
-    help="Decode with and without drafts, in turns; what drafts is --assistant, by default auto.",
+    help="Decode with and without drafts, alternately; --assistant, by default auto, makes the drafts.",
 )
 @bench_option(
     "--streaming",
     is_flag=True,
-    help="Hear everything as live streams in simulated real time; --delay and --finals may name several.",
+    help="Transcribe live streams in simulated real time; --delay and --finals may name several.",
 )
 @bench_option(
     "--join",
     type=click.FloatRange(0),
     metavar="S",
-    help="With --streaming, join the recordings of a speaker to one stream, S seconds of silence between them.",
+    help="With --streaming, join the recordings of a speaker to one stream, separated by S seconds of silence.",
 )
 @bench_option(
     "--block-s",
     type=click.FloatRange(0.001, 60),
     default=0.02,
     metavar="S",
-    help="With --streaming, how much sound is fed at a time.",
+    help="With --streaming, duration of the blocks of audio.",
 )
 @bench_option(
     "--one-core",
     is_flag=True,
-    help="With --streaming, let the time of all processors together pass, whatever else the machine does.",
+    help="With --streaming, measure the processor time of all cores instead of the elapsed time.",
 )
-@bench_option("--repeat", type=click.IntRange(1), default=3, metavar="N", help="Passes; the median counts.")
+@bench_option(
+    "--repeat",
+    type=click.IntRange(1),
+    default=3,
+    metavar="N",
+    help="Number of passes; the result is their median.",
+)
 @bench_option(
     "--limit",
     type=click.IntRange(1),
     metavar="N",
-    help="Only N recordings of each manifest, spread evenly over it.",
+    help="Use only N recordings of each manifest, spread evenly over it.",
 )
-@bench_option("--json", "json_file", metavar="FILE", help="Write everything to a file as one JSON object.")
-@bench_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@bench_option("--json", "json_file", metavar="FILE", help="Write all results to a file as one JSON object.")
+@bench_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @dataclass_options(StreamOptions)
 @model_options
 @decoding_options
 def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> int:
-    """Measure how long transcribing takes.
+    """Measure the speed of transcription.
 
-    FILE is a recording, MANIFEST a file of JSON lines as 'harken eval' takes it, or a folder that holds such a
-    manifest.jsonl: then errors are counted too.
+    FILE is a recording, MANIFEST a file of JSON lines as for 'harken eval', or a folder that holds such a
+    manifest.jsonl; with a manifest, errors are counted too.
 
-    With --speculative one loaded model decodes everything plainly and with drafts, in turns: times, passes of the
-    decoder, how many drafted tokens it accepted, and whether it said the same.
+    With --speculative one loaded model decodes everything plainly and with drafts, alternately, and compares times,
+    passes of the decoder, accepted drafts, and tokens.
 
-    With --streaming live sessions hear it, in simulated real time: how long after they were spoken words are shown and
-    committed, errors beside those of an offline pass, and cost. The options under Live are those of 'harken listen'.
+    With --streaming live sessions transcribe the recordings in simulated real time, and report how long after they were
+    spoken words are shown and committed, errors compared with an offline pass, and cost. The options under Live are
+    those of 'harken listen'.
     """
     options = transcribe_options_from(params)
     if params["speculative"] and params["streaming"]:
@@ -354,16 +364,17 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     if params["speculative"]:
         params["assistant"] = params["assistant"] or AUTO
     if params["streaming"]:
-        live_stream_options(params)  # these two fail before the work
+        # Wrong options and a missing package fail here, before the work.
+        live_stream_options(params)
         normalizer(None)
     eval_recordings = _find_recordings(recordings, params["limit"])
     with ExitStack() as stack:
-        # Opened first: what cannot be written shows before the work, not after it.
+        # Opened first, so that a file that cannot be written fails before the work.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
         screen = stack.enter_context(Screen(params["progress"]))
         measure = measure_live if params["streaming"] else _measure_offline
-        recognizer = _load_with_status(screen, params)
-        made_by = provenance(options, **_model_params(params))
+        recognizer = load_model_with_status(screen, params)
+        made_by = provenance(options, **model_params(params, exclude=("download",)))
         result, stop = measure(screen, recognizer, eval_recordings, options, params, made_by)
         for failure in result.failures:
             screen.write_stderr(f"harken: {failure.reason}")
@@ -384,7 +395,7 @@ def _measure_offline(
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> tuple[BenchResult, Stop | None]:
-    """Transcribe everything; how long it took, and what ended it early."""
+    """Transcribe everything; return the result, and the stop that ended it early, if any."""
     can_score = _can_score(eval_recordings, screen)
     engines = {SPECULATIVE if recognizer.speculator else PLAIN: recognizer}
     if params["speculative"]:
@@ -404,12 +415,12 @@ def _measure_offline(
 
 
 def _find_recordings(names: Sequence[str], limit: int | None) -> list[EvalRecording]:
-    """What is to be transcribed: recordings, and those of manifests.
+    """Return the recordings that are named, and those of manifests.
 
     Raises
     ------
     AudioError, ManifestError
-        If one is missing or cannot be read: before a model is loaded.
+        If a file is missing or cannot be read.
     """
     eval_recordings: list[EvalRecording] = []
     for name in expand_patterns(names):
@@ -425,7 +436,7 @@ def _find_recordings(names: Sequence[str], limit: int | None) -> list[EvalRecord
 
 
 def _can_score(eval_recordings: Sequence[EvalRecording], screen: Screen) -> bool:
-    """Whether errors are counted: where some text is known, and the extra is there; otherwise say how to get it."""
+    """Return whether errors can be counted; if only the extra is missing, report how to install it."""
     if not any(recording.has_reference for recording in eval_recordings):
         return False
     try:
@@ -436,16 +447,6 @@ def _can_score(eval_recordings: Sequence[EvalRecording], screen: Screen) -> bool
     return True
 
 
-def _load_with_status(screen: Screen, params: dict[str, Any]) -> Recognizer:
-    if not params["progress"]:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.show_status("loading the model ...")
-    try:
-        return load_model(params)
-    finally:
-        screen.show_status("")
-
-
 def _run_rounds(
     screen: Screen,
     engines: dict[str, Recognizer],
@@ -453,26 +454,16 @@ def _run_rounds(
     options: TranscribeOptions,
     repeats: int,
 ) -> tuple[list[Round], Stop | None]:
-    """What every turn gave, and what ended them early."""
+    """Run the rounds; return their results, and the stop that ended them early, if any."""
     rounds: list[Round] = []
     durations_s = [recording.entry.seconds for recording in eval_recordings]
-    total_s = None if None in durations_s else sum(filter(None, durations_s))
-    progress = screen.track(f"{len(eval_recordings)} recordings", total_s)
+    progress = screen.track_all(f"{len(eval_recordings)} recordings", durations_s)
     done_s = 0.0
     try:
         for bench_round in run_rounds(engines, eval_recordings, options, repeats):
             rounds.append(bench_round)
-            done_s += sum(sound.entry.seconds or 0.0 for sound in bench_round.recordings)
+            done_s += sum(recording.entry.seconds or 0.0 for recording in bench_round.recordings)
             progress(done_s, False)
     except Stop as stop:
         return rounds, stop
     return rounds, None
-
-
-def _model_params(params: dict[str, Any]) -> dict[str, Any]:
-    """What was chosen to compute with."""
-    return {
-        option.name: params[option.name]
-        for option in command.params
-        if isinstance(option, Option) and option.section == "Model" and option.name != "download"
-    }

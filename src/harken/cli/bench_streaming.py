@@ -1,4 +1,4 @@
-"""``harken bench --streaming``: how soon words are shown and committed, how rightly, and what that costs."""
+"""``harken bench --streaming``: measures the latency, the errors and the cost of live sessions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ CellValue = float | ErrorRate | Percentiles | None
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """One line of the table.
+    """A row of the table.
 
     Parameters
     ----------
     label : str
     value : callable
-        Of a timing; None where there is none.
+        Returns the value of a timing, or None if it has none.
     digits : int
-        Behind the decimal point.
+        Digits after the decimal point.
     """
 
     label: str
@@ -41,12 +41,12 @@ class LiveRow:
     digits: int = 2
 
     def cell(self, timing: LiveSummary) -> str:
-        """Its value as text."""
+        """Return the value of a timing as text."""
         match self.value(timing):
             case None:
                 return "-"
-            case Percentiles(p50=p50, p95=p95, max=most):
-                return " / ".join(f"{number:.{self.digits}f}" for number in (p50, p95, most))
+            case Percentiles(p50=p50, p95=p95, max=maximum):
+                return " / ".join(f"{number:.{self.digits}f}" for number in (p50, p95, maximum))
             case ErrorRate() as error:
                 return f"{100 * error.rate:.{self.digits}f}"
             case number:
@@ -54,55 +54,58 @@ class LiveRow:
 
 
 LIVE_ROWS = (
-    LiveRow("word shown, s: median / 95 % / longest", lambda its: its.interim_latency_aware),
-    LiveRow("  as if computing took no time", lambda its: its.interim_latency_unaware),
-    LiveRow("word committed, s", lambda its: its.commit_latency_aware),
-    LiveRow("  as if computing took no time", lambda its: its.commit_latency_unaware),
-    LiveRow("furthest behind the sound, s", lambda its: max(take.lag_s for take in its.runs)),
-    LiveRow("WER offline, %", lambda its: its.offline_wer),
-    LiveRow("WER of the segments, %", lambda its: its.final_wer),
+    LiveRow("word shown, s: median / 95 % / longest", lambda timing: timing.interim_latency_aware),
+    LiveRow("  as if computing took no time", lambda timing: timing.interim_latency_unaware),
+    LiveRow("word committed, s", lambda timing: timing.commit_latency_aware),
+    LiveRow("  as if computing took no time", lambda timing: timing.commit_latency_unaware),
+    LiveRow("largest lag behind the audio, s", lambda timing: max(run.lag_s for run in timing.runs)),
+    LiveRow("WER offline, %", lambda timing: timing.offline_wer),
+    LiveRow("WER of the segments, %", lambda timing: timing.final_wer),
     LiveRow(
         "  relative to offline, %",
-        lambda its: None if its.relative_wer_increase is None else 100 * its.relative_wer_increase,
+        lambda timing: None if timing.relative_wer_increase is None else 100 * timing.relative_wer_increase,
         1,
     ),
-    LiveRow("WER of what was shown before them, %", lambda its: its.interim_wer),
-    LiveRow("computing, s a second of sound", lambda its: its.cost.real_time_factor, 3),
-    LiveRow("  of all processors", lambda its: its.cost.cpu_real_time_factor, 3),
-    LiveRow("  offline, of all processors", lambda its: its.offline_cost.cpu_real_time_factor, 3),
-    LiveRow("committed text taken back", lambda its: its.retractions, 0),
-    LiveRow("words taken off the screen for one that stays", lambda its: its.flicker),
-    LiveRow("committed words revised by the segments", lambda its: its.revised, 0),
-    LiveRow("words timed", lambda its: len(its.latencies.words), 0),
-    LiveRow("  not in the reference", lambda its: its.latencies.unmatched_hypothesis_words, 0),
-    LiveRow("  of the reference, not heard", lambda its: its.latencies.unmatched_reference_words, 0),
-    LiveRow("changes of load", lambda its: its.load_changes, 0),
+    LiveRow("WER of what was shown before them, %", lambda timing: timing.interim_wer),
+    LiveRow("computing, s per second of audio", lambda timing: timing.cost.real_time_factor, 3),
+    LiveRow("  of all processors", lambda timing: timing.cost.cpu_real_time_factor, 3),
+    LiveRow("  offline, of all processors", lambda timing: timing.offline_cost.cpu_real_time_factor, 3),
+    LiveRow("committed text taken back", lambda timing: timing.retractions, 0),
+    LiveRow("words taken off the screen for one that stays", lambda timing: timing.flicker),
+    LiveRow("committed words revised by the segments", lambda timing: timing.revised, 0),
+    LiveRow("words timed", lambda timing: len(timing.latencies.words), 0),
+    LiveRow(
+        "  not in the reference (insertions)", lambda timing: timing.latencies.unmatched_hypothesis_words, 0
+    ),
+    LiveRow(
+        "  missing from the segments (deletions)", lambda timing: timing.latencies.unmatched_reference_words, 0
+    ),
+    LiveRow("changes of load", lambda timing: timing.load_changes, 0),
 )
 
-
 SLOWEST_WORDS = 10
-"""Words with the longest latency that the JSON object names."""
+"""Number of words with the longest latency in the JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBenchResult:
-    """What was measured.
+    """The result of a benchmark of live sessions.
 
     Parameters
     ----------
-    by : mapping
-        What was chosen to compute with.
+    provenance : mapping
+        Options of the model and of decoding.
     recognizer : Recognizer
     repeats : int
-    ways : mapping of str to StreamOptions
+    stream_options : mapping of str to StreamOptions
         Options of the sessions, by their names.
-    settings : mapping of str to Setting
-        How each begins to hear.
-    turns : tuple of LiveTurn
-    timings : mapping of str to LiveTiming
+    configs : mapping of str to StreamingConfig
+        Configuration that each session starts with.
+    rounds : tuple of LiveRound
+    timings : mapping of str to LiveSummary
     failures : tuple of Failure
     complete : bool
-        Whether all streams were done.
+        True if all streams were transcribed.
     """
 
     provenance: Mapping[str, Any]
@@ -117,22 +120,22 @@ class LiveBenchResult:
 
     @property
     def recording_count(self) -> int:
-        """How many were heard."""
+        """Number of recordings that were transcribed."""
         return sum(len(bench_round.stream.recordings) for bench_round in self.rounds)
 
     def table(self) -> str:
-        """What a person reads: settings side by side."""
+        """Return the report as text, with a column for each session."""
         passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
         audio_s = sum(bench_round.offline_cost.audio_s for bench_round in self.rounds)
         streams = f"{pluralize(len(self.rounds), 'stream')} of {pluralize(self.recording_count, 'recording')}"
         return (
             f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n"
-            f"{streams}: {audio_s:.1f} s of sound{passes}\n"
+            f"{streams}: {audio_s:.1f} s of audio{passes}\n"
             f"{format_table(self._rows())}"
         )
 
     def report(self) -> dict[str, Any]:
-        """Everything, as `json.dumps` takes it; docs/cli.md lists the keys."""
+        """Return all results for `json.dumps`; docs/cli.md lists the keys."""
         return {
             "by": dict(self.provenance),
             "engine": self.recognizer.backend.capabilities.detail,
@@ -142,10 +145,10 @@ class LiveBenchResult:
                 name: {
                     "options": asdict(self.stream_options[name]),
                     "config": asdict(self.configs[name]),
-                    **_timing_json(its),
+                    **_timing_json(timing),
                     "slowest": self._slowest_words(name),
                 }
-                for name, its in self.timings.items()
+                for name, timing in self.timings.items()
             },
             "streams": [self._stream_json(bench_round, index) for index, bench_round in enumerate(self.rounds)],
             "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in self.failures],
@@ -160,7 +163,7 @@ class LiveBenchResult:
                 yield (row.label, *cells)
 
     def _slowest_words(self, name: str) -> list[dict[str, Any]]:
-        """Words that were committed latest, with their stream."""
+        """Return the words with the longest commit latency, with their streams."""
         words = (
             {"audio": bench_round.stream.entry.name, **asdict(word)}
             for bench_round, run in zip(self.rounds, self.timings[name].runs, strict=True)
@@ -177,14 +180,14 @@ class LiveBenchResult:
             "seconds": bench_round.offline_cost.audio_s,
             "offline": bench_round.offline_text,
             **{
-                name: {"interim": its.interim_text, "final": its.final_text.strip()}
-                for name, its in runs.items()
+                name: {"interim": run.interim_text, "final": run.final_text.strip()}
+                for name, run in runs.items()
             },
         }
 
 
 def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
-    """Options of every session that is asked for, by their names: each delay with each kind of finals.
+    """Return the options of the sessions by name, for every pair of a delay and a kind of finals.
 
     Raises
     ------
@@ -207,13 +210,16 @@ def measure_live(
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> tuple[LiveBenchResult, Stop | None]:
-    """Hear everything live; what came of it, and what ended it early."""
+    """Transcribe everything live; return the result, and the stop that ended it early, if any."""
     stream_options = live_stream_options(params)
     clock = process_time if params["one_core"] else perf_counter
-    sessions = {name: partial(_open_session, recognizer, live, clock) for name, live in stream_options.items()}
+    sessions = {
+        name: partial(_open_session, recognizer, session_options, clock)
+        for name, session_options in stream_options.items()
+    }
     configs = {
-        name: recognizer.stream(options, stream_options=way, clock=clock).config
-        for name, way in stream_options.items()
+        name: recognizer.stream(options, stream_options=session_options, clock=clock).config
+        for name, session_options in stream_options.items()
     }
     single_streams = (JoinedStream(recordings=(recording,)) for recording in eval_recordings)
     streams = (
@@ -247,21 +253,22 @@ def measure_live(
 
 
 def _open_session(
-    recognizer: Recognizer, live: StreamOptions, clock: Callable[[], float], options: TranscribeOptions
+    recognizer: Recognizer,
+    stream_options: StreamOptions,
+    clock: Callable[[], float],
+    options: TranscribeOptions,
 ) -> LiveSessionProtocol:
-    return recognizer.stream(options, stream_options=live, clock=clock)
+    return recognizer.stream(options, stream_options=stream_options, clock=clock)
 
 
 def _run_rounds(
     screen: Screen, streams: Sequence[JoinedStream], outcomes: Iterator[LiveRound | Failure]
 ) -> tuple[tuple[LiveRound, ...], tuple[Failure, ...], Stop | None]:
-    """What every turn gave, and what ended them early."""
+    """Run the rounds; return their results, the failures, and the stop that ended them early, if any."""
     rounds: list[LiveRound] = []
     failures: list[Failure] = []
     durations_s = [joined_stream.entry.seconds for joined_stream in streams]
-    progress = screen.track(
-        pluralize(len(streams), "stream"), None if None in durations_s else sum(filter(None, durations_s))
-    )
+    progress = screen.track_all(pluralize(len(streams), "stream"), durations_s)
     try:
         for outcome in outcomes:
             if isinstance(outcome, Failure):
@@ -320,7 +327,7 @@ def _cost_json(cost: ComputeCost) -> dict[str, float]:
     }
 
 
-def _percentiles_json(percentiles: Any) -> dict[str, float] | None:
+def _percentiles_json(percentiles: Percentiles | None) -> dict[str, float] | None:
     return None if percentiles is None else asdict(percentiles)
 
 

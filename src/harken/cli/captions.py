@@ -1,10 +1,11 @@
-"""What is said, while it is spoken: on a terminal rewritten in place until it is final, elsewhere line by line."""
+"""The renderers of live events: captions that a terminal rewrites in place, or lines for a file or a pipe."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
+from typing import Protocol
 
 import click
 from rich.cells import cell_len
@@ -28,8 +29,24 @@ _EVENT_NAMES: dict[type, str] = {
 }
 
 
+class EventRenderer(Protocol):
+    """The output of live events."""
+
+    def show(self, event: Event) -> None:
+        """Show an event, if it is visible in this output."""
+        ...
+
+    def write_stderr(self, text: str) -> None:
+        """Write a message to standard error."""
+        ...
+
+    def close(self) -> None:
+        """Finish the output and leave the text shown so far."""
+        ...
+
+
 def live_event_json(event: Event) -> str:
-    """One line: ``event`` says which it is; then come its fields, ``emitted_s`` for `emitted_samples`."""
+    """Return an event as a line of JSON: its name as ``event``, its fields, and ``emitted_s`` for `emitted_samples`."""
     fields = as_json(event)
     times = {
         "audio_s": fields.pop("audio_s"),
@@ -43,12 +60,12 @@ _CTRL_C_CELLS = 2  # cells for the ^C that a terminal shows where the cursor sta
 
 
 class CaptionRenderer:
-    """Committed text plain, tentative text dim; both at the foot of the terminal, above them what is final.
+    """The captions on a terminal: final lines, and below them the committed text plain and the tentative text dim.
 
     Parameters
     ----------
-    line : callable
-        Makes a line of a segment.
+    format_segment : callable
+        Returns the line of a segment.
     console : Console, optional
         The terminal.
     """
@@ -57,10 +74,10 @@ class CaptionRenderer:
         self._format_segment = format_segment
         self._console = console or Console(highlight=False)
         self._live_text = Text()
-        self._row_cells: list[int] = []  # cells of each line that may be rewritten
+        self._row_cells: list[int] = []  # width of each line that may be rewritten
 
     def show(self, event: Event) -> None:
-        """Bring the terminal up to an event."""
+        """Update the terminal with an event."""
         match event:
             case Interim():
                 committed = event.committed.lstrip()
@@ -72,14 +89,14 @@ class CaptionRenderer:
                 self._write("", Text())
 
     def write_stderr(self, text: str) -> None:
-        """Say something else on standard error, above what may be rewritten where both share the terminal."""
+        """Write a message to standard error, above the live text if both share the terminal."""
         if sys.stderr.isatty():
             self._write(f"{text}\n", self._live_text)
         else:
             click.echo(text, err=True)
 
     def close(self) -> None:
-        """Leave what stands there, and go to the next line."""
+        """Leave the live text and go to the next line."""
         if self._row_cells:
             self._console.print()
             self._row_cells = []
@@ -87,7 +104,7 @@ class CaptionRenderer:
             self._console.control(self._erase_control(self._console.width))
 
     def _write(self, final_text: str, live_text: Text) -> None:
-        """Put something final in place of what may be rewritten, and a new text behind it."""
+        """Replace the live text by a final text, followed by a new live text."""
         if not final_text and live_text == self._live_text:
             return
         width, height = self._console.size
@@ -96,16 +113,16 @@ class CaptionRenderer:
             if live_text
             else []
         )
-        with self._console:  # at once, or it flickers
+        with self._console:  # one write, or the terminal flickers
             self._console.control(self._erase_control(width))
             self._console.print(Text(final_text), end="")
             self._console.print(Text("\n").join(lines), end="", no_wrap=True, overflow="ignore", crop=False)
         self._live_text, self._row_cells = live_text, [cell_len(line.plain) for line in lines]
 
     def _erase_control(self, width: int) -> Control:
-        """Empty the rows that are rewritten: a terminal that has become narrower has broken them again.
+        """Return the control codes that erase the live text, which a terminal made narrower has wrapped again.
 
-        It is one at least, as the ^C may stand there.
+        They erase one row at least, since it may show a ^C.
         """
         rows = max(1, sum(max(1, -(-cells // width)) for cells in self._row_cells))
         above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * (rows - 1)
@@ -113,12 +130,12 @@ class CaptionRenderer:
 
 
 class LineRenderer:
-    """Lines for a file or a pipe, as soon as they are there.
+    """The lines for a file or a pipe, each written as soon as its event happens.
 
     Parameters
     ----------
-    line : callable
-        Makes a line of an event, with its end; empty if it does not appear.
+    format_event : callable
+        Returns the line of an event with its line end; empty if the event is not shown.
     """
 
     def __init__(self, format_event: Callable[[Event], str]) -> None:
@@ -130,8 +147,8 @@ class LineRenderer:
             write_stdout(text)
 
     def write_stderr(self, text: str) -> None:
-        """Say something else, on standard error."""
+        """Write a message to standard error."""
         click.echo(text, err=True)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: every line has been written."""

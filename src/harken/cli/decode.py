@@ -1,4 +1,4 @@
-"""``harken decode``: what the decoder does, window by window or token by token."""
+"""``harken decode``: shows the steps of the decoder, window by window or token by token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from harken.transcribe import TranscribeOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEncoded:
-    """A window has been encoded. `ms` is what reading, log-mel, encoder and language detection took."""
+    """The end of encoding a window; `ms` is the time of reading, log-mel, encoder and language detection."""
 
     window: int
     start_s: float
@@ -43,23 +43,23 @@ class WindowEncoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
-    """A token of the prompt, or one that was chosen.
+    """A token of the prompt, or a decoded one.
 
     Parameters
     ----------
     index : int
-        Position, the prompt's first token counted as 0.
+        Position; the first token of the prompt is at 0.
     row : int or None
-        Which of several samples drawn side by side; None for the prompt and where there is one.
+        Index among samples drawn in parallel; None for the prompt, and if there is only one.
     token : int
     kind : str
         One of `harken.text.TokenKind`.
     text : str
-        The characters that it completes; of a special token, its name.
+        Characters that the token completes; for a special token, its name.
     bytes : str
-        In hex, where it completes no character.
+        Bytes in hex, if the token completes no character.
     probability, ms : float or None
-        None for the prompt. The first token's time is also that of reading the prompt.
+        None for the prompt. The time of the first token includes that of the prompt.
     """
 
     index: int
@@ -74,7 +74,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
-    """Decoding begins, or begins again at a higher temperature."""
+    """The start of decoding a window, or of another attempt at a higher temperature."""
 
     attempt: int
     strategy: str
@@ -82,7 +82,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentClosed:
-    """A timestamp has ended a stretch of text; `end_s` is None if the window ended without one."""
+    """A segment that a timestamp has ended; `end_s` is None if the window ended without a timestamp."""
 
     row: int | None
     start_s: float
@@ -92,7 +92,7 @@ class SegmentClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowDecoded:
-    """What was kept of a window, and what was tried before; `silent` if it is passed over as silence."""
+    """The result of a window, with all attempts; `silent` if it is skipped as silence."""
 
     window: int
     start_s: float
@@ -107,14 +107,14 @@ TraceEvent = WindowEncoded | TokenEvent | AttemptStarted | SegmentClosed | Windo
 
 @dataclass(slots=True)
 class DecodingTracer:
-    """Turns hooks into events.
+    """The callbacks of a transcription, which emit trace events.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     options : TranscribeOptions
     emit : callable
-        Called with every event; what it takes is not counted as the next token's time.
+        Called with every event; its own time is not counted in that of the next token.
     """
 
     tokenizer: Tokenizer
@@ -128,7 +128,7 @@ class DecodingTracer:
     _hypotheses: dict[int, _HypothesisText] = field(default_factory=dict)
 
     def callbacks(self) -> CallbackKeywords:
-        """Hooks by name, for `harken.Recognizer.transcribe`."""
+        """Return the callbacks by their names in `harken.Recognizer.transcribe`."""
         return {
             "on_window_start": self._on_window_start,
             "on_token": self._on_token,
@@ -136,9 +136,8 @@ class DecodingTracer:
         }
 
     def _on_window_start(self, start_s: float, prompt: tuple[int, ...]) -> None:
-        self._window_number += (
-            self._window_number == 0 or start_s > self._window_start_s
-        )  # a window may be encoded anew
+        # The same window may be encoded again.
+        self._window_number += self._window_number == 0 or start_s > self._window_start_s
         self._window_start_s, self._prompt_tokens, self._attempt_number = start_s, len(prompt), 0
         self.emit(WindowEncoded(window=self._window_number, start_s=start_s, ms=self._lap_ms()))
         hypothesis = self._new_hypothesis()
@@ -152,7 +151,7 @@ class DecodingTracer:
             self._start_attempt()
         strategy = self._strategy
         if isinstance(strategy, Beam):
-            self._hypotheses.clear()  # at every step another hypothesis may lead
+            self._hypotheses.clear()  # another hypothesis may lead at every step
         hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
         side_by_side = isinstance(strategy, Sample) and strategy.best_of > 1
         sample_index = step.row if side_by_side else None
@@ -207,7 +206,7 @@ class DecodingTracer:
 
 
 class _HypothesisText:
-    """One run of tokens and the text that it spells."""
+    """The text of a sequence of tokens, and its segments."""
 
     def __init__(self, tokenizer: Tokenizer, window_start_s: float) -> None:
         self._tokenizer, self._window_start_s = tokenizer, window_start_s
@@ -223,7 +222,7 @@ class _HypothesisText:
         probability: float | None = None,
         ms: float | None = None,
     ) -> TokenEvent:
-        """Add a token, and describe it."""
+        """Add a token and return its event."""
         kind = self._tokenizer.kind(token)
         text, incomplete = self._tokenizer.describe_token(token), b""
         if kind is TokenKind.TEXT:
@@ -242,7 +241,7 @@ class _HypothesisText:
         )
 
     def closed_segment(self, token: int) -> tuple[float, float | None, str] | None:
-        """What the token that was just added ends, if anything: start and end in seconds, and the text."""
+        """Return the segment that the token just added ends, if any: start and end in seconds, and the text."""
         kind = self._tokenizer.kind(token)
         if kind not in (TokenKind.TIMESTAMP, TokenKind.EOT):
             return None
@@ -265,7 +264,7 @@ def _describe_strategy(strategy: Strategy) -> str:
 
 
 EventFormatter = Callable[[TraceEvent], str]
-"""Text of an event, with its line ends; empty if it does not appear."""
+"""A function that returns the text of an event with its line ends; empty if the event is not shown."""
 
 _TOKEN_HEADER = "   index     id  kind       text                  probability        ms\n"
 _EVENT_NAMES: dict[type, str] = {
@@ -278,10 +277,11 @@ _EVENT_NAMES: dict[type, str] = {
 
 
 def trace_table(event: TraceEvent) -> str:
-    """Every token on a line of its own, in columns."""
+    """Format an event for the table of --trace, in which every token is a row."""
     match event:
         case WindowEncoded():
-            return f"window {event.window} at {format_time(event.start_s)}, prepared in {event.ms:.0f} ms\n{_TOKEN_HEADER}"
+            start = f"window {event.window} at {format_time(event.start_s)}"
+            return f"{start}, prepared in {event.ms:.0f} ms\n{_TOKEN_HEADER}"
         case AttemptStarted():
             return f"attempt {event.attempt}: {event.strategy}\n"
         case TokenEvent():
@@ -293,15 +293,16 @@ def trace_table(event: TraceEvent) -> str:
 
 
 def trace_window_summary(event: TraceEvent) -> str:
-    """The tokens of each window and what they say."""
+    """Format the tokens and the text of a window; other events give an empty text."""
     if not isinstance(event, WindowDecoded):
         return ""
     tokens = " ".join(map(str, event.tokens))
-    return f"window {event.window} at {format_time(event.start_s)}\n{_attempts_summary(event)}\n{tokens}\n{event.text}\n\n"
+    start = f"window {event.window} at {format_time(event.start_s)}"
+    return f"{start}\n{_attempts_summary(event)}\n{tokens}\n{event.text}\n\n"
 
 
 def trace_event_json(event: TraceEvent) -> str:
-    """One JSON object a line, of which ``event`` says what it is."""
+    """Return an event as a line of JSON, with its name as ``event``."""
     return json.dumps({"event": _EVENT_NAMES[type(event)]} | as_json(event), ensure_ascii=False) + "\n"
 
 
@@ -314,7 +315,7 @@ def _token_row(token: TokenEvent) -> str:
 
 
 def _token_text(token: TokenEvent) -> str:
-    """Text in quotes, so that spaces show; bytes that wait for more as such; special tokens by name."""
+    """Return text in quotes, which show spaces; incomplete characters as bytes; special tokens by name."""
     if token.bytes:
         return f"<{token.bytes}>"
     return json.dumps(token.text, ensure_ascii=False) if token.kind == "text" else token.text
@@ -349,19 +350,19 @@ def _attempts_summary(event: WindowDecoded) -> str:
     "--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time."
 )
 @single_option(
-    "--json", "as_json", section="Output", is_flag=True, help="Show the same as JSON, one object a line."
+    "--json", "as_json", section="Output", is_flag=True, help="Show the same as JSON, one object per line."
 )
 @model_options
 @decoding_options
 def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     """Show how a recording is decoded.
 
-    FILE is a recording of any kind, or - for standard input. For each window of 30 s you see its tokens, their
-    text, and what was tried and rejected. With --trace you see every step as it happens: the prompt, each token
-    with its kind (sot, language, task, control, timestamp, text, eot), and the sentences as they close.
+    FILE is a recording of any kind, or - for standard input. For each window of 30 s the output shows its tokens,
+    their text, and the rejected attempts. With --trace it shows every step as it happens: the prompt, each token
+    with its kind (sot, language, task, control, timestamp, text, eot), and the sentences as they end.
 
-    Times within a window run on from its beginning. A window of several stretches of speech leaves out the silence
-    between them, which its times therefore do not count; --no-vad leaves nothing out.
+    Times within a window are counted from its start. A window of several regions of speech leaves out the silence
+    between them, so its times do not count that silence; --no-vad leaves nothing out.
     """
     options = transcribe_options_from(params)
     if options.batch_size > 1:

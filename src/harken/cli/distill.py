@@ -1,4 +1,4 @@
-"""``harken distill``: an assistant for a model, which makes it faster and changes nothing it says."""
+"""``harken distill``: trains an assistant for a model, which makes it faster without changing its text."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("model")
 @files_option(
-    "--layers", type=click.IntRange(1, MAX_DECODER_LAYERS), default=2, help="Layers of the assistant's decoder."
+    "--layers",
+    type=click.IntRange(1, MAX_DECODER_LAYERS),
+    default=2,
+    help="Number of decoder layers of the assistant.",
 )
 @files_option(
-    "--start", metavar="MODEL", help="Start from the decoder of this smaller model, whatever layers it has."
+    "--init-from",
+    metavar="MODEL",
+    help="Initialize from the decoder of this smaller model, with all its layers.",
 )
 @training_options(DistillOptions)
-def command(model: str, layers: int, start: str | None, **params: Any) -> None:
-    """Make an assistant for MODEL, to be used with --assistant.
+def command(model: str, layers: int, init_from: str | None, **params: Any) -> None:
+    """Train an assistant for MODEL, to be used with --assistant.
 
-    It shares the encoder of the model; its decoder has few layers and learns to foretell what the model says of
-    recordings, whose words need not be known. It starts from some of the model's own layers; with little speech, better
-    from the decoder of a smaller model (--start). This takes harken[torch].
+    It shares the encoder of the model; its decoder has few layers and learns to predict the model's transcripts of
+    recordings, whose text need not be known. It is initialized from some of the model's own layers; with little speech,
+    the decoder of a smaller model (--init-from) is better. This needs harken[torch].
 
-    After Ctrl-C the same command goes on where it was interrupted; the best assistant so far is in the folder.
+    After Ctrl-C the same command continues where it was interrupted; the best assistant so far is in the folder.
     """
     task = make_task(model, params, DistillOptions, needs_text=False)
     from harken.training.distill import InitialModel, distill
 
     initial_decoder = (
-        InitialModel(checkpoint=find_model(start, params), load_recognizer=model_loader(start, params))
-        if start
+        InitialModel(checkpoint=find_model(init_from, params), load_recognizer=model_loader(init_from, params))
+        if init_from
         else None
     )
     load = model_loader(model, params)

@@ -1,4 +1,4 @@
-"""``harken doctor``: what this machine has, and what to do about what is missing."""
+"""``harken doctor``: reports on this machine and on how to install missing parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harken.errors import HarkenError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a person should do, and whether harken cannot work until that is done."""
+    """An advice to the user; `needed` if harken does not work without it."""
 
     text: str
     needed: bool = False
@@ -31,7 +31,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One part of the report."""
+    """A part of the report."""
 
     title: str
     facts: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Something that harken imports, and what for."""
+    """A package that harken imports, and its purpose."""
 
     name: str
     module: str
@@ -58,32 +58,22 @@ PACKAGES = (
     Package("rich", "rich", "the progress bar", needed=False),
 )
 
-# The instruction sets that the runtimes have kernels for, as Linux names them.
+# Instruction sets that the runtimes have kernels for, by their names in Linux.
 _INSTRUCTIONS = {
-    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
-    *(
-        "avx512_fp16",
-        "amx_tile",
-        "amx_int8",
-        "amx_bf16",
-        "neon",
-        "asimd",
-        "asimdhp",
-        "asimddp",
-        "sve",
-        "i8mm",
-        "bf16",
-    ),
+    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni"),
+    *("avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16"),
+    *("neon", "asimd", "asimdhp", "asimddp", "sve", "i8mm", "bf16"),
 }
 
 
 def examine() -> list[Finding]:
-    """Every part of the report, in the order in which it is read."""
+    """Return all parts of the report in order."""
     return [part() for part in (processor, memory, python, packages, engine, cache, models, hub)]
 
 
 def processor() -> Finding:
-    """Its name, its cores, and its instruction sets."""
+    """Report the name, the cores and the instruction sets of the processor."""
     from harken.backends.onnx.backend import usable_processors
 
     about = _cpuinfo()
@@ -99,13 +89,13 @@ def processor() -> Finding:
 
 
 def memory() -> Finding:
-    """How much there is; None where the platform does not say."""
+    """Report the size of the memory; None if the platform does not tell it."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     return Finding(title="memory", facts={"total": human_size(total) if total else None})
 
 
 def python() -> Finding:
-    """The interpreter and what it runs on."""
+    """Report the interpreter and its platform."""
     facts = {
         "version": platform.python_version(),
         "executable": sys.executable,
@@ -115,14 +105,14 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Version of each package, by importing it: one that is installed may still fail to load."""
+    """Report the version of each package; each is imported, since an installed package may still fail to load."""
     facts: dict[str, Any] = {}
     advice: list[Advice] = []
     for package in PACKAGES:
         try:
             importlib.import_module(package.module)
             facts[package.name] = version(package.name)
-        except Exception as error:  # a shared library that is missing raises whatever it likes
+        except Exception as error:  # a missing shared library may raise any error
             facts[package.name] = None
             reason = " ".join(str(error).split())
             text = f"pip install {package.name}   # for {package.purpose}; it cannot be imported: {reason}"
@@ -131,20 +121,20 @@ def packages() -> Finding:
 
 
 def engine() -> Finding:
-    """Which runtime computes which half of a model in which precision, and why."""
+    """Report the runtime and the precision of encoder and decoder, with the reason."""
     from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
 
     openvino_formats = openvino_capabilities()
     plan = make_runtime_plan("auto")
-    why = {
+    reason_by_encoder = {
         "openvino f32": "the processor has no bfloat16 arithmetic",
         "openvino bf16": "the processor has bfloat16 arithmetic",
-        "onnxruntime fp32": "OpenVINO is not there",
+        "onnxruntime fp32": "OpenVINO is not installed",
     }
     encoder = " ".join(plan.encoder)
     facts = {
         "precision": plan.precision,
-        "encoder": f"{encoder}, as {why[encoder]}",
+        "encoder": f"{encoder}, as {reason_by_encoder[encoder]}",
         "decoder": " ".join(plan.decoder),
         "openvino": sorted(openvino_formats),
     }
@@ -152,7 +142,7 @@ def engine() -> Finding:
 
 
 def cache() -> Finding:
-    """Where built graphs are kept, how many there are, and whether more can be."""
+    """Report the folder of the built graphs, their number and size, and whether it is writable."""
     from harken.backends.onnx.graph_store import default_graph_directory
 
     root = default_graph_directory()
@@ -169,7 +159,7 @@ def cache() -> Finding:
 
 
 def models() -> Finding:
-    """Whether the default model is here and intact."""
+    """Report whether the default model is installed and intact."""
     from harken.checkpoints import resolve_model
 
     try:
@@ -180,16 +170,16 @@ def models() -> Finding:
 
 
 def hub() -> Finding:
-    """How models are downloaded; the network is not asked."""
+    """Report the settings of downloads, without using the network."""
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     facts = {name: os.environ.get(name) for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE")}
     facts["HF_TOKEN"] = "set" if "HF_TOKEN" in os.environ else None
-    advice = Advice(text="unset HF_HUB_OFFLINE to download models; those that are here work without it")
+    advice = Advice(text="unset HF_HUB_OFFLINE to download models; those on this machine work without it")
     return Finding(title="hugging face", facts=facts, advice=(advice,) if offline else ())
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first processor; nothing elsewhere."""
+    """Return the fields of /proc/cpuinfo for the first processor; empty if there is no such file."""
     try:
         first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
     except OSError:
@@ -199,7 +189,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _numpy_instructions() -> list[str]:
-    """What numpy has found: its names are those of whole levels, such as X86_V3."""
+    """Return the instruction sets that numpy detects; its names are those of whole levels, such as X86_V3."""
     import numpy as np
 
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
@@ -207,7 +197,7 @@ def _numpy_instructions() -> list[str]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, or where it would be made."""
+    """Return whether files can be created in a folder, or in its first existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -219,10 +209,10 @@ def _writable(folder: Path) -> bool:
 @click.command(epilog=EPILOGUE)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def command(as_json: bool) -> int:
-    """Report what this machine has and what to do about what is missing.
+    """Report on this machine and on how to install missing parts.
 
     The code is 0 if harken can transcribe with its default model here, 1 if something that it needs is missing.
-    Nothing is sent or fetched.
+    Nothing is sent or downloaded.
     """
     findings = examine()
     advice = [item for finding in findings for item in finding.advice]

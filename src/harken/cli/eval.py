@@ -1,4 +1,4 @@
-"""``harken eval``: error rates of recordings whose words are known."""
+"""``harken eval``: measures the error rates on recordings with known text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 
 import click
 
-from harken.api import Recognizer
 from harken.atomic import open_atomic
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.options import (
     Command,
-    Option,
     decoding_options,
-    load_model,
+    load_model_with_status,
     model_options,
+    model_params,
     single_option,
     transcribe_options_from,
 )
@@ -45,51 +44,51 @@ from harken.evaluation.scoring import report
 from harken.transcribe import TranscribeOptions
 
 CONTEXT_WORDS = 4
-"""Words that are shown of what was heard rightly, on either side of a difference."""
+"""Number of correct words shown on either side of a difference."""
 TABLE_HEADER = ("", "error %", "95 % interval", "substituted", "deleted", "inserted", "of")
 
 
 def format_score(score: Score) -> str:
-    """One recording: its error rate, errors and length, and its name."""
-    tally = score.error_counts
-    error_rate = f"{_percent(tally.rate):>6} %" if score.normalized_reference else " silent "
+    """Format the error rate, the errors, the length and the name of a recording."""
+    counts = score.error_counts
+    error_rate = f"{_percent(counts.rate):>6} %" if score.normalized_reference else " silent "
     return (
-        f"{error_rate}  {tally.errors:>3} of {tally.reference_length:>4} {_unit(score)}  {score.entry.name}\n"
+        f"{error_rate}  {counts.errors:>3} of {counts.reference_length:>4} {_unit(score)}  {score.entry.name}\n"
     )
 
 
 def format_failure(failure: Failure) -> str:
-    """One recording that could not be read."""
+    """Format the message of a recording that could not be read."""
     return f"harken: {failure.reason}"
 
 
 def format_totals(evaluation: Evaluation) -> str:
-    """All recordings together."""
+    """Format the totals over all recordings."""
     speed = evaluation.times_real_time
     speed_text = f" in {evaluation.wall_s:.1f} s, {speed:.1f} times real time" if speed else ""
     audio_s = sum(score.seconds or 0.0 for score in evaluation.scores)
-    lines = [f"\n{pluralize(len(evaluation.scores), 'recording')}: {audio_s:.1f} s of sound{speed_text}\n"]
+    lines = [f"\n{pluralize(len(evaluation.scores), 'recording')}: {audio_s:.1f} s of audio{speed_text}\n"]
     if rows := [*_rate_rows(evaluation)]:
         lines.append(format_table([TABLE_HEADER, *rows]))
     if evaluation.overall and evaluation.overall.confidence_interval:
-        lines.append(f"The intervals draw {evaluation.resampling_unit} anew.\n")
+        lines.append(f"The intervals resample {evaluation.resampling_unit}.\n")
     if (no_speech := evaluation.hallucinations).recordings:
-        hallucinated = f"{pluralize(no_speech.words, 'word')} heard in {no_speech.affected} of them"
-        lines.append(f"Nothing is said in {pluralize(no_speech.recordings, 'recording')}: {hallucinated}.\n")
+        hallucinated = f"{pluralize(no_speech.words, 'word')} transcribed in {no_speech.affected} of them"
+        lines.append(f"No speech in {pluralize(no_speech.recordings, 'recording')}: {hallucinated}.\n")
     if detected := _language_errors(evaluation):
         lines.append(detected)
     return "".join(lines)
 
 
 def format_differences(score: Score) -> str:
-    """Where a recording differs: what was left out as [-this-], what was added as {+this+}."""
-    tally, separator = score.error_counts, " " if score.word_errors else ""
+    """Format the differences in a recording: words left out as [-this-], words added as {+this+}."""
+    counts, separator = score.error_counts, " " if score.word_errors else ""
     spans = align_words(score.normalized_reference, score.normalized_hypothesis)
     marked_text = separator.join(
         _format_span(span, index, len(spans), separator) for index, span in enumerate(spans)
     )
-    error_rate = f", {_percent(tally.rate)} %" if score.normalized_reference else ""
-    return f"\n{score.entry.name}: {pluralize(tally.errors, 'error')}{error_rate}\n  {marked_text}\n"
+    error_rate = f", {_percent(counts.rate)} %" if score.normalized_reference else ""
+    return f"\n{score.entry.name}: {pluralize(counts.errors, 'error')}{error_rate}\n  {marked_text}\n"
 
 
 def _rate_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
@@ -112,9 +111,9 @@ def _rate_row(label: str, rate: ErrorRate, units: str) -> tuple[str, ...]:
 
 
 def _language_errors(evaluation: Evaluation) -> str:
-    """How often the language that was heard is the one that is spoken, unless it always was."""
+    """Return a line about recordings whose language was detected wrongly; empty if there are none."""
     known = [score for score in evaluation.scores if score.entry.language and score.hypothesis.language]
-    wrong = [its for its in known if its.entry.language != its.hypothesis.language]
+    wrong = [score for score in known if score.entry.language != score.hypothesis.language]
     if not wrong:
         return ""
     return f"Taken for another language: {len(wrong)} of {pluralize(len(known), 'recording')}.\n"
@@ -129,7 +128,7 @@ def _format_span(span: AlignmentChunk, index: int, span_count: int, separator: s
 
 
 def _abridge(words: tuple[str, ...], *, first: bool, last: bool) -> list[str]:
-    """Only the words beside a difference."""
+    """Return only the words next to a difference."""
     before, after = [] if last else [*words[-CONTEXT_WORDS:]], [] if first else [*words[:CONTEXT_WORDS]]
     if len(words) <= len(before) + len(after) + 1:
         return [*words]
@@ -137,7 +136,7 @@ def _abridge(words: tuple[str, ...], *, first: bool, last: bool) -> list[str]:
 
 
 def _colour(text: str, colour: str) -> str:
-    """Text for a terminal; where there is none the colours are taken away when it is written."""
+    """Colour a text, unless NO_COLOR is set; writing to a file or a pipe removes the colours."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
@@ -151,7 +150,7 @@ def _percent(rate: float | None) -> str:
 
 evaluation_option = partial(single_option, section="Evaluation")
 
-# Options of the model on which the text does not depend.
+# Options of the model that do not change the text.
 _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 
 
@@ -160,13 +159,13 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 @evaluation_option(
     "--detect/--language-from-manifest",
     default=False,
-    help="Detect the language, or take it from the manifest where it is known there.",
+    help="Detect the language, or take it from the manifest if it is given there.",
 )
 @evaluation_option(
     "--limit",
     type=click.IntRange(1),
     metavar="N",
-    help="Only N recordings of each manifest, spread evenly over it.",
+    help="Use only N recordings of each manifest, spread evenly over it.",
 )
 @evaluation_option(
     "--worst",
@@ -175,35 +174,39 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
     metavar="N",
     help="Show the differences in the N recordings with the most errors.",
 )
-@evaluation_option("--json", "json_file", metavar="FILE", help="Write everything to a file as one JSON object.")
+@evaluation_option(
+    "--json", "json_file", metavar="FILE", help="Write all results to a file as one JSON object."
+)
 @evaluation_option(
     "--hypotheses",
     metavar="FILE",
-    help="Keep what was heard in a file of JSON lines; what it holds is not transcribed again.",
+    help="Save hypotheses in a file of JSON lines; recordings in it are not transcribed again.",
 )
 @evaluation_option(
-    "-q", "--quiet", is_flag=True, help="Only the totals and the worst, no line for each recording."
+    "-q", "--quiet", is_flag=True, help="Print only the totals and the worst, no line for each recording."
 )
-@evaluation_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@evaluation_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @model_options
 @decoding_options
 def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | None, **params: Any) -> int:
-    """Measure how many words are heard rightly.
+    """Measure error rates.
 
-    MANIFEST is a file of JSON lines, each with the path of a recording (audio, from the manifest), what is said in it
-    (text), and where known language, seconds and speaker; or a folder that holds such a manifest.jsonl.
+    MANIFEST is a file of JSON lines, each with the path of a recording (audio, relative to the manifest), its text
+    (text), and if known language, seconds and speaker; or a folder that holds such a manifest.jsonl.
 
-    Both texts are made comparable with the normalizers of openai-whisper; in languages that have no spaces between
-    words, characters count. A recording that fails is reported and the others are done. Ctrl-C sums up what has been
-    done; with --hypotheses the same command goes on from there.
+    Both texts are normalized as by openai-whisper; in languages without spaces between words, characters are counted.
+    A recording that fails is reported, and the others are transcribed. Ctrl-C reports the totals so far; with
+    --hypotheses the same command continues from there.
     """
     options = transcribe_options_from(params)
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
     entries = read_manifests(manifests, params["limit"], note=partial(click.echo, err=True))
-    made_by = provenance(options, detect=params["detect"], **_model_params(params))
+    made_by = provenance(
+        options, detect=params["detect"], **model_params(params, exclude=_TEXT_NEUTRAL_OPTIONS)
+    )
     with ExitStack() as stack:
-        # Opened first: what cannot be written shows before the work, not after it.
+        # Opened first, so that a file that cannot be written fails before the work.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
         stored_hypotheses = stack.enter_context(open_hypotheses(hypotheses, made_by))
         screen = stack.enter_context(Screen(params["progress"]))
@@ -218,18 +221,9 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
                 format_totals(evaluation) + "".join(map(format_differences, evaluation.worst(params["worst"])))
             )
     if stop:
-        saved = f"; what was heard is in {hypotheses}" if hypotheses else ""
+        saved = f"; what was done is in {hypotheses}" if hypotheses else ""
         raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings{saved}")
     return SOME_FAILED if evaluation.failures else 0
-
-
-def _model_params(params: dict[str, Any]) -> dict[str, Any]:
-    """What was chosen to compute with, as far as the text depends on it."""
-    return {
-        option.name: params[option.name]
-        for option in command.params
-        if isinstance(option, Option) and option.section == "Model" and option.name not in _TEXT_NEUTRAL_OPTIONS
-    }
 
 
 def _evaluate_all(
@@ -239,16 +233,14 @@ def _evaluate_all(
     options: TranscribeOptions,
     params: dict[str, Any],
 ) -> tuple[Evaluation, Stop | None]:
-    """Do one recording after another and show each; what was done, and what ended it early."""
+    """Evaluate the recordings and show each; return the result, and the stop that ended it early, if any."""
     scores: list[Score] = []
     failures: list[Failure] = []
-    durations_s = [entry.seconds for entry in entries]
-    total_s = None if None in durations_s else sum(filter(None, durations_s))
-    progress = screen.track(f"{len(entries)} recordings", total_s)
+    progress = screen.track_all(f"{len(entries)} recordings", (entry.seconds for entry in entries))
     try:
         for outcome in evaluate_entries(
             entries,
-            partial(_load_with_status, screen, params),
+            partial(load_model_with_status, screen, params),
             options,
             detect_language=params["detect"],
             hypotheses=stored_hypotheses,
@@ -264,13 +256,3 @@ def _evaluate_all(
     except Stop as stop:
         return summarise(scores, failures), stop
     return summarise(scores, failures), None
-
-
-def _load_with_status(screen: Screen, params: dict[str, Any]) -> Recognizer:
-    if not params["progress"]:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.show_status("loading the model ...")
-    try:
-        return load_model(params)
-    finally:
-        screen.show_status("")

@@ -1,8 +1,12 @@
-"""Exit codes as data: which error gives which code, and the page of the help that says so."""
+"""The exit codes, the errors that lead to each, and the signals that end the work."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import click
 
@@ -17,14 +21,14 @@ from harken.errors import (
 
 
 class Stop(BaseException):
-    """The process is to end now; what has been done until then is kept.
+    """The request to end the process now and keep the results so far.
 
     Parameters
     ----------
     code : int
         Exit code.
     message : str
-        For the person; empty where nobody is left to read it.
+        Text for the user; empty if nobody can read it any more.
     """
 
     def __init__(self, code: int, message: str = "") -> None:
@@ -34,7 +38,7 @@ class Stop(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """One exit code, what it means, and the errors that lead to it."""
+    """An exit code, its meaning, and the errors that lead to it."""
 
     code: int
     meaning: str
@@ -45,6 +49,7 @@ SOME_FAILED = 1
 UNEXPECTED = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+TERMINATED = 143
 
 EXITS = (
     Exit(0, "everything was done"),
@@ -59,12 +64,35 @@ EXITS = (
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
     Exit(INTERRUPTED, "interrupted (Ctrl-C); what was done has been written"),
     Exit(PIPE_CLOSED, "the reader of the output went away"),
-    Exit(143, "terminated (SIGTERM); what was done has been written"),
+    Exit(TERMINATED, "terminated (SIGTERM); what was done has been written"),
 )
+
+SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+"""Signals that end the work, and the word for each in messages."""
 
 EPILOGUE = "\b\nExit codes:\n" + "\n".join(f"  {exit.code:>3}  {exit.meaning}" for exit in EXITS)
 
 
 def exit_code(error: BaseException) -> int:
-    """Code of the first row of `EXITS` that the error belongs to."""
+    """Return the code of the first row of `EXITS` that the error belongs to."""
     return next(exit.code for exit in EXITS if isinstance(error, exit.errors))
+
+
+def signal_stop(number: int, addition: str = "") -> Stop:
+    """Return the `Stop` of a signal; its message is the word for the signal and an addition."""
+    return Stop(128 + number, SIGNALS[signal.Signals(number)] + addition)
+
+
+@contextmanager
+def handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
+
+    The handlers before are restored at the end.
+    """
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, previous_handler in previous_handlers.items():
+            signal.signal(number, previous_handler)

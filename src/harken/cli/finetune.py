@@ -1,4 +1,4 @@
-"""``harken finetune``: a model that has learnt from recordings whose words are known."""
+"""``harken finetune``: trains a model on recordings with known text."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from harken.training.options import FineTuneOptions
 @files_option(
     "--freeze-encoder/--no-freeze-encoder",
     default=False,
-    help="Let only the decoder learn, which is several times faster.",
+    help="Train only the decoder, which is several times faster.",
 )
 @training_options(FineTuneOptions)
 def command(model: str, freeze_encoder: bool, **params: Any) -> None:
-    """Teach MODEL what is said in recordings.
+    """Train MODEL on recordings with known text.
 
-    The manifests tell the words (see 'harken eval'); a recording that is longer than 30 s is cut where its words are
-    found. The result is a model of its own, in a folder that harken and transformers load. This takes harken[torch].
+    The manifests hold the texts (see 'harken eval'); recordings longer than 30 s are cut between words, by forced
+    alignment. The result is a whole model, in a folder that harken and transformers load. This needs harken[torch].
 
-    After Ctrl-C the same command goes on where it was interrupted; the best model so far is in the folder.
+    After Ctrl-C the same command continues where it was interrupted; the best model so far is in the folder.
     """
     task = make_task(model, params, FineTuneOptions, needs_text=True)
     from harken.training.finetune import finetune

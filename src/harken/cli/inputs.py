@@ -1,4 +1,4 @@
-"""Which recordings are meant, and where the results of each belong."""
+"""The recordings that the arguments name, and the paths of their transcripts."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ STDIN = "-"
 
 
 def expand_patterns(names: Iterable[str]) -> list[str]:
-    """Files that are meant by names and patterns, each once, in order.
+    """Expand names and patterns to files, each once, in order.
 
-    A name that exists is taken as it stands, whatever signs it has. A pattern that nothing matches stays, so
-    that whoever opens it says what is missing. Shells of Windows leave patterns to the program.
+    A name that exists is taken literally, even if it contains pattern characters. A pattern without a match is kept,
+    so that opening it reports the missing file. Shells on Windows leave patterns to the program.
     """
-    found: dict[str, str] = {}
+    name_by_path: dict[str, str] = {}
     for name in names:
         literal = name == STDIN or os.path.lexists(name)
         for match in [name] if literal else sorted(glob(name, recursive=True)) or [name]:
-            found.setdefault(match if match == STDIN else os.path.abspath(match), match)
-    return list(found.values())
+            name_by_path.setdefault(match if match == STDIN else os.path.abspath(match), match)
+    return list(name_by_path.values())
 
 
 def output_paths(
     sources: Sequence[str], formats: Sequence[str], directory: Path | None
 ) -> dict[str, dict[str, Path]]:
-    """Where the results of each recording are to be written, by form.
+    """Return the paths of the transcripts of each recording, by format.
 
-    The name is that of the recording with the ending of the form, ``stdin`` for standard input. The folder is
-    `directory`, else that of the recording.
+    The name is that of the recording (``stdin`` for standard input) with the format as its extension. The folder is
+    `directory` if given, else that of the recording.
 
     Raises
     ------
     click.UsageError
-        If two results would have one name, or a result that of a recording.
+        If two transcripts would have the same path, or a transcript that of a recording.
     """
     recordings = {_canonical_path(Path(source)) for source in sources if source != STDIN}
     source_by_target: dict[str, str] = {}
@@ -51,37 +51,37 @@ def output_paths(
         folder = path.parent if directory is None else directory
         paths[source] = {name: folder / f"{path.stem}.{name}" for name in formats}
         for target in paths[source].values():
-            identity = _canonical_path(target)
-            if identity in recordings:
+            canonical_target = _canonical_path(target)
+            if canonical_target in recordings:
                 raise click.UsageError(f"the transcript of {source} would overwrite the recording {target}")
-            if (other_source := source_by_target.setdefault(identity, source)) != source:
+            if (other_source := source_by_target.setdefault(canonical_target, source)) != source:
                 raise click.UsageError(f"{other_source} and {source} would both be written to {target}")
     return paths
 
 
 def recording_duration_s(source: str) -> float | None:
-    """Seconds of a recording by its header; None for a pipe, which can be read only once.
+    """Return the duration that a recording's header gives; None for a pipe, which can be read only once.
 
     Raises
     ------
     AudioError
-        If it is no recording: asked before a model is loaded, that is told at once.
+        If it is not a recording.
     """
     return None if _is_pipe(source) else audio_duration(source)
 
 
 def recording_reference(source: str, folder: Path) -> RecordingLink | None:
-    """What a transcript in that folder refers to; None for a pipe, which cannot be played again."""
+    """Return the link from a transcript in a folder to its recording; None for a pipe, which cannot be played again."""
     return None if _is_pipe(source) else RecordingLink(path=Path(source), transcript_folder=folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, if need be.
+    """Create a folder and its parents if they do not exist.
 
     Raises
     ------
     OutputError
-        If it cannot be made.
+        If it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``harken listen``: words on the screen while they are spoken."""
+"""``harken listen``: transcribes live audio, with captions on the screen while somebody speaks."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, LineRenderer, live_event_json
+from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, live_event_json
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN
 from harken.cli.microphone import Microphone, microphone_table
-from harken.cli.options import Command, dataclass_options, load_model, model_options, single_option
+from harken.cli.options import (
+    WORD_FORMATS,
+    Command,
+    dataclass_options,
+    load_model_with_status,
+    model_options,
+    options_from,
+    single_option,
+)
 from harken.cli.outputs import open_transcript, open_wav
 from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
 from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
-from harken.cli.transcribe import WORD_FORMATS
 from harken.contract import Floats
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS
@@ -34,32 +41,16 @@ from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 
-class EventRenderer(Protocol):
-    """Where events appear."""
-
-    def show(self, event: Event) -> None:
-        """Show an event, if it is to be seen."""
-        ...
-
-    def write_stderr(self, text: str) -> None:
-        """Say something else on standard error."""
-        ...
-
-    def close(self) -> None:
-        """Leave what stands there."""
-        ...
-
-
 @dataclass
 class LiveStats:
-    """How much has been heard.
+    """The counts of a session.
 
     Attributes
     ----------
     samples : int
-        At 16 kHz.
-    busy_s : float
-        How long the session computed.
+        Number of samples so far, at 16 kHz.
+    compute_s : float
+        Time that the session computed.
     """
 
     samples: int = 0
@@ -67,24 +58,23 @@ class LiveStats:
 
     @property
     def audio_s(self) -> float:
-        """Length of the sound so far."""
+        """Duration of the audio so far."""
         return self.samples / SAMPLE_RATE
 
 
 @dataclass(kw_only=True)
 class LiveRunner:
-    """What becomes of sound.
+    """The loop that feeds audio to a session, shows its events and writes its files.
 
     Parameters
     ----------
     session : LiveSession
-    face : Face
-    heard : Heard
-        Counts.
-    keep_sound, keep_segment : callable
-        Get all sound, and every final segment.
-    warn : bool
-        Whether to tell of sound that was lost, and of load.
+    renderer : EventRenderer
+    stats : LiveStats
+    write_samples, write_segment : callable
+        Called with every block of samples, and with every final segment.
+    show_warnings : bool
+        Report lost audio and changes of load.
     """
 
     session: LiveSession
@@ -95,12 +85,12 @@ class LiveRunner:
     show_warnings: bool = True
 
     def run(self, reader: AudioReader) -> AudioError | OutputError | None:
-        """Hear sound until there is no more, then what is left to say of it.
+        """Transcribe the audio to its end.
 
         Returns
         -------
         AudioError or OutputError or None
-            What ended the sound before its end; what was heard until then has been shown.
+            The error that ended the audio early; the text until then has been shown.
         """
         failure: AudioError | OutputError | None = None
         loss_reported = False
@@ -111,14 +101,14 @@ class LiveRunner:
                 self._run_and_render(partial(self.session.feed, block))
                 if reader.lost_s and not loss_reported:
                     loss_reported = True
-                    self._warn("some sound came faster than this machine took it in; silence stands in for it")
+                    self._warn("this machine was too busy to read all audio; silence replaces the lost part")
         except (AudioError, OutputError) as error:
             failure = error
         self._run_and_render(self.session.close)
         return failure
 
     def _run_and_render(self, compute: Callable[[], list[Event]]) -> None:
-        """Show what comes of some work."""
+        """Run a step of the session and show its events."""
         began_s = perf_counter()
         events = compute()
         self.stats.compute_s += perf_counter() - began_s
@@ -135,87 +125,91 @@ class LiveRunner:
             self.renderer.write_stderr(f"harken: {text}")
 
 
-# What a stream has no use for: it is one recording that goes on, and where it holds speech decides where it is cut.
+# Options without a meaning for a stream, which is a single recording that is always split at pauses.
 OFFLINE_ONLY = ("batch_size", "clip_timestamps", "prefix", "vad")
 
-input_option = partial(single_option, section="Sound")
+input_option = partial(single_option, section="Audio")
 output_option = partial(single_option, section="Output")
 
 
 def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
-    """Where a transcript is to be written, and the form that its name ends with."""
+    """Return the path of a transcript and the format that its name ends with."""
     if name is None:
         return None
-    format_names = [form for form in FORMATS if name.endswith(f".{form}")]
+    format_names = [format_name for format_name in FORMATS if name.endswith(f".{format_name}")]
     if not format_names:
-        raise click.BadParameter(f"{name!r}: allowed endings are {', '.join(f'.{form}' for form in FORMATS)}")
+        endings = ", ".join(f".{format_name}" for format_name in FORMATS)
+        raise click.BadParameter(f"{name!r}: allowed endings are {endings}")
     return Path(name), max(format_names, key=len)
 
 
 @click.command("listen", cls=Command, epilog=EPILOGUE)
 @click.argument("file", metavar="[FILE]", required=False)
-@input_option("--microphone", metavar="NAME|NUMBER", help="Which microphone; by default that of the system.")
-@input_option("--list-microphones", is_flag=True, help="Show which there are, and end.")
+@input_option("--microphone", metavar="NAME|NUMBER", help="Microphone to use; by default that of the system.")
+@input_option("--list-microphones", is_flag=True, help="List the microphones and exit.")
 @input_option(
     "--pace",
     type=click.Choice(["fast", "real"]),
     default="fast",
-    help="Take in a file as fast as it can be heard, or in real time, as if it were spoken now.",
+    help="Read a file as fast as it can be transcribed, or in real time, as if it were spoken now.",
 )
-@input_option("--pcm", is_flag=True, help="Standard input holds samples and nothing else.")
-@input_option("--pcm-format", type=click.Choice([*PCM_FORMATS]), default="s16le", help="What a sample is.")
+@input_option("--pcm", is_flag=True, help="Standard input holds raw samples, without a header.")
+@input_option("--pcm-format", type=click.Choice([*PCM_FORMATS]), default="s16le", help="Type of the samples.")
 @input_option(
     "--pcm-rate",
     type=click.IntRange(1_000, 768_000),
     default=SAMPLE_RATE,
     metavar="HZ",
-    help="Samples a second.",
+    help="Samples per second.",
 )
 @input_option(
     "--pcm-channels",
     type=click.IntRange(1, 64),
     default=1,
     metavar="N",
-    help="Channels, sample by sample; they are mixed.",
+    help="Number of interleaved channels; they are mixed.",
 )
 @output_option(
-    "--json", "as_json", is_flag=True, help="Every event as JSON, one object a line, with its times."
+    "--json", "as_json", is_flag=True, help="Print every event as JSON, one object per line, with its times."
 )
-@output_option("--times/--no-times", default=False, help="Whether lines begin with their times.")
+@output_option("--times/--no-times", default=False, help="Begin lines with their times.")
 @output_option(
     *("-o", "--output", "transcript"),
     metavar="FILE",
     callback=lambda context, option, name: _parse_transcript_path(name),
-    help=f"Write a transcript too, in the form that its name ends with: {', '.join(FORMATS)}.",
+    help=f"Write a transcript too, in the format that its name ends with: {', '.join(FORMATS)}.",
 )
-@output_option("--record", metavar="FILE", help="Write what was heard to a WAV file of 16 kHz.")
-@output_option("-q", "--quiet", is_flag=True, help="Only errors, and what is said.")
-@output_option("-v", "--verbose", is_flag=True, help="Say what computes and how, and at the end how fast.")
+@output_option("--record", metavar="FILE", help="Write the audio to a WAV file, 16 kHz.")
+@output_option("-q", "--quiet", is_flag=True, help="Print only errors and the text.")
+@output_option(
+    "-v", "--verbose", is_flag=True, help="Report the engine and the delay, and at the end the speed."
+)
 @dataclass_options(StreamOptions)
 @model_options
 @dataclass_options(TranscribeOptions, exclude=OFFLINE_ONLY)
 def command(file: str | None, **params: Any) -> int:
-    """Show what is said while it is said.
+    """Transcribe speech while it is spoken.
 
-    FILE is a recording of any kind, or - for standard input, where --pcm says that raw samples come. Without it the
-    microphone is heard, if standard input is a terminal, and else standard input.
+    FILE is a recording of any kind, or - for standard input, which with --pcm holds raw samples. Without FILE the
+    microphone is used if standard input is a terminal, else standard input.
 
     On a terminal the words of an utterance appear as they are spoken, dim as long as they may change, and become
-    lines when it is over. Elsewhere there is a line a segment as soon as it is final, or with --json every event.
+    lines when it is over. Elsewhere each segment is a line as soon as it is final, or with --json each event.
 
-    Ctrl-C ends the sound: what was heard until then is transcribed to its end. A second one ends at once.
+    Ctrl-C ends the audio, and the audio until then is transcribed to its end. A second Ctrl-C stops at once.
     """
     if params["list_microphones"]:
         write_stdout(microphone_table())
         return 0
-    options = _session_options(params)
+    options = _transcribe_options(params)
+    stream_options = options_from(StreamOptions, params)
     _check_output_files(file, params)
     source = _open_source(file, params)
     stats = LiveStats()
     with ExitStack() as stack:
-        # Opened first: what cannot be written shows before anything is said.
+        # Opened first, so that a file that cannot be written fails before anybody speaks.
         write_samples, write_segment = _open_outputs(stack, params, stats, None if file == STDIN else file)
-        recognizer, session = _open_session(params, options, live=source.live)
+        recognizer, session = _open_session(params, options, stream_options, live=source.live)
         renderer = stack.enter_context(closing(_make_renderer(params)))
         if params["verbose"]:
             renderer.write_stderr(f"{recognizer!r}\nwords are {session.plan.bound}")
@@ -235,29 +229,22 @@ def command(file: str | None, **params: Any) -> int:
             renderer.write_stderr(_speed_summary(source, stats))
     if reader.stop:
         written = ", ".join(_output_files(params))
-        saved = f"; what was heard is in {written}" if written else ""
+        saved = f"; what was done is in {written}" if written else ""
         raise Stop(reader.stop.code, f"{reader.stop} at {format_time(stats.audio_s)}{saved}")
     if failure:
         raise failure
     return 0
 
 
-def _session_options(params: dict[str, Any]) -> dict[str, Any]:
-    """What was chosen about the session: checked before a model is loaded."""
-    if params["transcript"] and params["transcript"][1] in WORD_FORMATS:
-        params["word_timestamps"] = True
-    options_classes = (StreamOptions, TranscribeOptions)
-    options = [
-        {field.name: params[field.name] for field in fields(kind) if field.name in params}
-        for kind in options_classes
-    ]
-    for kind, chosen in zip(options_classes, options, strict=True):
-        kind(**chosen)
-    return options[0] | options[1]
+def _transcribe_options(params: dict[str, Any]) -> TranscribeOptions:
+    """Return the options of transcription, with word timestamps if the transcript shows words."""
+    options = options_from(TranscribeOptions, params)
+    shows_words = params["transcript"] and params["transcript"][1] in WORD_FORMATS
+    return replace(options, word_timestamps=True) if shows_words else options
 
 
 def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
-    """What is listened to; whatever can be told to be wrong with it is told here."""
+    """Return the source of the audio; errors that show without reading it are raised here."""
     wants_microphone = params["microphone"] is not None
     if file is None and not wants_microphone and (params["pcm"] or not (sys.stdin and sys.stdin.isatty())):
         file = STDIN
@@ -274,7 +261,7 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
 
 
 def _output_files(params: dict[str, Any]) -> list[str]:
-    """Files that are written."""
+    """Return the names of the files to write."""
     transcript = str(params["transcript"][0]) if params["transcript"] else None
     return [name for name in (params["record"], transcript) if name]
 
@@ -283,13 +270,13 @@ def _check_output_files(file: str | None, params: dict[str, Any]) -> None:
     names = [*([file] if file else []), *_output_files(params)]
     for one, other in combinations(names, 2):
         if os.path.realpath(one) == os.path.realpath(other):
-            raise click.UsageError(f"{other} would be written over")
+            raise click.UsageError(f"{other} would be overwritten")
 
 
 def _open_outputs(
     stack: ExitStack, params: dict[str, Any], stats: LiveStats, file: str | None
 ) -> tuple[Callable[[Floats], None], Callable[[Segment], None]]:
-    """Open the files that were asked for; where sound and segments go."""
+    """Open the output files; return the callables that write samples and segments to them."""
     write_samples: Callable[[Floats], None] = _discard
     write_segment: Callable[[Segment], None] = _discard
     if params["record"]:
@@ -307,7 +294,7 @@ def _open_outputs(
 
 
 def _discard(item: object) -> None:
-    """What is not kept."""
+    """Write nothing."""
 
 
 def _make_transcript(params: dict[str, Any], stats: LiveStats, segments: tuple[Segment, ...]) -> Transcript:
@@ -322,23 +309,21 @@ def _make_transcript(params: dict[str, Any], stats: LiveStats, segments: tuple[S
 
 
 def _open_session(
-    params: dict[str, Any], options: dict[str, Any], *, live: bool
+    params: dict[str, Any], options: TranscribeOptions, stream_options: StreamOptions, *, live: bool
 ) -> tuple[Recognizer, LiveSession]:
-    """Load the model and begin; what need not keep up with anything is heard as if computing took no time."""
-    if params["quiet"]:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    """Load the model and open a session; a file that is not paced counts computing as taking no time."""
     with Screen(not params["quiet"]) as screen:
+        recognizer = load_model_with_status(screen, params)
+        screen.show_status("measuring this machine ...")
         try:
-            screen.show_status("loading the model ...")
-            recognizer = load_model(params)
-            screen.show_status("measuring this machine ...")
-            return recognizer, recognizer.stream(**options, clock=perf_counter if live else None)
+            clock = perf_counter if live else None
+            return recognizer, recognizer.stream(options, stream_options=stream_options, clock=clock)
         finally:
             screen.show_status("")
 
 
 def _make_renderer(params: dict[str, Any]) -> EventRenderer:
-    """Where events appear: on a terminal in place."""
+    """Return the renderer of the events: captions on a terminal, else lines of text or JSON."""
 
     def format_segment(segment: Segment) -> str:
         text = segment.text.strip()
@@ -357,6 +342,6 @@ def _speed_summary(source: LiveSource, stats: LiveStats) -> str:
     real_time_factor = stats.compute_s / stats.audio_s if stats.samples else 0.0
     lost = f", {source.lost_s:.2f} s of it lost" if source.lost_s else ""
     return (
-        f"{source.name}: {format_time(stats.audio_s)} heard{lost}, computed for {stats.compute_s:.2f} s, "
+        f"{source.name}: {format_time(stats.audio_s)} of audio{lost}, computed for {stats.compute_s:.2f} s, "
         f"{real_time_factor:.3f} of real time"
     )

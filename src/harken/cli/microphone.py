@@ -1,4 +1,4 @@
-"""The microphone, through PortAudio: the extra ``harken[mic]``."""
+"""The microphone as an audio source, through PortAudio (the extra ``harken[mic]``)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable
 from harken.types import SAMPLE_RATE
 
-_BUFFER_S = 0.2  # PortAudio keeps that much while this process is busy; a block is there as soon as it is full
+_BUFFER_S = 0.2  # buffer of PortAudio while this process is busy; it does not delay the blocks
 
 
 class Microphone:
-    """`harken.cli.sources.Source` of an input device.
+    """The `harken.cli.sources.LiveSource` of an input device.
 
-    Sound that this machine was too busy to take in time is gone. How much it was is known from the clock of the device:
-    so much silence is put in its place, and times stay true.
+    Audio is lost if this machine is too busy to read it in time. The clock of the device shows how much: silence of
+    that length replaces it, so that times stay right.
 
     Parameters
     ----------
     device : str, optional
-        Its number, or a part of its name that no other has; by default that of the system.
+        Number, or unambiguous part of the name; by default the device of the system.
 
     Raises
     ------
     BackendUnavailable
         If sounddevice or PortAudio is not installed.
     AudioError
-        If there is no such device, or it cannot be opened.
+        If the device does not exist or cannot be opened.
     """
 
     live = True
@@ -50,12 +50,12 @@ class Microphone:
         self._channels, self._rate_hz = self._input_format(device_info)
 
     def blocks(self) -> Generator[Floats]:
-        """Listen.
+        """Yield the blocks that the device records.
 
         Raises
         ------
         AudioError
-            If the device is busy, or goes away.
+            If the device is busy or is disconnected.
         """
         frames = round(BLOCK_S * self._rate_hz)
         resampler = Resampler(self._rate_hz)
@@ -78,13 +78,13 @@ class Microphone:
             raise AudioError(f"microphone {self.name}: {_error_line(error)}") from error
 
     def _silence(self, lost_s: float) -> Floats:
-        """What stands in for sound that was lost."""
+        """Return silence in place of lost audio."""
         lost = max(0, round(lost_s * self._rate_hz))
         self.lost_s += lost / self._rate_hz
         return np.zeros(lost, np.float32)
 
     def _input_format(self, device_info: dict[str, Any]) -> tuple[int, int]:
-        """Channels and rate that it can be opened with; what needs the least work first."""
+        """Return channels and rate that the device supports, those that need the least conversion first."""
         native_rate_hz = round(device_info["default_samplerate"])
         for input_format in (
             (1, SAMPLE_RATE),
@@ -103,14 +103,14 @@ class Microphone:
 
 
 def microphone_table() -> str:
-    """The input devices: number, name, rate and channels; the default one has a mark.
+    """Return a table of the input devices: number, name, rate and channels; a star marks the default.
 
     Raises
     ------
     BackendUnavailable
         If sounddevice or PortAudio is not installed.
     AudioError
-        If there is none.
+        If there is no input device.
     """
     portaudio = _portaudio()
     devices = [device for device in portaudio.query_devices() if device["max_input_channels"] > 0]
@@ -141,7 +141,7 @@ def _portaudio() -> Any:
         raise BackendUnavailable(
             f"{error.name} is not installed, which the microphone needs: pip install 'harken[mic]'"
         ) from error
-    except OSError as error:  # wheels for Linux come without the library itself
+    except OSError as error:  # wheels for Linux do not include the library
         raise BackendUnavailable(
             f"the microphone needs PortAudio, which is not installed ({error}): apt install libportaudio2, "
             "or what this system calls it"
@@ -156,11 +156,9 @@ def _device_key(device: str | None) -> int | str | None:
 def _no_device_message(device: str | None, error: Exception | None) -> str:
     if device is None:
         return "there is no microphone on this machine; allowed is a file, or - for standard input, too"
-    return (
-        f"microphone {device!r}: {_error_line(error)}; 'harken listen --list-microphones' shows which there are"
-    )
+    return f"microphone {device!r}: {_error_line(error)}; 'harken listen --list-microphones' lists them"
 
 
 def _error_line(error: Exception | None) -> str:
-    """One line of what PortAudio says, without its numbers."""
+    """Return the first line of an error of PortAudio, without its code."""
     return str(error).splitlines()[0].partition(" [PaErrorCode")[0]

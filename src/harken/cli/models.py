@@ -1,4 +1,4 @@
-"""``harken models``: which there are, which are on this machine, what is in one and whether it is intact."""
+"""``harken models``: lists the models, shows the contents of one, and checks its integrity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harken.text import Tokenizer
 @click.group("models", invoke_without_command=True, epilog=EPILOGUE)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List the models that have a name, and say which are on this machine.
+    """List the models that have a short name, and where they are on this machine.
 
     Besides these, every command takes the path of a checkpoint, or owner/name of a Whisper model on Hugging
     Face.
@@ -31,7 +31,7 @@ def command(context: click.Context) -> None:
 @command.command()
 @click.argument("model")
 def show(model: str) -> None:
-    """Show what is in a model: MODEL is a name or a path. Nothing is downloaded."""
+    """Show the contents of a model: MODEL is a name or a path. Nothing is downloaded."""
     checkpoint = open_checkpoint(resolve_model(model, download=False))
     write_stdout(format_table(_facts(checkpoint).items()))
 
@@ -47,7 +47,7 @@ def check(model: str) -> None:
     for name, values in checkpoint.weights.items():
         if not np.isfinite(values).all():
             raise CheckpointError(
-                f"{checkpoint.path}: {name} holds values that are not finite; fetch the file anew"
+                f"{checkpoint.path}: {name} holds values that are not finite; download the file again"
             )
     weights = f"{len(checkpoint.weights)} weights, all finite"
     write_stdout(

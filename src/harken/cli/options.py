@@ -1,13 +1,14 @@
-"""Options of the command line, derived from `TranscribeOptions`, `Layout` and `harken.load`: each is written once."""
+"""The options of the commands, derived from `TranscribeOptions`, `Layout` and `harken.load`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import click
 
@@ -17,12 +18,19 @@ from harken.backends.onnx.runtime_plan import PRECISIONS
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
+if TYPE_CHECKING:
+    from harken.cli.screen import Screen
+
+WORD_FORMATS = {"words.tsv", "html"}
+"""Formats that show words, so that word timestamps need not be asked for."""
+
+OptionsT = TypeVar("OptionsT")
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
 
 
 class Option(click.Option):
-    """An option that stands under a heading in the help."""
+    """An option that is listed under a heading in the help."""
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +52,7 @@ class Command(click.Command):
 
 
 def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -> Decorator:
-    """Add an option that takes several values, repeated or with commas between them."""
+    """Add an option that takes several values: given repeatedly, or separated by commas."""
 
     def parse(value: Any) -> tuple[Any, ...]:
         parts = filter(None, map(str.strip, value.split(","))) if isinstance(value, str) else (value,)
@@ -53,18 +61,18 @@ def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:
         return tuple(chain.from_iterable(value))
 
-    parse.__name__ = f"{parse_item.__name__},..."  # how the help shows it
+    parse.__name__ = f"{parse_item.__name__},..."  # shown in the help
     return click.option(
         *names, cls=Option, section=section, type=parse, multiple=True, callback=flatten, **settings
     )
 
 
 def single_option(*names: str, section: str, **settings: Any) -> Decorator:
-    """Add any other option; its default is shown, if it has one."""
+    """Add an option that takes one value, or a flag; the help shows its default."""
     return click.option(*names, cls=Option, section=section, show_default=True, **settings)
 
 
-# Arguments of `harken.load`, each with the flags and the settings of its option.
+# Arguments of `harken.load`, each with the names and the settings of its option.
 _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "model": (
         ("-m", "--model"),
@@ -72,46 +80,49 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "assistant": (
         ("--assistant",),
-        {"metavar": "MODEL|ngram|auto", "help": "What drafts for the model: the same text in less time."},
+        {
+            "metavar": "MODEL|ngram|auto",
+            "help": "Draft model for speculative decoding: the same text in less time.",
+        },
     ),
     "precision": (
         ("--precision",),
         {
             "default": "auto",
             "type": click.Choice((*PRECISIONS, "fp16")),
-            "help": "What to compute in; auto is int8, with torch fp16 on a GPU and fp32 on the CPU.",
+            "help": "Number format to compute in; auto is int8, with torch fp16 on a GPU and fp32 on the CPU.",
         },
     ),
     "threads": (
         ("--threads",),
-        {"type": int, "help": "Threads to compute with; by default the processors that harken may use."},
+        {"type": int, "help": "CPU threads; by default the processors that harken may use."},
     ),
     "backend": (
         ("--backend",),
         {
             "default": "onnx",
             "type": click.Choice(BACKENDS),
-            "help": "CPU engine, PyTorch for a GPU, or the slow numpy oracle.",
+            "help": "CPU engine, PyTorch for a GPU, or the slow numpy reference.",
         },
     ),
     "device": (
         ("--device",),
         {
             "default": "auto",
-            "help": "Where torch computes: cuda, cuda:1, mps, cpu, or auto for the first it finds.",
+            "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
         },
     ),
     "revision": (("--revision",), {"help": "Branch, tag or commit of a Hugging Face repository."}),
     "download": (
         ("--download/--no-download",),
-        {"default": True, "help": "Whether a model that is not on this machine may be fetched."},
+        {"default": True, "help": "Download a model that is not on this machine."},
     ),
 }
 
 
 def model_options(command: Any) -> Any:
-    """Add the options that say what to compute with: the arguments of `harken.load`."""
-    return _apply_decorators(
+    """Add the options that choose the model and its engine: the arguments of `harken.load`."""
+    return add_options(
         (single_option(*names, section="Model", **settings) for names, settings in _MODEL_OPTIONS.values()),
         command,
     )
@@ -119,36 +130,58 @@ def model_options(command: Any) -> Any:
 
 def decoding_options(command: Any) -> Any:
     """Add an option for every field of `TranscribeOptions`."""
-    return _apply_decorators(_options_from_fields(TranscribeOptions), command)
+    return add_options(_options_from_fields(TranscribeOptions), command)
 
 
 def layout_options(command: Any) -> Any:
     """Add an option for every field of `Layout`."""
-    return _apply_decorators(_options_from_fields(Layout), command)
+    return add_options(_options_from_fields(Layout), command)
 
 
 def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()) -> Decorator:
-    """Add an option for every field of any dataclass of options, but for some."""
-    return lambda command: _apply_decorators(_options_from_fields(options_class, exclude), command)
+    """Add an option for every field of a dataclass of options, except those excluded."""
+    return lambda command: add_options(_options_from_fields(options_class, exclude), command)
 
 
 def load_model(params: Mapping[str, Any]) -> Recognizer:
-    """Load what was chosen among `model_options`."""
-    return load(**{name: params[name] for name in _MODEL_OPTIONS})
+    """Load the model that `model_options` chose."""
+    return load(**model_params(params))
+
+
+def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:
+    """Load the model that `model_options` chose, with a status line if the screen shows progress."""
+    if not screen.show_progress:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    screen.show_status("loading the model ...")
+    try:
+        return load_model(params)
+    finally:
+        screen.show_status("")
+
+
+def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values of `model_options`, except those excluded."""
+    return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
 
 
 def transcribe_options_from(params: Mapping[str, Any]) -> TranscribeOptions:
-    """What was chosen among `decoding_options`."""
-    return TranscribeOptions(**{field.name: params[field.name] for field in fields(TranscribeOptions)})
+    """Return the options that `decoding_options` chose."""
+    return options_from(TranscribeOptions, params)
 
 
 def layout_from(params: Mapping[str, Any]) -> Layout:
-    """What was chosen among `layout_options`."""
-    return Layout(**{field.name: params[field.name] for field in fields(Layout)})
+    """Return the layout that `layout_options` chose."""
+    return options_from(Layout, params)
+
+
+def options_from(options_class: type[OptionsT], params: Mapping[str, Any]) -> OptionsT:
+    """Return a dataclass of options, with defaults for the fields that the command has no option for."""
+    names = [field.name for field in fields(cast(Any, options_class)) if field.name in params]
+    return options_class(**{name: params[name] for name in names})
 
 
 def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:
-    """One option out of every field."""
+    """Yield an option for every field, except those excluded."""
     hints = get_type_hints(options_class)
     return (
         _option_from_field(field, hints[field.name])
@@ -158,7 +191,7 @@ def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()
 
 
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
-    """One option out of one field: its name, type, default, help and heading."""
+    """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
     settings = {"section": "Output", "default": field.default, **field.metadata}
     if hint is bool:
@@ -168,7 +201,7 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
             f"--{name}", parse_item=_item_parser(get_args(hint)[0]), show_default=True, **settings
         )
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
-    # A text is left out by leaving out the option, as "none" may be one.
+    # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
     return single_option(
         f"--{name}", type=_optional_number_parser(value_type) if optional else value_type, **settings
@@ -176,7 +209,7 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
 
 
 def _item_parser(value_type: type) -> Parse:
-    """Read one of several values."""
+    """Return the parser of one of several values."""
     return _parse_text if value_type is str else _number_parser(value_type)
 
 
@@ -188,7 +221,7 @@ _parse_text.__name__ = "text"
 
 
 def _number_parser(value_type: type) -> Parse:
-    """Read a number, or say what was expected."""
+    """Return a parser of numbers, whose error names the expected type."""
 
     def parse(value: str) -> Any:
         try:
@@ -201,7 +234,7 @@ def _number_parser(value_type: type) -> Parse:
 
 
 def _optional_number_parser(value_type: type) -> Parse:
-    """Read a number or the word ``none``."""
+    """Return a parser of numbers and the word ``none``."""
     parse_number = _number_parser(value_type)
 
     def parse(value: str) -> Any:
@@ -211,6 +244,6 @@ def _optional_number_parser(value_type: type) -> Parse:
     return parse
 
 
-def _apply_decorators(decorators: Iterable[Decorator], command: Any) -> Any:
-    """Add options in the order in which the help is to show them."""
+def add_options(decorators: Iterable[Decorator], command: Any) -> Any:
+    """Add options to a command, in the order in which the help shows them."""
     return reduce(lambda command, decorate: decorate(command), reversed([*decorators]), command)

@@ -1,4 +1,4 @@
-"""What stays of a live session: its sound as WAV, its text in a form. Both are kept whatever ends the session."""
+"""The files that a live session writes: its audio as WAV, its text in any format; both survive an interruption."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from harken.formats import RecordingLink, Writer
 from harken.results import Segment, Transcript
 from harken.types import SAMPLE_RATE
 
-_UNKNOWN_BYTES = 0xFFFFFFFF  # a length that is not known yet, or does not fit: readers go on to the end
+_UNKNOWN_BYTES = (
+    0xFFFFFFFF  # length unknown so far, or too large for the field: readers go on to the end of the file
+)
 _SAMPLE_BYTES = 2
 
 
 @contextmanager
 def open_wav(path: Path) -> Iterator[Callable[[Floats], None]]:
-    """Write a WAV of 16 bits, 16 kHz, mono; it takes its name at the end.
+    """Write a WAV file (16 bits, 16 kHz, mono), which gets its name when it is complete.
 
     Yields
     ------
     callable
-        Adds samples of shape (samples,) in [-1, 1].
+        Appends samples of shape (samples,) in [-1, 1].
 
     Raises
     ------
@@ -51,7 +53,7 @@ def open_wav(path: Path) -> Iterator[Callable[[Floats], None]]:
         except BaseException as error:
             if not samples:
                 raise
-            failure = error  # even then: nobody says it again
+            failure = error  # live audio cannot be recorded again
         if file.seekable():
             with wrap_os_errors(path):
                 file.seek(0)
@@ -67,22 +69,22 @@ def open_transcript(
     recording_path: Path | None,
     make_transcript: Callable[[tuple[Segment, ...]], Transcript],
 ) -> Iterator[Callable[[Segment], None]]:
-    """Write a transcript; it takes its name at the end.
+    """Write a transcript, which gets its name when it is complete.
 
     Parameters
     ----------
     path : Path
-    form : str
+    format_name : str
         A key of `harken.formats.FORMATS`.
-    sound : Path or None
-        Where the recording will lie that it belongs to.
-    whole : callable
-        Makes the transcript of all segments, when there are no more.
+    recording_path : Path or None
+        Path of the recording that the transcript links to.
+    make_transcript : callable
+        Makes the transcript of all segments at the end.
 
     Yields
     ------
     callable
-        Adds a segment.
+        Appends a segment.
 
     Raises
     ------
@@ -114,7 +116,10 @@ def open_transcript(
 
 
 def _wav_header(data_bytes: int) -> bytes:
-    """Header of 44 bytes (Microsoft and IBM 1991, "Multimedia Programming Interface and Data Specifications 1.0")."""
+    """Return the header of 44 bytes.
+
+    Source: Microsoft and IBM 1991, "Multimedia Programming Interface and Data Specifications 1.0".
+    """
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         *(b"RIFF", min(data_bytes + 36, _UNKNOWN_BYTES), b"WAVE"),

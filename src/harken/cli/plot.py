@@ -1,4 +1,4 @@
-"""``harken plot``: a picture of what the model heard in a stretch of a recording."""
+"""``harken plot``: draws how the model transcribed an excerpt of a recording."""
 
 from __future__ import annotations
 
@@ -31,28 +31,34 @@ picture_option = partial(single_option, section="Picture")
     *("-o", "--output"),
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to draw: a name that ends in .html, or in .png, which takes harken[plot]. "
+    help="File to write: a name that ends in .html, or in .png, which needs harken[plot]. "
     "By default FILE.plot.html beside the recording.",
 )
-@picture_option("--start", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Where to begin.")
 @picture_option(
-    "--duration", type=click.FloatRange(0.1, 600), default=30.0, metavar="SECONDS", help="How much to show."
+    "--start", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Start of the excerpt."
+)
+@picture_option(
+    "--duration",
+    type=click.FloatRange(0.1, 600),
+    default=30.0,
+    metavar="SECONDS",
+    help="Duration of the excerpt.",
 )
 @model_options
 @decoding_options
 def command(file: str, output: Path | None, start: float, duration: float, **params: Any) -> None:
-    """Draw what is heard in a recording.
+    """Draw how a recording is transcribed.
 
     FILE is a recording of any kind, or - for standard input. The picture shows, all on one axis of time: the
     spectrogram, the probability of speech and the regions that voice activity detection finds, the words, for each
-    token what the decoder listened to with the path of dynamic time warping through it, the probabilities of the
-    tokens, and the attempts at each window.
+    token the cross-attention with the path of dynamic time warping through it, the probabilities of the tokens, and
+    the attempts at each window.
 
-    The stretch is decoded as a recording of its own, silence included: --vad and --word-timestamps change nothing here.
+    The excerpt is decoded as a recording of its own, silence included: --vad and --word-timestamps have no effect.
     """
     options = transcribe_options_from(params)
     if options.clip_timestamps:
-        raise click.UsageError("choose the stretch with --start and --duration, not with --clip-timestamps")
+        raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
     output = output or _default_output(file)
     draw = _make_renderer(output)
     recording_duration_s(file)
@@ -71,7 +77,7 @@ def _default_output(file: str) -> Path:
 
 
 def _make_renderer(output: Path) -> Callable[[PlotData], Iterable[str | bytes]]:
-    """How to draw a file of that name, found out before the work: what is not installed shows at once."""
+    """Return the renderer for a file name; a missing package is reported before the work."""
     if output.suffix.lower() == ".html":
         return html_page
     if output.suffix.lower() == ".png":

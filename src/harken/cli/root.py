@@ -1,20 +1,26 @@
-"""The `harken` command: its subcommands, and what becomes of every error."""
+"""The `harken` command: its subcommands, and the exit code and message of every error."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
 
 import click
 
 from harken import __version__
-from harken.cli.exits import EPILOGUE, PIPE_CLOSED, UNEXPECTED, Stop, exit_code
+from harken.cli.exits import (
+    EPILOGUE,
+    PIPE_CLOSED,
+    UNEXPECTED,
+    Stop,
+    exit_code,
+    handling_signals,
+    signal_stop,
+)
 
 COMMANDS = (
     "transcribe",
@@ -28,11 +34,10 @@ COMMANDS = (
     "models",
     "doctor",
 )
-SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class LazyGroup(click.Group):
-    """The subcommands, each imported when it is asked for."""
+    """The subcommands, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,7 +63,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, message="harken %(version)s")
 @click.pass_context
 def harken(context: click.Context) -> None:
-    """Transcribe speech with Whisper, offline, on the processor that is there."""
+    """Transcribe speech with Whisper, offline, on any processor."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -69,19 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Those of the process by default.
+        The arguments of the process by default.
 
     Returns
     -------
     int
-        Exit code, one of `harken.cli.exits.EXITS`. An error is one line on standard error; the traceback of one
-        that was not foreseen is shown if the environment variable ``HARKEN_DEBUG`` is set.
+        Exit code, one of `harken.cli.exits.EXITS`. An error is one line on standard error; if the environment
+        variable ``HARKEN_DEBUG`` is set, it is raised with its traceback instead.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
+            stream.reconfigure(errors="replace")  # a character that the terminal lacks must not fail the run
     try:
-        with _stop_on_signals():
+        with handling_signals(_raise_stop):
             return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
@@ -100,20 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    """Turn signals into `Stop`, but for those that whoever started this process wants ignored."""
-
-    def raise_stop(number: int, frame: FrameType | None) -> None:
-        raise Stop(128 + number, SIGNALS[signal.Signals(number)])
-
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, raise_stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+def _raise_stop(number: int, frame: FrameType | None) -> None:
+    raise signal_stop(number)
 
 
 def _print_error(message: str) -> None:
@@ -132,5 +125,8 @@ def _format_unexpected(error: Exception) -> str:
 
 
 def _discard_stdout() -> None:
-    """Let the interpreter flush its last bytes into nothing (docs.python.org, signal, "Note on SIGPIPE")."""
+    """Redirect standard output to the null device, where the interpreter flushes its last bytes.
+
+    Source: docs.python.org, signal, "Note on SIGPIPE".
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

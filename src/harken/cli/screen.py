@@ -1,4 +1,4 @@
-"""What a person sees: the transcript on standard output, everything else on standard error."""
+"""The terminal output: the transcript on standard output; progress, messages and errors on standard error."""
 
 from __future__ import annotations
 
@@ -7,38 +7,31 @@ import sys
 from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.formats import format_timestamp
 from harken.results import Segment, Transcript
 from harken.transcribe.callbacks import ProgressCallback
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 
 def format_time(seconds: float) -> str:
-    """Time as ``mm:ss.mmm``, with hours where there are any."""
+    """Format a time as ``mm:ss.mmm``, with hours if there are any."""
     return format_timestamp(round(seconds * 1000)).removeprefix("00:")
 
 
 def format_timed_text(start_s: float, end_s: float, text: str) -> str:
-    """One line: when something was said, and what."""
+    """Format a text with its start and end."""
     return f"[{format_time(start_s)} --> {format_time(end_s)}] {text.strip()}"
 
 
 def format_table(rows: Iterable[tuple[str, ...]]) -> str:
-    """Rows of a table, its columns as wide as they need to be."""
+    """Format rows as a table; each column is as wide as its widest cell."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -46,20 +39,23 @@ def format_table(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """How many there are of something."""
+    """Format a count with its noun in the singular or plural."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def human_size(size: int) -> str:
-    """Bytes, with the unit that people would choose."""
+    """Format a number of bytes with a decimal unit."""
     power = min(int(math.log(max(size, 1), 1000)), 3)
     return f"{size / 1000**power:.{power and 1}f} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
 class ProgressBar:
-    """A bar at the foot of the terminal, one recording after another."""
+    """The progress bar at the bottom of the terminal, for one recording at a time."""
 
     def __init__(self) -> None:
+        from rich.console import Console  # not needed for the help, and slow to import
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -74,7 +70,7 @@ class ProgressBar:
         self._progress.start()
 
     def update(self, label: str, done_s: float, total_s: float | None, elapsed_s: float) -> None:
-        """Move the bar, after working for so many seconds."""
+        """Show the progress after `elapsed_s` seconds of work."""
         speed = done_s / elapsed_s
         remaining = (
             f"{_format_seconds((total_s - done_s) / speed)} left, " if total_s and 0 < done_s < total_s else ""
@@ -85,22 +81,25 @@ class ProgressBar:
         self._progress.update(self._task, visible=True, completed=done_s, pace=pace, refresh=True)
 
     def clear(self) -> None:
-        """Make room for the next recording."""
+        """Remove the bar of the current recording."""
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
 
     def print_above(self, text: str) -> None:
-        """Print above the bar, as it stands."""
+        """Print text above the bar, without markup."""
         self._progress.console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def counting_bar() -> Progress:
-    """Make a bar for things that are counted: how many of them are done, and how long the rest takes."""
+    """Make a progress bar for items: their number, how many are done, and the time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -118,12 +117,12 @@ def _format_seconds(duration_s: float) -> str:
 
 
 def write_stdout(text: str) -> None:
-    """Write to standard output as it stands; whoever reads it sees it at once.
+    """Write text to standard output and flush it.
 
     Raises
     ------
     Stop
-        If nobody reads it any more.
+        If the reader of a pipe has closed it.
     """
     try:
         click.echo(text, nl=False)
@@ -132,42 +131,43 @@ def write_stdout(text: str) -> None:
 
 
 class TimestampedLines:
-    """`harken.formats.Form` of one line a segment, for people.
+    """The `harken.formats.TranscriptFormat` of the terminal: one line per segment, with its times.
 
     Parameters
     ----------
     heading : str, optional
-        Name of the recording, where there are several.
+        Name of the recording, if there are several.
     """
 
     def __init__(self, heading: str | None = None) -> None:
         self._header = f"==> {heading} <==\n" if heading else ""
 
     def header(self) -> str:
-        """Name of the recording, as ``head`` shows it."""
+        """Return the name of the recording, in the style of ``head``."""
         return self._header
 
     def segment(self, segment: Segment) -> str:
-        """When something was said, and what."""
+        """Return the line of a segment."""
         return f"{format_timed_text(segment.start_s, segment.end_s, segment.text)}\n"
 
     def footer(self, transcript: Transcript) -> str:
-        """Nothing."""
+        """Return an empty text: there is no footer."""
         return ""
 
 
 class Screen:
-    """A terminal with a progress bar at its foot, or whatever stands in for one.
+    """The output of a command: a terminal with a progress bar at the bottom, or files and pipes.
 
     Parameters
     ----------
-    bar : bool
-        Whether a bar is wanted. It shows on a terminal only, and from the first window on: the first segment
-        need not wait for it.
+    show_progress : bool
+        Show a progress bar. It appears only on a terminal, after the first window, so that it does not
+        delay the first segment.
     """
 
-    def __init__(self, show_bar: bool) -> None:
-        self._bar_enabled = show_bar and sys.stderr.isatty()
+    def __init__(self, show_progress: bool) -> None:
+        self.show_progress = show_progress
+        self._bar_enabled = show_progress and sys.stderr.isatty()
         self._bar: ProgressBar | None = None
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ class Screen:
             self._bar.stop()
 
     def write_stdout(self, text: str) -> None:
-        """Write to standard output, above the bar where both share a terminal."""
+        """Write to standard output, above the bar if both share the terminal."""
         if self._bar and sys.stdout.isatty():
             self._bar.print_above(text)
         else:
@@ -194,13 +194,18 @@ class Screen:
             click.echo(text, err=True)
 
     def show_status(self, text: str) -> None:
-        """Say what takes a while, on a line that the next thing overwrites; an empty text takes it away."""
+        """Show a status on a line that the next output overwrites; an empty text removes it."""
         if self._bar_enabled and not self._bar:
             click.echo(f"\r\033[K{text}", err=True, nl=False)
 
-    def track(self, label: str, total_s: float | None) -> ProgressCallback:
-        """Hook that shows how much of a recording is done, of a length that may be unknown."""
+    def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
+        """Return a callback that shows the progress through several recordings, some of unknown length."""
+        all_durations_s = [*durations_s]
+        total_s = sum(duration_s or 0.0 for duration_s in all_durations_s)
+        return self.track(label, None if None in all_durations_s else total_s)
 
+    def track(self, label: str, total_s: float | None) -> ProgressCallback:
+        """Return a callback that shows the progress through a recording, whose length may be unknown."""
         began_s = perf_counter()
         if self._bar:
             self._bar.clear()

@@ -1,11 +1,10 @@
-"""What `harken listen` can listen to: recordings, raw samples on standard input, and how fast they come."""
+"""The audio sources of `harken listen`, and the thread that reads them."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -18,30 +17,30 @@ import numpy as np
 from harken.audio import stream_audio
 from harken.audio.container import NOT_FINITE
 from harken.audio.resample import Resampler
-from harken.cli.exits import Stop
+from harken.cli.exits import Stop, handling_signals, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
-from harken.cli.root import SIGNALS
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
 BLOCK_S = 0.05
-"""Length of the blocks in which sound is read: the least that an update can be late by."""
+"""Duration of the blocks in which audio is read: the shortest possible delay of an update."""
 
 PCM_FORMATS: dict[str, np.dtype[Any]] = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 
 
 class LiveSource(Protocol):
-    """Sound that arrives.
+    """A source of audio blocks.
 
     Attributes
     ----------
     name : str
-        How messages call it.
+        Name in messages.
     live : bool
-        Whether sound that has been read has been heard by people; the rest of a file has not.
+        True if the audio arrives in real time, so that blocks already read are transcribed after Ctrl-C; those of a
+        file are dropped.
     lost_s : float
-        Seconds that were lost so far; silence stands in for them.
+        Seconds of audio lost so far; silence replaces them.
     """
 
     name: str
@@ -49,12 +48,12 @@ class LiveSource(Protocol):
     lost_s: float
 
     def blocks(self) -> Generator[Floats]:
-        """Blocks of shape (samples,), 16 kHz mono, as they come; waits for them."""
+        """Yield blocks of shape (samples,), 16 kHz mono, as they arrive."""
         ...
 
 
 class ContainerSource:
-    """`Source` of anything that FFmpeg's libraries read.
+    """The `LiveSource` of recordings in any format that FFmpeg's libraries read.
 
     Parameters
     ----------
@@ -64,7 +63,7 @@ class ContainerSource:
     Raises
     ------
     AudioError
-        If a file is no recording; standard input shows that only when it is read.
+        If a file is not a recording; for standard input, `blocks` raises it.
     """
 
     lost_s = 0.0
@@ -75,7 +74,7 @@ class ContainerSource:
         self.name = "<stdin>" if self.live else source
 
     def blocks(self) -> Generator[Floats]:
-        """Decode it."""
+        """Yield the decoded blocks."""
         yield from stream_audio(
             _unbuffered_stdin() if self.live else self.name, block_samples=round(BLOCK_S * SAMPLE_RATE)
         )
@@ -83,7 +82,7 @@ class ContainerSource:
 
 @dataclass
 class PcmSource:
-    """`Source` of raw samples on standard input.
+    """The `LiveSource` of raw samples on standard input.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ class PcmSource:
         A key of `PCM_FORMATS`.
     rate_hz : int
     channels : int
-        They are mixed to one.
+        Number of channels, which are mixed to one.
     """
 
     format: str = "s16le"
@@ -102,12 +101,12 @@ class PcmSource:
     lost_s = 0.0
 
     def blocks(self) -> Generator[Floats]:
-        """Read it.
+        """Yield the blocks of standard input.
 
         Raises
         ------
         AudioError
-            If there is none, a sample is not finite, or the last one is not whole; behind all that could be read.
+            If there is no audio, a sample is not finite, or the last sample is incomplete; after all valid blocks.
         """
         dtype = PCM_FORMATS[self.format]
         sample_bytes = dtype.itemsize * self.channels
@@ -139,13 +138,13 @@ class PcmSource:
 
 
 class RealTimeSource:
-    """`Source` that lets another one out in real time.
+    """The `LiveSource` that delivers the blocks of another in real time.
 
     Parameters
     ----------
-    source : Source
+    source : LiveSource
     clock, sleep : callable
-        Of real time, in seconds.
+        Clock and sleep function, in seconds.
     """
 
     live = True
@@ -161,7 +160,7 @@ class RealTimeSource:
         self._source, self._clock, self._sleep = source, clock, sleep
 
     def blocks(self) -> Generator[Floats]:
-        """Each block once it would have been spoken to its end."""
+        """Yield each block at the time at which its last sample would be recorded."""
         began_s, samples = self._clock(), 0
         for block in self._source.blocks():
             samples += len(block)
@@ -170,9 +169,9 @@ class RealTimeSource:
 
 
 def _unbuffered_stdin() -> BinaryIO:
-    """Standard input without a buffer: it gives what has come, instead of waiting for as much as was asked for.
+    """Return standard input without a buffer: a read returns the bytes that are there instead of waiting for all.
 
-    Nor does a thread that still waits in it hold a lock that the interpreter needs in order to end.
+    A thread that still waits in a read then holds no lock that the interpreter needs in order to exit.
     """
     if sys.stdin is None:
         raise AudioError("<stdin>: there is no standard input")
@@ -180,24 +179,24 @@ def _unbuffered_stdin() -> BinaryIO:
     return file
 
 
-_QUEUE_S = 30.0  # whoever sends faster waits; longer than the slowest final pass over an utterance
-_POLL_S = 0.1  # Windows tells of Ctrl-C only between two waits
+_QUEUE_S = 30.0  # a faster sender waits; longer than the slowest final pass over an utterance
+_POLL_S = 0.1  # Windows reports Ctrl-C only between two waits
 
 
 class AudioReader:
-    """The blocks of a source, until it ends or a signal ends it.
+    """The blocks of a source, read in a thread, until the source ends or a signal arrives.
 
-    The first signal ends the sound and nothing else: the caller can finish what it has heard. The next one raises
-    `Stop`, wherever the caller is.
+    The first signal only ends the audio, so that the caller can transcribe it to its end. The second one raises
+    `Stop` in the caller.
 
     Parameters
     ----------
-    source : Source
+    source : LiveSource
 
     Attributes
     ----------
     stop : Stop or None
-        What ended it early.
+        The stop that the first signal asked for.
     """
 
     def __init__(self, source: LiveSource) -> None:
@@ -205,11 +204,11 @@ class AudioReader:
         self._source = source
         self._queue: Queue[Floats | BaseException | None] = Queue(round(_QUEUE_S / BLOCK_S))
         self._stopped = Event()
-        self._thread = Thread(target=self._read_source, name="harken intake", daemon=True)
+        self._signal_handling = ExitStack()
+        self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
 
     def __enter__(self) -> Self:
-        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled}
+        self._signal_handling.enter_context(handling_signals(self._on_signal))
         self._thread.start()
         return self
 
@@ -217,22 +216,21 @@ class AudioReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
-        self._thread.join(3 * _POLL_S)  # one that waits for a pipe is left behind
+        self._signal_handling.close()
+        self._thread.join(3 * _POLL_S)  # a thread that waits for a pipe is left running
 
     @property
     def lost_s(self) -> float:
-        """Seconds that the source has lost so far."""
+        """Seconds of audio that the source has lost so far."""
         return self._source.lost_s
 
     def __iter__(self) -> Iterator[Floats]:
-        """Blocks in order; what had been heard before a signal is among them.
+        """Yield the blocks in order; of a live source, also those read before a signal.
 
         Raises
         ------
         AudioError
-            What the source raised, behind its last block.
+            The error of the source, after its last block.
         """
         while True:
             if self.stop:
@@ -252,19 +250,19 @@ class AudioReader:
             yield block
 
     def _read_source(self) -> None:
-        """Work of the thread."""
+        """Read the source to its end, in the thread."""
         end: BaseException | None = None
         try:
             with closing(self._source.blocks()) as blocks:
                 for block in blocks:
                     if len(block) and not self._put(block):
                         break
-        except BaseException as error:  # goes to the caller, whatever it is
+        except BaseException as error:  # any error is raised in the caller
             end = error
         self._put(end)
 
     def _put(self, block: Floats | BaseException | None) -> bool:
-        """Put it into the queue; False if nobody wants it any more."""
+        """Put a block or the end into the queue; return False if the reader has stopped."""
         while not self._stopped.is_set():
             try:
                 self._queue.put(block, timeout=_POLL_S)
@@ -274,7 +272,7 @@ class AudioReader:
         return False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        stop = Stop(128 + number, SIGNALS[signal.Signals(number)])
+        stop = signal_stop(number)
         if self.stop:
             raise stop
         self.stop = stop

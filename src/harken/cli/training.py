@@ -1,12 +1,10 @@
-"""What ``harken distill`` and ``harken finetune`` have in common: options, a bar, and an end in order."""
+"""The shared parts of ``harken distill`` and ``harken finetune``: options, progress, and interruption."""
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial, reduce
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -14,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import Stop
+from harken.cli.exits import Stop, handling_signals, signal_stop
 from harken.cli.inputs import make_folder
-from harken.cli.options import dataclass_options, list_option, single_option
-from harken.cli.root import SIGNALS
+from harken.cli.options import add_options, dataclass_options, list_option, single_option
 from harken.cli.screen import write_stdout
 from harken.training.options import DataOptions, TrainOptions, options_from
 
@@ -42,20 +39,20 @@ _parse_path.__name__ = "path"
 
 
 def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
-    """Add what both commands are asked for, and how to train."""
+    """Add the options that both commands share, and those of training."""
     decorators = (
         list_option(
             "--data",
             parse_item=_parse_path,
             section="Files",
             required=True,
-            help="Manifests and folders to learn from.",
+            help="Manifests and folders to train on.",
         ),
         list_option(
             "--held-out-data",
             parse_item=_parse_path,
             section="Files",
-            help="Manifests and folders to measure with, instead of a share of the data.",
+            help="Manifests and folders to evaluate on, instead of a share of the data.",
         ),
         files_option(
             "--out",
@@ -64,29 +61,31 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
             type=click.Path(path_type=Path),
             help="Folder for the result.",
         ),
-        files_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar."),
-        files_option("--threads", type=click.IntRange(1, 1024), help="Threads to compute with."),
+        files_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal."),
+        files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
         files_option("--revision", help="Branch, tag or commit of a Hugging Face repository."),
-        files_option("--download/--no-download", default=True, help="Whether a model may be fetched."),
+        files_option(
+            "--download/--no-download", default=True, help="Download a model that is not on this machine."
+        ),
         dataclass_options(DataOptions),
         dataclass_options(options_class),
     )
-    return lambda command: reduce(lambda command, decorate: decorate(command), reversed(decorators), command)
+    return lambda command: add_options(decorators, command)
 
 
 def make_task(
     model: str, params: dict[str, Any], options_class: type[TrainOptionsT], *, needs_text: bool
 ) -> TrainingTask[TrainOptionsT]:
-    """Find everything that was named, and say what is wrong before any work is done."""
+    """Make the training task; errors in the arguments are raised here, before the work."""
     from harken.text import Tokenizer
     from harken.training.recordings import read_entries
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
     data, options = options_from(DataOptions, params), options_from(options_class, params)
-    note = partial(click.echo, err=True)
-    entries = read_entries(params["data"], note, needs_text=needs_text)
-    held_out_entries = read_entries(params["held_out_data"], note, needs_text=needs_text)
+    warn = partial(click.echo, err=True)
+    entries = read_entries(params["data"], warn, needs_text=needs_text)
+    held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
     checkpoint = find_model(model, params)
     make_folder(params["out"].parent)
     return TrainingTask(
@@ -101,14 +100,14 @@ def make_task(
 
 
 def find_model(model: str, params: dict[str, Any]) -> Checkpoint:
-    """Find a model by name or path."""
+    """Open the checkpoint of a model by name or path."""
     from harken.checkpoints import open_checkpoint, resolve_model
 
     return open_checkpoint(resolve_model(model, revision=params["revision"], download=params["download"]))
 
 
 def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]:
-    """Load the model that transcribes, once somebody asks."""
+    """Return a function that loads the model for transcription."""
     return partial(
         load, model, threads=params["threads"], revision=params["revision"], download=params["download"]
     )
@@ -117,7 +116,7 @@ def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]
 def run_task(
     task: TrainingTask[Any], params: dict[str, Any], train: Callable[[TrainingCallbacks], bool]
 ) -> None:
-    """Do a task before an audience; Ctrl-C ends it behind what is in work, with everything saved.
+    """Run a training task and show its progress; Ctrl-C ends it after the current step, with everything saved.
 
     Raises
     ------
@@ -126,7 +125,14 @@ def run_task(
     """
     from harken.training.loop import TrainingCallbacks
 
-    with _TrainingProgress(params["progress"]) as progress_bar, _collect_signals() as signals:
+    signals: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:  # the second signal does not wait for the current step
+            raise _interrupted_stop(signals)
+
+    with _TrainingProgress(params["progress"]) as progress_bar, handling_signals(on_signal):
 
         def progress(stage: str, done: int, total: int) -> None:
             if signals:
@@ -145,43 +151,23 @@ def run_task(
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 
-@contextmanager
-def _collect_signals() -> Iterator[list[int]]:
-    """Note signals instead of ending at once; the second one ends at once all the same."""
-    received: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            raise _interrupted_stop(received)
-
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, on_signal) for number in handled}
-    try:
-        yield received
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
-
-
 def _interrupted_stop(signals: Sequence[int]) -> Stop:
-    name = SIGNALS[signal.Signals(signals[0])]
-    return Stop(128 + signals[0], f"{name}; what was done is saved, and the same command goes on from there")
+    return signal_stop(signals[0], "; what was done is saved, and the same command goes on from there")
 
 
 def _format_curve(points: Sequence[EvalPoint]) -> str:
-    """Every measurement as a line of a table, the best one marked."""
+    """Format the evaluations as a table, with the best one marked."""
     best = max(points, key=lambda point: point.held_out.ranking_key)
     rows = [
         f"{point.step:>7}  {point.held_out.acceptance_rate:>10.1%}  {point.held_out.tokens_per_forward:>17.2f}  "
         f"{point.held_out.mean_loss:>8.3f}{'  best' if point is best else ''}\n"
         for point in points
     ]
-    return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens a forward':>17}  {'loss':>8}\n", *rows])
+    return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens per pass':>17}  {'loss':>8}\n", *rows])
 
 
 class _TrainingProgress:
-    """A bar for whatever is counted, and a line for every measurement, on standard error."""
+    """The progress bar of the current stage, and a line for every evaluation, on standard error."""
 
     def __init__(self, show_bar: bool) -> None:
         self._bar_enabled = show_bar and sys.stderr.isatty()
@@ -203,8 +189,8 @@ class _TrainingProgress:
     def on_evaluation(self, point: EvalPoint) -> None:
         held_out = point.held_out
         self.write_stderr(
-            f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens foretold, "
-            f"{held_out.tokens_per_forward:.2f} tokens a forward"
+            f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens predicted, "
+            f"{held_out.tokens_per_forward:.2f} tokens per forward pass"
         )
 
     def write_stderr(self, text: str) -> None:

@@ -1,8 +1,7 @@
-"""``harken transcribe``: recordings in, transcripts on the screen or in files."""
+"""``harken transcribe``: transcribes recordings, to the screen or to files."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,12 +27,13 @@ from harken.cli.inputs import (
     recording_reference,
 )
 from harken.cli.options import (
+    WORD_FORMATS,
     Command,
     decoding_options,
     layout_from,
     layout_options,
     list_option,
-    load_model,
+    load_model_with_status,
     model_options,
     single_option,
     transcribe_options_from,
@@ -50,7 +50,7 @@ from harken.transcription import Transcription
 
 @dataclass
 class FileTranscriber:
-    """Recordings to transcribe with one model, which is loaded once one of them turns out to be audio.
+    """The transcription of files with one model, which is loaded once one of them proves to be a recording.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class FileTranscriber:
         Loads the model.
     options : TranscribeOptions
     layout : Layout
-        Of what is written to files.
-    form : callable
-        How the transcript of a recording appears on standard output; None if it does not.
+        Layout of the files.
+    stdout_writer : callable
+        Returns the writer of a recording's transcript on standard output, or None if it is not shown.
     verbose : bool
-        Whether to say what computes, how fast, which language, and what was rejected or left out and why.
+        Report the engine, the speed, the language, and what was rejected or dropped and why.
     """
 
     screen: Screen
@@ -74,7 +74,7 @@ class FileTranscriber:
     verbose: bool
 
     def run(self, output_paths: Mapping[str, Mapping[str, Path]]) -> int:
-        """Transcribe every recording into its files, by form; where one of several fails, the others are done.
+        """Transcribe every recording into its files, by format; if one of several fails, continue with the others.
 
         Returns
         -------
@@ -86,7 +86,7 @@ class FileTranscriber:
         AudioError, OutputError
             If there is only one recording, and it fails.
         Stop
-            If the process is to end; what has been done of each recording has been written.
+            If the process is to end; the results so far have been written.
         """
         code = 0
         durations_s = {source: _duration_or_error(source) for source in output_paths}
@@ -116,7 +116,7 @@ class FileTranscriber:
         return code
 
     def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
-        """Line the recordings up; nothing is decoded yet."""
+        """Make the transcription of every recording; none is decoded yet."""
         if not durations_s:
             return {}
         progress = _BatchProgress(self.screen, durations_s, batched=self.options.batch_size > 1)
@@ -131,7 +131,7 @@ class FileTranscriber:
         return dict(zip(durations_s, transcriptions, strict=True))
 
     def _transcribe_one(self, source: str, transcription: Transcription, files: Mapping[str, Path]) -> None:
-        # Opened first: what cannot be written shows before the work, not after it.
+        # Opened first, so that a file that cannot be written fails before the work.
         with self._open_outputs(source, files) as write:
             began_s = perf_counter()
             printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
@@ -158,7 +158,7 @@ class FileTranscriber:
         transcriptions: Mapping[str, Transcription],
         output_paths: Mapping[str, Mapping[str, Path]],
     ) -> None:
-        """Write what has been done of the recordings behind the one that was stopped, which were in work with it."""
+        """Write the results so far of the recordings after the stopped one, which were decoded along with it."""
         remaining = list(transcriptions)[list(transcriptions).index(stopped_source) + 1 :]
         for source in remaining:
             transcript = transcriptions[source].so_far()
@@ -169,27 +169,24 @@ class FileTranscriber:
 
     @contextmanager
     def _open_outputs(self, source: str, files: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
-        """Open the files of a recording, by form; what is given fills them."""
+        """Open the files of a recording; the callable writes a transcript to all of them."""
         with ExitStack() as stack:
-            write_by_format = {form: stack.enter_context(open_atomic(path)) for form, path in files.items()}
+            write_by_format = {
+                format_name: stack.enter_context(open_atomic(path)) for format_name, path in files.items()
+            }
 
             def write(transcript: Transcript) -> None:
-                for form, path in files.items():
-                    for chunk in render(
-                        transcript, form, self.layout, recording_reference(source, path.parent)
-                    ):
-                        write_by_format[form](chunk)
+                for format_name, path in files.items():
+                    reference = recording_reference(source, path.parent)
+                    for chunk in render(transcript, format_name, self.layout, reference):
+                        write_by_format[format_name](chunk)
 
             yield write
 
     @cached_property
     def _recognizer(self) -> Recognizer:
         began_s = perf_counter()
-        self.screen.show_status("loading the model ...")
-        try:
-            recognizer = self.load()
-        finally:
-            self.screen.show_status("")
+        recognizer = self.load()
         self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
         return recognizer
 
@@ -207,7 +204,7 @@ class FileTranscriber:
 
 
 class _TranscriptPrinter:
-    """A transcript on standard output; it begins with its first segment, so that a failure shows nothing."""
+    """The transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
 
     def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
         self._write, self._writer = screen.write_stdout, writer
@@ -230,7 +227,7 @@ class _TranscriptPrinter:
 
 
 class _BatchProgress:
-    """Moves the bar: of one recording after another, or of all together where they are decoded together."""
+    """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
 
     def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
         self._screen, self._durations_s = screen, durations_s
@@ -260,7 +257,7 @@ def _duration_or_error(source: str) -> float | AudioError | None:
 
 
 def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> AudioError | Stop | None:
-    """Show segments until there are no more; what came in between."""
+    """Print the segments as they come; return the error that ended them early, if any."""
     try:
         for segment in transcription:
             printer.write_segment(segment)
@@ -275,10 +272,13 @@ def _stop_with_context(stop: Stop, source: str, transcript: Transcript, files: M
 
 
 def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
-    """What was decided about a recording: what language it is in, and what was left out of it."""
+    """Yield lines about the language of a recording and the segments dropped from it."""
     if not transcript.segments:
-        yield "no speech found" if transcript.speech == () else "nothing said"
-    languages = [(code, next(its)) for code, its in groupby(transcript.segments, lambda its: its.language)]
+        yield "no speech found" if transcript.speech == () else "no text"
+    languages = [
+        (code, next(segments))
+        for code, segments in groupby(transcript.segments, lambda segment: segment.language)
+    ]
     if len(languages) > 1:
         yield "languages: " + ", ".join(
             f"{code} from {format_time(first.start_s)}" for code, first in languages
@@ -287,7 +287,7 @@ def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
         yield f"language: {transcript.language}, probability {transcript.language_probability:.2f}"
     for dropped in transcript.dropped:
         segment = dropped.segment
-        yield f"left out {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
+        yield f"dropped {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
 
 
 def _speed_summary(transcription: Transcription, elapsed_s: float) -> str:
@@ -299,22 +299,18 @@ def _speed_summary(transcription: Transcription, elapsed_s: float) -> str:
 
 
 def _speculation_summary(stats: DecodeStats) -> Iterator[str]:
-    """What became of drafts, where something drafts."""
+    """Yield lines about drafted tokens, if anything was drafted."""
     if stats.drafted or stats.skipped_steps:
         yield (
             f"drafted tokens accepted: {stats.accepted} of {stats.drafted}, "
-            f"{stats.tokens_per_forward:.2f} tokens a forward pass, steps without a draft: {stats.skipped_steps}"
+            f"{stats.tokens_per_forward:.2f} tokens per forward pass, steps without a draft: {stats.skipped_steps}"
         )
     if stats.undrafted_windows:
-        yield f"windows without drafts, since beam search goes without: {stats.undrafted_windows}"
+        yield f"windows without drafts, as beam search does not use them: {stats.undrafted_windows}"
 
 
-WORD_FORMATS = {"words.tsv", "html"}
-"""Forms that show words without being asked to."""
-
-
-def format_name(text: str) -> str:
-    """Name of a form, or of all of them."""
+def _parse_format_name(text: str) -> str:
+    """Return the name of a format, or ``all``."""
     if text not in (*FORMATS, "all"):
         raise click.BadParameter(f"{text!r} is not one of {', '.join(FORMATS)}, all")
     return text
@@ -326,80 +322,78 @@ output_option = partial(single_option, section="Output")
 @click.command(cls=Command, epilog=EPILOGUE)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @list_option(
-    *("-f", "--format", "forms"),
+    *("-f", "--format", "format_names"),
     section="Output",
-    parse_item=format_name,
-    metavar="FORM,...",
-    help=f"Forms to write: {', '.join(FORMATS)}, or all of them.",
+    parse_item=_parse_format_name,
+    metavar="FORMAT,...",
+    help=f"Formats to write: {', '.join(FORMATS)}, or all of them.",
 )
 @output_option(
-    *("-o", "--output-dir", "folder"),
+    *("-o", "--output-dir"),
     metavar="DIR",
-    help="Folder of the files, made if need be; - is standard output. By default that of the recording.",
+    help="Folder of the files, created if missing; - is standard output. By default that of the recording.",
 )
-@output_option("-q", "--quiet", is_flag=True, help="Only errors, and the transcript where no file is written.")
+@output_option(
+    "-q", "--quiet", is_flag=True, help="Print only errors, and the transcript if no file is written."
+)
 @output_option(
     *("-v", "--verbose"),
     is_flag=True,
-    help="Say what computes, how fast, which language, and what was rejected or left out and why.",
+    help="Report the engine, the speed, the language, and what was rejected or dropped and why.",
 )
-@output_option("--progress/--no-progress", default=True, help="Whether a terminal shows a progress bar.")
+@output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @layout_options
 @model_options
 @decoding_options
-def command(files: Sequence[str], forms: Sequence[str], folder: str | None, **params: Any) -> int:
+def command(files: Sequence[str], format_names: Sequence[str], output_dir: str | None, **params: Any) -> int:
     """Transcribe recordings.
 
     FILE is a recording of any kind, a video with sound, a pattern such as 'talks/*.mp3', or - for standard
     input.
 
     Without --format and --output-dir the transcript appears on the screen as it is made. With --format it is
-    written to files beside the recordings: talk.mp3 becomes talk.srt. With --output-dir alone the form is txt.
+    written to files beside the recordings: talk.mp3 becomes talk.srt. With --output-dir alone the format is txt.
 
-    A file that fails is reported and the others are done. Ctrl-C writes what has been done of the current one.
+    A file that fails is reported, and the others are transcribed. Ctrl-C writes the current transcript so far.
     """
     sources = expand_patterns(files)
-    forms = tuple(FORMATS) if "all" in forms else tuple(dict.fromkeys(forms))
+    format_names = tuple(FORMATS) if "all" in format_names else tuple(dict.fromkeys(format_names))
     layout = layout_from(params)
-    options = _with_word_timestamps(transcribe_options_from(params), layout, forms)
-    to_stdout = folder == STDIN
-    if to_stdout and (len(sources), len(forms)) != (1, 1):
+    options = _with_word_timestamps(transcribe_options_from(params), layout, format_names)
+    to_stdout = output_dir == STDIN
+    if to_stdout and (len(sources), len(format_names)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
     if to_stdout:
         targets_by_source: dict[str, dict[str, Path]] = {sources[0]: {}}
     else:
         targets_by_source = output_paths(
-            sources, forms or ("txt",) * bool(folder), Path(folder) if folder else None
+            sources, format_names or ("txt",) * bool(output_dir), Path(output_dir) if output_dir else None
         )
-    if folder and not to_stdout:
-        make_folder(Path(folder))
+    if output_dir and not to_stdout:
+        make_folder(Path(output_dir))
 
     def stdout_writer(source: str) -> TranscriptFormat | None:
-        """How the transcript appears on standard output, if at all."""
+        """Return the writer of a transcript on standard output, or None if it is not shown."""
         if to_stdout:
-            return Writer(forms[0], layout, recording_reference(source, Path()))
+            return Writer(format_names[0], layout, recording_reference(source, Path()))
         if targets_by_source[source] and (params["quiet"] or not sys.stdout.isatty()):
             return None
         return TimestampedLines(source if len(sources) > 1 else None)
 
-    show_bar = params["progress"] and not params["quiet"]
-    if not show_bar:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with Screen(show_bar) as screen:
-        transcriber = FileTranscriber(
-            screen, partial(load_model, params), options, layout, stdout_writer, verbose=params["verbose"]
-        )
+    with Screen(params["progress"] and not params["quiet"]) as screen:
+        load = partial(load_model_with_status, screen, params)
+        transcriber = FileTranscriber(screen, load, options, layout, stdout_writer, verbose=params["verbose"])
         return transcriber.run(targets_by_source)
 
 
 def _with_word_timestamps(
     options: TranscribeOptions, layout: Layout, format_names: Sequence[str]
 ) -> TranscribeOptions:
-    """Find out when each word was spoken where that is to be shown, unless the person said no."""
+    """Turn on word timestamps if the output shows words, unless the user turned them off."""
     if options.word_timestamps or not (layout.needs_words or WORD_FORMATS & {*format_names}):
         return options
     if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
         return replace(options, word_timestamps=True)
     if layout.needs_words:
-        raise click.UsageError("--no-word-timestamps leaves nothing to lay out lines or to show words by")
+        raise click.UsageError("--no-word-timestamps excludes options that lay out lines or show words")
     return options

@@ -44,9 +44,11 @@ def check_stitchable(small_model: Checkpoint, main_model: Checkpoint) -> None:
     for field in ("n_vocab", "n_audio_ctx"):
         has, needs = getattr(small_model.dims, field), getattr(main_model.dims, field)
         if has != needs:
-            raise OptionError("start", str(small_model.path), f"a model with {field}={needs}, not {has}")
+            raise OptionError("init_from", str(small_model.path), f"a model with {field}={needs}, not {has}")
     if small_model.dims.n_text_layer > MAX_DECODER_LAYERS:
-        raise OptionError("start", str(small_model.path), f"a decoder of at most {MAX_DECODER_LAYERS} layers")
+        raise OptionError(
+            "init_from", str(small_model.path), f"a decoder of at most {MAX_DECODER_LAYERS} layers"
+        )
 
 
 def stitched_dims(small_dims: Dims, main_dims: Dims) -> Dims:

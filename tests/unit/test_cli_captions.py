@@ -1,4 +1,4 @@
-"""Captions as a terminal shows them: nothing that was rewritten is left, however long, wide or narrow things get."""
+"""Captions on an emulated terminal: rewriting leaves nothing behind, for any length of text and any width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
 
 
 class Terminal(io.StringIO):
-    """As much of a VT100 as captions need: rows that wrap and scroll, going up, emptying a row, dim letters."""
+    """The part of a VT100 that captions need: rows that wrap and scroll, cursor up, erase row, dim text."""
 
     def __init__(self, width: int, height: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
     def _do(self, command: str, argument: str) -> None:
         match command, argument:
             case "A", _:
-                # What has scrolled out of the screen is out of reach.
+                # Rows that have scrolled out of the screen cannot be reached.
                 highest = max(0, len(self.rows) - self.height)
                 self.row = max(highest, self.row - int(argument or 1))
             case "K", "2":
@@ -76,16 +76,13 @@ class Terminal(io.StringIO):
 
     @property
     def text(self) -> str:
-        """What it shows and what has scrolled out of it, down to the cursor; nothing may stand below that."""
+        """Text on the screen and in the scrollback, down to the cursor; nothing may be below it."""
         rows = ["".join(row).rstrip() for row in self.rows]
         assert not any(rows[self.row + 1 :])
         return "\n".join(rows[: self.row + 1])
 
 
-def captions(terminal: Terminal) -> CaptionRenderer:
-    def line(segment: Segment) -> str:
-        return segment.text.strip()
-
+def make_renderer(terminal: Terminal) -> CaptionRenderer:
     console = Console(
         file=terminal,
         force_terminal=True,
@@ -95,7 +92,7 @@ def captions(terminal: Terminal) -> CaptionRenderer:
         height=terminal.height,
         legacy_windows=False,
     )
-    return CaptionRenderer(line, console)
+    return CaptionRenderer(lambda segment: segment.text.strip(), console)
 
 
 def interim(committed: str, tentative: str = "") -> Interim:
@@ -122,95 +119,95 @@ STARTED = SpeechStarted(audio_s=0.0, emitted_samples=0, compute_s=0.0)
 ENDED = SpeechEnded(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, reason="silence")
 
 
-def shown(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
+def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
     terminal = Terminal(width, height)
-    face = captions(terminal)
+    renderer = make_renderer(terminal)
     for event in events:
-        face.show(event)
-    face.close()
+        renderer.show(event)
+    renderer.close()
     return terminal
 
 
-def test_committed_is_plain_and_tentative_dim() -> None:
-    terminal = shown([STARTED, interim(" ask not", " what your")])
+def test_committed_text_is_plain_and_tentative_text_dim() -> None:
+    terminal = show([STARTED, interim(" ask not", " what your")])
     assert terminal.text == "ask not what your\n"
     assert terminal.dimmed == " what your"
 
 
-def test_what_is_tentative_only_begins_at_the_margin() -> None:
-    assert shown([interim("", " ask")]).text == "ask\n"
+def test_tentative_text_alone_has_no_leading_space() -> None:
+    assert show([interim("", " ask")]).text == "ask\n"
 
 
-def test_it_is_rewritten_in_place() -> None:
-    said = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
-    assert shown(said).text == "ask not\n"
+def test_live_text_is_rewritten_in_place() -> None:
+    events = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
+    assert show(events).text == "ask not\n"
 
 
-def test_a_final_line_takes_the_place_of_what_was_shown() -> None:
-    said = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
-    assert shown(said).text == "Ask not.\n"
-    assert shown([*said, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
+def test_final_line_replaces_live_text() -> None:
+    events = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
+    assert show(events).text == "Ask not.\n"
+    assert show([*events, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
 
 
-def test_an_utterance_of_which_nothing_is_final_goes_away() -> None:
-    assert shown([interim("", " thanks for watching"), ENDED]).text == ""
+def test_utterance_without_segments_is_erased() -> None:
+    assert show([interim("", " thanks for watching"), ENDED]).text == ""
 
 
-def test_lines_break_between_words() -> None:
+def test_long_text_wraps_between_words() -> None:
     text = "And so my fellow Americans ask not what your country can do for you"
     broken = "And so my fellow Americans\nask not what your country\ncan do for you"
-    assert shown([interim(" And so"), interim(text)]).text == f"{broken}\n"
-    assert shown([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
+    assert show([interim(" And so"), interim(text)]).text == f"{broken}\n"
+    assert show([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
 
 
-def test_of_more_than_fits_the_end_is_shown() -> None:
+def test_end_of_text_longer_than_the_screen_is_shown() -> None:
     words = [f"word{i}" for i in range(40)]
-    said = [interim(" ".join(words[:length])) for length in range(1, 41)]
-    terminal = shown(said, width=20, height=4)
+    events = [interim(" ".join(words[:length])) for length in range(1, 41)]
+    terminal = show(events, width=20, height=4)
     assert terminal.text.split() == words[-len(terminal.text.split()) :]
     assert len(terminal.text.splitlines()) == 3
-    assert shown([*said, final("word0 to word39")], width=20, height=4).text == "word0 to word39\n"
+    assert show([*events, final("word0 to word39")], width=20, height=4).text == "word0 to word39\n"
 
 
-def test_a_terminal_that_was_made_narrower_is_cleaned_up_too() -> None:
+def test_narrowed_terminal_is_erased_completely() -> None:
     terminal = Terminal(40, 10)
-    face = captions(terminal)
-    face.show(interim("one two three four five six seven eight"))
+    renderer = make_renderer(terminal)
+    renderer.show(interim("one two three four five six seven eight"))
     terminal.width = 12
     terminal.rows = [list("one two thre"), list("e four five "), list("six seven"), list("eight")]
     terminal.row, terminal.column = 3, 5
-    face._console.width = 12
-    face.show(interim("nine"))
+    renderer._console.width = 12
+    renderer.show(interim("nine"))
     assert terminal.text.strip("\n") == "nine"
 
 
-def test_the_sign_of_an_interrupt_does_not_stay() -> None:
+def test_ctrl_c_sign_is_erased() -> None:
     text = "And so my fellow Americans ask not what your country can do for you"
     for length in range(len(text)):
         terminal = Terminal(30, 10)
-        face = captions(terminal)
-        face.show(interim("", text[:length]))
+        renderer = make_renderer(terminal)
+        renderer.show(interim("", text[:length]))
         terminal.write("^C")
-        face.show(final("<end>"))
+        renderer.show(final("<end>"))
         terminal.write("^C")
-        face.close()
+        renderer.close()
         assert terminal.text == "<end>\n"
 
 
-def test_a_note_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_written_above_live_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     terminal = Terminal(30, 10)
-    face = captions(terminal)
-    face.show(interim(" ask", " not"))
-    face.write_stderr("harken: 2.0 s behind")
+    renderer = make_renderer(terminal)
+    renderer.show(interim(" ask", " not"))
+    renderer.write_stderr("harken: 2.0 s behind")
     assert terminal.text == "harken: 2.0 s behind\nask not"
-    face.show(interim(" ask not", " what"))
+    renderer.show(interim(" ask not", " what"))
     assert terminal.text == "harken: 2.0 s behind\nask not what"
 
 
-def test_a_note_for_another_place_goes_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_goes_to_redirected_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(30, 10)
-    captions(terminal).write_stderr("harken: 2.0 s behind")
+    make_renderer(terminal).write_stderr("harken: 2.0 s behind")
     assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
 
 
@@ -224,11 +221,9 @@ texts = st.lists(
     width=st.integers(5, 40),
     height=st.integers(2, 6),
 )
-def test_whatever_is_said_only_what_is_final_stays(
-    utterances: list[list[str]], width: int, height: int
-) -> None:
+def test_only_final_lines_remain(utterances: list[list[str]], width: int, height: int) -> None:
     events: list[Event] = []
-    for index, said in enumerate(utterances):
-        events += [*(interim("", text) for text in said), final(f"<{index}>"), ENDED]
-    terminal = shown(events, width, height)
+    for index, interim_texts in enumerate(utterances):
+        events += [*(interim("", text) for text in interim_texts), final(f"<{index}>"), ENDED]
+    terminal = show(events, width, height)
     assert terminal.text == "".join(f"<{index}>\n" for index in range(len(utterances)))

@@ -30,30 +30,33 @@ from lessons import write_model, write_speech  # noqa: E402
 from models import DIMS, TOKENIZER  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-SMALL = ("--epochs", 2, "--batch", 4, "--measure", 2, "--threads", 1, "--held-out", 0.3, "--draws", 1)
+SHORT_TRAINING = (
+    *("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1),
+    *("--held-out-fraction", 0.3, "--shuffles", 1),
+)
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, and speech with and without a manifest."""
-    shelf = tmp_path_factory.mktemp("shelf")
-    write_model(shelf / "model")
-    for name in ("speech", "told"):
-        write_speech(shelf / name, recordings=6)
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, and speech with and without a manifest."""
+    data_folder = tmp_path_factory.mktemp("data_folder")
+    write_model(data_folder / "model")
+    for name in ("speech", "labelled"):
+        write_speech(data_folder / name, recordings=6)
     lines = [
         json.dumps({"audio": f"{i}.wav", "text": f"ask not {i}", "language": "en", "speaker": i // 2})
         for i in range(6)
     ]
-    (shelf / "told" / "manifest.jsonl").write_text("\n".join(lines))
-    return shelf
+    (data_folder / "labelled" / "manifest.jsonl").write_text("\n".join(lines))
+    return data_folder
 
 
 @pytest.fixture
 def face(
-    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Face]:
-    monkeypatch.chdir(shelf)
-    monkeypatch.setenv("HARKEN_CACHE", str(shelf / "cache"))
+    monkeypatch.chdir(data_folder)
+    monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     threads = torch.get_num_threads()
     yield Face(capsys, monkeypatch)
@@ -61,85 +64,81 @@ def face(
 
 
 def distilled(face: Face, out: Path, *more: object) -> Outcome:
-    return face.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SMALL, *more)
+    return face.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SHORT_TRAINING, *more)
 
 
-def test_an_assistant_is_made_of_a_folder_of_speech(face: Face, shelf: Path, tmp_path: Path) -> None:
+def test_assistant_is_distilled_from_a_folder_of_speech(face: Face, data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "assistant"
     outcome = distilled(face, out)
     assert outcome.code == 0, outcome.err
-    assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens foretold", outcome.err)
+    assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens predicted", outcome.err)
     assert "best" in outcome.out
     made = open_checkpoint(out, assistant=True)
     assert (made.dims.n_text_layer, made.has_encoder) == (1, False)
-    assert made.encoder_sha256 == encoder_digest(open_checkpoint(shelf / "model"))
-    plain = harken.load(shelf / "model", threads=1)
-    helped = harken.load(shelf / "model", assistant=out, threads=1)
-    recording = shelf / "speech" / "0.wav"
+    assert made.encoder_sha256 == encoder_digest(open_checkpoint(data_folder / "model"))
+    plain = harken.load(data_folder / "model", threads=1)
+    with_assistant = harken.load(data_folder / "model", assistant=out, threads=1)
+    recording = data_folder / "speech" / "0.wav"
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
-    assert helped.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
+    assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
     again = distilled(face, out)
     assert (again.code, again.out) == (0, outcome.out)
 
 
-def test_an_assistant_starts_from_the_decoder_of_a_smaller_model(
-    face: Face, shelf: Path, tmp_path: Path
-) -> None:
+def test_assistant_is_initialized_from_a_smaller_model(face: Face, data_folder: Path, tmp_path: Path) -> None:
     narrow = replace(DIMS, n_audio_state=32, n_text_state=32)
-    if not (shelf / "narrow").exists():
-        (shelf / "narrow").mkdir()
-        export(shelf / "narrow", narrow, random_weights(narrow, 3), TOKENIZER)
-        shutil.copy(shelf / "model" / "vocab.json", shelf / "narrow")
-    outcome = distilled(face, tmp_path / "out", "--start", "narrow")
+    if not (data_folder / "narrow").exists():
+        (data_folder / "narrow").mkdir()
+        export(data_folder / "narrow", narrow, random_weights(narrow, 3), TOKENIZER)
+        shutil.copy(data_folder / "model" / "vocab.json", data_folder / "narrow")
+    outcome = distilled(face, tmp_path / "out", "--init-from", "narrow")
     assert outcome.code == 0, outcome.err
     made = open_checkpoint(tmp_path / "out", assistant=True)
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
-    helped = harken.load(shelf / "model", assistant=tmp_path / "out", threads=1)
-    plain = harken.load(shelf / "model", threads=1)
-    recording = shelf / "speech" / "0.wav"
+    with_assistant = harken.load(data_folder / "model", assistant=tmp_path / "out", threads=1)
+    plain = harken.load(data_folder / "model", threads=1)
+    recording = data_folder / "speech" / "0.wav"
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
-    assert helped.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
-    assert distilled(face, tmp_path / "out", "--start", "narrow").out == outcome.out
+    assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
+    assert distilled(face, tmp_path / "out", "--init-from", "narrow").out == outcome.out
     assert "allowed is the same command" in distilled(face, tmp_path / "out").err
 
 
-def test_an_interrupted_preparation_goes_on(
-    face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    ask = Teacher.__call__
+def test_interrupted_labelling_continues(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled: list[str] = []
+    label = Teacher.__call__
 
-    def interrupted(self: Teacher, piece, previous):
-        asked.append(piece.key)
-        if len(asked) == 2:
+    def interrupted(self: Teacher, window, previous):
+        labelled.append(window.key)
+        if len(labelled) == 2:
             signal.raise_signal(signal.SIGINT)
-        return ask(self, piece, previous)
+        return label(self, window, previous)
 
     monkeypatch.setattr(Teacher, "__call__", interrupted)
-    first = distilled(face, tmp_path / "out", "--alone", 1)
+    first = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
     assert first.code == 130
     assert first.err.endswith("and the same command goes on from there\n")
-    assert len([*(tmp_path / "out" / "training" / "pieces").iterdir()]) == 2
-    second = distilled(face, tmp_path / "out", "--alone", 1)
+    assert len([*(tmp_path / "out" / "training" / "examples").iterdir()]) == 2
+    second = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
     assert second.code == 0, second.err
-    assert len(asked) == len(set(asked)) > 3
+    assert len(labelled) == len(set(labelled)) > 3
 
 
-def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = distilled(face, tmp_path / "whole", "--alone", 1, "--batch", 1)
+def test_interrupted_training_continues(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = distilled(face, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
     get, count = ExampleStore.get, [0]
 
-    def interrupted(self: ExampleStore, piece):
+    def interrupted(self: ExampleStore, window):
         count[0] += 1
         if count[0] == 3:
             signal.raise_signal(signal.SIGTERM)
-        return get(self, piece)
+        return get(self, window)
 
     with monkeypatch.context() as patched:
         patched.setattr(ExampleStore, "get", interrupted)
-        first = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)
+        first = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert first.code == 143
-    second = distilled(face, tmp_path / "parts", "--alone", 1, "--batch", 1)
+    second = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert second.out == whole.out
     one, other = (torch.load(tmp_path / name / "training" / "state.pt") for name in ("whole", "parts"))
     assert one["step"] == other["step"]
@@ -147,29 +146,31 @@ def test_an_interrupted_training_goes_on(face: Face, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("frozen", ["--freeze-encoder", "--no-freeze-encoder"])
-def test_a_model_learns_what_a_manifest_says(face: Face, shelf: Path, tmp_path: Path, frozen: str) -> None:
+def test_fine_tuning_reduces_the_held_out_loss(
+    face: Face, data_folder: Path, tmp_path: Path, frozen: str
+) -> None:
     out = tmp_path / "tuned"
     outcome = face.run(
-        *("finetune", "model", frozen, "--data", "told", "--out", out, *SMALL),
-        *("--epochs", 8, "--rate", 0.003, "--batch", 1, "--measure", 100),
+        *("finetune", "model", frozen, "--data", "labelled", "--out", out, *SHORT_TRAINING),
+        *("--epochs", 8, "--learning-rate", 0.003, "--batch-size", 1, "--eval-steps", 100),
     )
     assert outcome.code == 0, outcome.err
     points = [json.loads(line) for line in (out / "training" / "acceptance.jsonl").read_text().splitlines()]
     assert points[-1]["held_out_loss"] < 0.7 * points[0]["held_out_loss"]
-    before, after = open_checkpoint(shelf / "model"), open_checkpoint(out)
+    before, after = open_checkpoint(data_folder / "model"), open_checkpoint(out)
     assert after.dims == before.dims
     assert (encoder_digest(after) == encoder_digest(before)) is (frozen == "--freeze-encoder")
     assert harken.load(out, threads=1).dims == before.dims
 
 
-def wrong(face: Face, *arguments: object) -> tuple[int, str]:
+def fail(face: Face, *arguments: object) -> tuple[int, str]:
     outcome = face.run(*arguments)
     assert outcome.err.count("\n") == 1
     assert outcome.out == ""
     return outcome.code, outcome.err
 
 
-def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> None:
+def test_each_error_is_one_line(face: Face, data_folder: Path, tmp_path: Path) -> None:
     new, data = ("--out", tmp_path / "x"), ("--data", "speech")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -177,7 +178,9 @@ def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> N
     full.mkdir()
     (full / "thesis").touch()
     (tmp_path / "none.jsonl").touch()
-    (tmp_path / "mute.jsonl").write_text(json.dumps({"audio": str(shelf / "told" / "0.wav"), "text": ""}))
+    (tmp_path / "mute.jsonl").write_text(
+        json.dumps({"audio": str(data_folder / "labelled" / "0.wav"), "text": ""})
+    )
     cases = [
         (("distill", "nosuch", *data, *new), 4, "nosuch"),
         (("distill", "model", *new), 2, "--data"),
@@ -186,22 +189,20 @@ def test_what_is_wrong_is_one_line(face: Face, shelf: Path, tmp_path: Path) -> N
         (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
         (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),
         (("distill", "model", *data, *new, "--layers", 3), 2, "layers=3: allowed is 1 to 2"),
-        (("distill", "model", *data, *new, "--rate", 0), 2, "rate=0.0: allowed is"),
+        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "learning_rate=0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
     for arguments, code, message in cases:
-        assert wrong(face, *arguments)[0] == code
-        assert message in wrong(face, *arguments)[1]
+        assert fail(face, *arguments)[0] == code
+        assert message in fail(face, *arguments)[1]
     assert not (tmp_path / "x").exists()
 
 
-def test_without_pytorch_the_line_says_how_to_install_it(
-    face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pytorch_names_the_extra(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, run.__name__)
     monkeypatch.setitem(sys.modules, "torch", None)
-    code, line = wrong(face, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
+    code, line = fail(face, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
     assert code == 6
     assert "pip install 'harken[torch]'" in line
 

@@ -1,4 +1,4 @@
-"""The microphone, over a stand-in for PortAudio: which one, at which rate, and what becomes of sound that is lost."""
+"""The microphone, over a fake of PortAudio: choice of device and rate, and lost audio."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harken.errors import AudioError, BackendUnavailable
 
 
 @cache
-def spoken(rate_hz: int = 16_000) -> np.ndarray:
+def tone_samples(rate_hz: int = 16_000) -> np.ndarray:
     return tone(2, rate_hz)
 
 
 class PortAudioError(Exception):
-    """As sounddevice has it."""
+    """The error class of sounddevice."""
 
 
 def device(index: int, name: str, rate_hz: float = 48_000, inputs: int = 1) -> dict[str, Any]:
@@ -30,16 +30,16 @@ def device(index: int, name: str, rate_hz: float = 48_000, inputs: int = 1) -> d
 
 
 class PortAudio:
-    """As much of the module sounddevice as a microphone needs; its clock goes with the frames that are read.
+    """The part of the module sounddevice that a microphone needs; its clock advances with the frames that are read.
 
     Attributes
     ----------
-    forms : set of (int, int)
-        Channels and rates that a device can be opened with.
+    formats : set of (int, int)
+        Channels and rates that a device supports.
     lost : dict of int to int
-        Frames that are lost before a read, by its number.
+        Number of frames lost before a read, by the index of the read.
     breaks : int or None
-        Read that fails.
+        Index of the read that fails.
     """
 
     PortAudioError = PortAudioError
@@ -47,7 +47,7 @@ class PortAudio:
     def __init__(self, *devices: dict[str, Any]) -> None:
         self.devices = list(devices)
         self.default = SimpleNamespace(device=(0, 0))
-        self.forms = {(1, 16_000)}
+        self.formats = {(1, 16_000)}
         self.lost: dict[int, int] = {}
         self.breaks: int | None = None
         self.opened: list[dict[str, Any]] = []
@@ -56,28 +56,28 @@ class PortAudio:
     def query_devices(self, key: int | str | None = None, kind: str | None = None) -> Any:
         if kind is None:
             return self.devices
-        inputs = [its for its in self.devices if its["max_input_channels"]]
+        inputs = [info for info in self.devices if info["max_input_channels"]]
         if key is None or isinstance(key, int):
-            found = [its for its in inputs if its["index"] == (key or 0)]
+            found = [info for info in inputs if info["index"] == (key or 0)]
             if not found:
                 raise PortAudioError(f"Error querying device {-1 if key is None else key}")
         else:
-            found = [its for its in inputs if key in its["name"]]
+            found = [info for info in inputs if key in info["name"]]
             if len(found) != 1:
                 raise ValueError(f"{'Multiple' if found else 'No'} input device matching {key!r}")
         return found[0]
 
     def check_input_settings(self, device: int, channels: int, samplerate: int, dtype: str) -> None:
-        if (channels, samplerate) not in self.forms:
+        if (channels, samplerate) not in self.formats:
             raise PortAudioError("Error opening: Invalid sample rate [PaErrorCode -9997]")
 
-    def InputStream(self, **form: Any) -> Stream:  # noqa: N802
-        self.opened.append(form)
-        return Stream(self, form["samplerate"], form["channels"])
+    def InputStream(self, **settings: Any) -> Stream:  # noqa: N802
+        self.opened.append(settings)
+        return Stream(self, settings["samplerate"], settings["channels"])
 
 
 class Stream:
-    """A tone, from a device whose buffer is emptied by every read."""
+    """An input stream of a tone; every read empties the buffer of the device."""
 
     read_available = 0
 
@@ -102,7 +102,7 @@ class Stream:
         self._reads += 1
         begin = self._frame + lost
         self._frame = begin + frames
-        samples = np.rint(spoken(self._rate_hz)[begin : self._frame] * 32768).astype(np.int16)
+        samples = np.rint(tone_samples(self._rate_hz)[begin : self._frame] * 32768).astype(np.int16)
         return np.repeat(samples[:, None], self._channels, axis=1), lost > 0
 
 
@@ -117,22 +117,22 @@ def portaudio(monkeypatch: pytest.MonkeyPatch) -> PortAudio:
     return portaudio
 
 
-def heard(microphone: Microphone, blocks: int) -> np.ndarray:
+def record(microphone: Microphone, blocks: int) -> np.ndarray:
     return np.concatenate([*islice(microphone.blocks(), blocks)])
 
 
 @pytest.mark.parametrize(
     ("given", "name"), [(None, "Built-in Microphone"), ("2", "USB Audio"), ("USB", "USB Audio")]
 )
-def test_it_is_found_by_number_or_name(portaudio: PortAudio, given: str | None, name: str) -> None:
+def test_device_is_found_by_number_or_name(portaudio: PortAudio, given: str | None, name: str) -> None:
     assert Microphone(given).name == name
 
 
-def test_sound_comes_as_it_is(portaudio: PortAudio) -> None:
+def test_samples_are_unchanged_at_16_khz(portaudio: PortAudio) -> None:
     microphone = Microphone()
-    sound = heard(microphone, 20)
-    assert len(sound) == 16_000
-    assert np.abs(sound - spoken()[:16_000]).max() <= 1 / 32768
+    samples = record(microphone, 20)
+    assert len(samples) == 16_000
+    assert np.abs(samples - tone_samples()[:16_000]).max() <= 1 / 32768
     assert portaudio.opened[0] | {"latency": 0} == {
         "device": 0, "channels": 1, "samplerate": 16_000, "dtype": "int16", "latency": 0,
     }  # fmt: skip
@@ -140,24 +140,24 @@ def test_sound_comes_as_it_is(portaudio: PortAudio) -> None:
 
 
 @pytest.mark.parametrize("form", [(1, 44_100), (2, 44_100)])
-def test_a_device_that_lacks_16_khz_is_resampled(portaudio: PortAudio, form: tuple[int, int]) -> None:
-    portaudio.forms = {form}
-    sound = heard(Microphone("2"), 21)[:16_000]
+def test_device_without_16_khz_is_resampled(portaudio: PortAudio, form: tuple[int, int]) -> None:
+    portaudio.formats = {form}
+    samples = record(Microphone("2"), 21)[:16_000]
     assert (portaudio.opened[0]["channels"], portaudio.opened[0]["samplerate"]) == form
-    assert np.abs(sound - spoken()[:16_000]).max() < 1e-4
+    assert np.abs(samples - tone_samples()[:16_000]).max() < 1e-4
 
 
-def test_silence_stands_in_for_what_was_lost(portaudio: PortAudio) -> None:
+def test_lost_audio_is_replaced_by_silence(portaudio: PortAudio) -> None:
     portaudio.lost = {5: 1_000, 9: 600}
     microphone = Microphone()
-    sound = heard(microphone, 22)
+    samples = record(microphone, 22)
     assert microphone.lost_s == pytest.approx(0.1)
-    expected = spoken()[: 20 * 800 + 1_600].copy()
+    expected = tone_samples()[: 20 * 800 + 1_600].copy()
     expected[4_000:5_000] = expected[4_000 + 1_000 + 4 * 800 :][:600] = 0
-    assert np.abs(sound - expected).max() <= 1 / 32768
+    assert np.abs(samples - expected).max() <= 1 / 32768
 
 
-def test_one_that_goes_away_ends_the_sound(portaudio: PortAudio) -> None:
+def test_disconnected_device_is_an_error(portaudio: PortAudio) -> None:
     portaudio.breaks = 3
     blocks = Microphone().blocks()
     assert sum(map(len, islice(blocks, 3))) == 2_400
@@ -172,20 +172,20 @@ def test_one_that_goes_away_ends_the_sound(portaudio: PortAudio) -> None:
     [
         (
             "7",
-            "microphone '7': Error querying device 7; 'harken listen --list-microphones' shows which there are",
+            "microphone '7': Error querying device 7; 'harken listen --list-microphones' lists them",
         ),
         ("Speakers", "microphone 'Speakers': No input device matching 'Speakers'; 'harken listen"),
         ("i", "microphone 'i': Multiple input device matching 'i'; "),
     ],
 )
-def test_one_that_there_is_not(portaudio: PortAudio, given: str, reason: str) -> None:
+def test_unknown_device_is_an_error(portaudio: PortAudio, given: str, reason: str) -> None:
     with pytest.raises(AudioError) as missing:
         Microphone(given)
     assert str(missing.value).startswith(reason)
 
 
-def test_one_that_cannot_be_opened(portaudio: PortAudio) -> None:
-    portaudio.forms = set()
+def test_unsupported_format_is_an_error(portaudio: PortAudio) -> None:
+    portaudio.formats = set()
     with pytest.raises(AudioError) as refused:
         Microphone()
     assert str(refused.value) == (
@@ -193,14 +193,14 @@ def test_one_that_cannot_be_opened(portaudio: PortAudio) -> None:
     )
 
 
-def test_a_machine_without_any(portaudio: PortAudio) -> None:
+def test_machine_without_microphone_is_an_error(portaudio: PortAudio) -> None:
     portaudio.devices = []
     for ask in (Microphone, microphone_table):
         with pytest.raises(AudioError, match="there is no microphone on this machine; allowed is a file"):
             ask()
 
 
-def test_a_list_of_them(portaudio: PortAudio) -> None:
+def test_table_lists_input_devices(portaudio: PortAudio) -> None:
     assert microphone_table().splitlines() == [
         "   NUMBER  NAME                 RATE      CHANNELS",
         "*  0       Built-in Microphone  48000 Hz  1",
@@ -208,7 +208,7 @@ def test_a_list_of_them(portaudio: PortAudio) -> None:
     ]
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sounddevice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(
         BackendUnavailable, match=r"sounddevice is not installed, .*: pip install 'harken\[mic\]'"
@@ -216,7 +216,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         Microphone()
 
 
-def test_without_portaudio_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_portaudio_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Finder:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:
