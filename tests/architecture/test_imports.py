@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from models import make_backend
+from tiny_models import make_backend
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"

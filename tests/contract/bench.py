@@ -1,4 +1,4 @@
-"""A backend beside the oracle: the same windows in both, sessions that are changed and compared together."""
+"""A backend beside the reference: the same windows in both, sessions that are changed and compared together."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
-from models import DIMS
+from tiny_models import DIMS
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A session of the backend under test and one of the oracle, in step."""
+    """A session of the backend under test and one of the reference, in step."""
 
     session: Session
     expected: Session
@@ -53,11 +53,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A backend under test, with some windows encoded by it and by the oracle."""
+    """A backend under test, with some windows encoded by it and by the reference."""
 
     name: str
     backend: Backend
-    oracle: Backend
+    reference_backend: Backend
     features: Features
     expected: Features
     tolerance: float
@@ -65,7 +65,7 @@ class Bench:
     def open(self, rows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False) -> Pair:
         return Pair(
             self.backend.open_session(self.features, rows, capacity, attention=attention),
-            self.oracle.open_session(self.expected, rows, capacity, attention=attention),
+            self.reference_backend.open_session(self.expected, rows, capacity, attention=attention),
             self.tolerance,
         )
 

@@ -8,12 +8,16 @@ import pytest
 from bench import Bench
 
 from harken.contract import Backend
-from models import ENGINES, make_mel
+from tiny_models import BACKENDS, make_mel
 
 
-@pytest.fixture(scope="session", params=ENGINES)
-def bench(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], oracle: Backend) -> Bench:
+@pytest.fixture(scope="session", params=BACKENDS)
+def bench(
+    request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], reference_backend: Backend
+) -> Bench:
     """Each of `models.ENGINES` in turn."""
     backend, mel = open_backend(request.param), make_mel()
-    tolerance = ENGINES[request.param].tolerance
-    return Bench(request.param, backend, oracle, backend.encode(mel), oracle.encode(mel), tolerance)
+    tolerance = BACKENDS[request.param].tolerance
+    return Bench(
+        request.param, backend, reference_backend, backend.encode(mel), reference_backend.encode(mel), tolerance
+    )

@@ -1,4 +1,4 @@
-"""Streams heard by a backend and by the oracle, window by window, and compared by what a decoder hears of them."""
+"""Streams heard by a backend and by the reference, window by window, and compared by what a decoder hears of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from bench import Bench, Pair, log_probabilities
 
 from harken.contract import Floats, StreamingEncoderState
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 
@@ -20,7 +20,7 @@ def make_sounds(streams: int, seed: int = 5) -> Floats:
 
 
 class Streams:
-    """Some streams, each heard by an encoder of the backend under test and by one of the oracle.
+    """Some streams, each heard by an encoder of the backend under test and by one of the reference.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ class Streams:
         self._bench = bench
         self.sounds = make_sounds(count) if sounds is None else sounds
         self.encoders = [bench.backend.open_encoder(history) for _ in range(count)]
-        self.expected = [bench.oracle.open_encoder(history) for _ in range(count)]
+        self.expected = [bench.reference_backend.open_encoder(history) for _ in range(count)]
 
     def hear(self, streams: Sequence[int], window: int, keep: int, *, end: bool = False) -> None:
         """Hear the next `window` frames of some streams together, and the one behind unless they are the last."""
         mel = np.stack([self._next(self.sounds[stream], stream, window + (not end)) for stream in streams])
         untouched = mel.copy()
         self._bench.backend.encode_chunk([self.encoders[stream] for stream in streams], mel, keep)
-        self._bench.oracle.encode_chunk([self.expected[stream] for stream in streams], mel, keep)
+        self._bench.reference_backend.encode_chunk([self.expected[stream] for stream in streams], mel, keep)
         np.testing.assert_array_equal(mel, untouched)
         for encoder, expected in zip(self.encoders, self.expected, strict=True):
             assert (encoder.final_positions, encoder.positions) == (
@@ -58,12 +58,12 @@ class Streams:
     def gather(self, streams: Sequence[int], *, attention: bool = False) -> Pair:
         """Open a session with a row for each of some streams."""
         features = self._bench.backend.stream_features([self.encoders[stream] for stream in streams])
-        expected = self._bench.oracle.stream_features([self.expected[stream] for stream in streams])
+        expected = self._bench.reference_backend.stream_features([self.expected[stream] for stream in streams])
         assert features.n_windows == expected.n_windows == len(streams)
         rows = range(len(streams))
         return Pair(
             self._bench.backend.open_session(features, rows, DIMS.n_text_ctx, attention=attention),
-            self._bench.oracle.open_session(expected, rows, DIMS.n_text_ctx, attention=attention),
+            self._bench.reference_backend.open_session(expected, rows, DIMS.n_text_ctx, attention=attention),
             self._bench.tolerance,
         )
 

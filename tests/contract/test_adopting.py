@@ -1,4 +1,4 @@
-"""Decoders that listen to another model's encoder: every backend, against the oracle and an encoder of its own."""
+"""Decoders that listen to another model's encoder: every backend, against the reference and an encoder of its own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 from bench import Bench, log_probabilities
 
 from harken.contract import Backend
-from models import AUDIOS, DIMS, TOKENIZER, make_assistant, make_backend, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 ONE_LAYER = replace(DIMS, n_text_layer=1)
-WITHOUT_ENCODER = {name: values for name, values in make_assistant().items() if name.startswith("decoder.")}
+WITHOUT_ENCODER = {
+    name: values for name, values in make_assistant_weights().items() if name.startswith("decoder.")
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,39 +27,39 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def assistant(bench: Bench, graphs: Path) -> Bench:
     """An assistant with the encoder of the bench and another decoder, both of which it has adopted."""
-    backend, oracle = (
+    backend, reference_backend = (
         make_backend(name, graphs, WITHOUT_ENCODER, dims=DIMS.without_encoder())
         for name in (bench.name, "numpy")
     )
-    return adopted(bench, backend, oracle)
+    return adopted(bench, backend, reference_backend)
 
 
-def adopted(bench: Bench, backend: Backend, oracle: Backend) -> Bench:
+def adopted(bench: Bench, backend: Backend, reference_backend: Backend) -> Bench:
     features, expected = (
         backend.reuse_encoder_output(bench.features),
-        oracle.reuse_encoder_output(bench.expected),
+        reference_backend.reuse_encoder_output(bench.expected),
     )
-    return Bench(bench.name, backend, oracle, features, expected, bench.tolerance)
+    return Bench(bench.name, backend, reference_backend, features, expected, bench.tolerance)
 
 
 def test_says_that_it_has_no_encoder(assistant: Bench) -> None:
     assert assistant.backend.dims == DIMS.without_encoder()
-    assert assistant.features.n_windows == AUDIOS
+    assert assistant.features.n_windows == N_WINDOWS
     with pytest.raises(AssertionError, match="no encoder of its own"):
         assistant.backend.encode(make_mel())
 
 
 def test_hears_what_its_own_encoder_would_hear(assistant: Bench, graphs: Path) -> None:
-    whole = make_backend(assistant.name, graphs, make_assistant())
+    whole = make_backend(assistant.name, graphs, make_assistant_weights())
     own = log_probabilities(
-        whole.open_session(whole.encode(make_mel()), range(AUDIOS), 48).extend([PROMPT] * AUDIOS)
+        whole.open_session(whole.encode(make_mel()), range(N_WINDOWS), 48).extend([PROMPT] * N_WINDOWS)
     )
-    shared = assistant.open(range(AUDIOS)).extend([PROMPT] * AUDIOS)
+    shared = assistant.open(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
     np.testing.assert_allclose(shared, own, atol=assistant.tolerance * own.std(), rtol=0)
 
 
 def test_of_a_whole_model_the_encoder_is_left_alone(bench: Bench, assistant: Bench, graphs: Path) -> None:
-    backend = make_backend(bench.name, graphs, make_assistant(), shares_encoder=True)
+    backend = make_backend(bench.name, graphs, make_assistant_weights(), shares_encoder=True)
     assert backend.dims == DIMS.without_encoder()
     session = backend.open_session(backend.reuse_encoder_output(bench.features), [2], 48)
     np.testing.assert_array_equal(
@@ -77,10 +79,10 @@ def test_features_are_handed_on_from_one_assistant_to_the_next(bench: Bench, ass
 
 def test_fewer_layers_than_the_main_model(bench: Bench, graphs: Path) -> None:
     weights = {name: values for name, values in WITHOUT_ENCODER.items() if ".blocks.1." not in name}
-    backend, oracle = (
+    backend, reference_backend = (
         make_backend(name, graphs, weights, dims=ONE_LAYER.without_encoder()) for name in (bench.name, "numpy")
     )
-    pair = adopted(bench, backend, oracle).open([0, 2], attention=True)
+    pair = adopted(bench, backend, reference_backend).open([0, 2], attention=True)
     pair.extend([PROMPT] * 2)
     assert pair.attention(0).shape == (DIMS.n_text_head, len(PROMPT), DIMS.n_audio_ctx)
 
@@ -88,8 +90,8 @@ def test_fewer_layers_than_the_main_model(bench: Bench, graphs: Path) -> None:
 @pytest.mark.parametrize("frames", [2, 10])
 def test_shorter_windows(bench: Bench, assistant: Bench, frames: int) -> None:
     mel = make_mel()[:, :, :frames]
-    heard = replace(bench, features=bench.backend.encode(mel), expected=bench.oracle.encode(mel))
-    adopted(heard, assistant.backend, assistant.oracle).open([0, 1]).extend([PROMPT] * 2)
+    heard = replace(bench, features=bench.backend.encode(mel), expected=bench.reference_backend.encode(mel))
+    adopted(heard, assistant.backend, assistant.reference_backend).open([0, 1]).extend([PROMPT] * 2)
 
 
 def test_features_outlive_and_outnumber_the_sessions_over_them(bench: Bench, assistant: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Cross-attention of the alignment heads: every backend tells what the oracle does, whatever was done to the rows."""
+"""Cross-attention of the alignment heads: every backend tells what the reference does, whatever was done to the rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bench import Bench
 
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
@@ -41,9 +41,9 @@ def test_logits_are_the_same_with_and_without(bench: Bench) -> None:
 
 
 def test_it_moves_with_the_rows(bench: Bench) -> None:
-    pair = bench.open(range(AUDIOS), attention=True)
-    pair.extend([PROMPT] * AUDIOS)
-    before = [pair.attention(row) for row in range(AUDIOS)]
+    pair = bench.open(range(N_WINDOWS), attention=True)
+    pair.extend([PROMPT] * N_WINDOWS)
+    before = [pair.attention(row) for row in range(N_WINDOWS)]
     pair.reorder([2, 2, 0])
     for row, was in enumerate((2, 2, 0)):
         np.testing.assert_array_equal(pair.attention(row), before[was])

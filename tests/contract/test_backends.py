@@ -1,4 +1,4 @@
-"""The contract, one suite over every backend, each against the oracle within its own tolerance."""
+"""The contract, one suite over every backend, each against the reference within its own tolerance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bench import Bench, Pair, log_probabilities
 
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 TOO_FAR = 5.0
@@ -27,9 +27,9 @@ def test_says_what_it_is(bench: Bench) -> None:
 
 def test_windows_are_encoded_alike_alone_and_together(bench: Bench) -> None:
     mel = make_mel()
-    together = bench.open(range(AUDIOS)).extend([PROMPT] * AUDIOS)
-    assert bench.features.n_windows == AUDIOS
-    for audio in range(AUDIOS):
+    together = bench.open(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
+    assert bench.features.n_windows == N_WINDOWS
+    for audio in range(N_WINDOWS):
         alone = bench.backend.encode(mel[audio : audio + 1])
         assert alone.audios == 1
         logits = log_probabilities(bench.backend.open_session(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
@@ -39,19 +39,19 @@ def test_windows_are_encoded_alike_alone_and_together(bench: Bench) -> None:
 @pytest.mark.parametrize("frames", [2, 10, DIMS.n_audio_ctx])
 def test_shorter_windows(bench: Bench, frames: int) -> None:
     mel = make_mel()[:, :, :frames]
-    features, expected = bench.backend.encode(mel), bench.oracle.encode(mel)
+    features, expected = bench.backend.encode(mel), bench.reference_backend.encode(mel)
     pair = Pair(
-        bench.backend.open_session(features, range(AUDIOS), DIMS.n_text_ctx),
-        bench.oracle.open_session(expected, range(AUDIOS), DIMS.n_text_ctx),
+        bench.backend.open_session(features, range(N_WINDOWS), DIMS.n_text_ctx),
+        bench.reference_backend.open_session(expected, range(N_WINDOWS), DIMS.n_text_ctx),
         bench.tolerance,
     )
-    short = pair.extend([PROMPT] * AUDIOS)
+    short = pair.extend([PROMPT] * N_WINDOWS)
     assert differ(short[0], bench.open([0]).extend([PROMPT])[0], bench.tolerance)
 
 
 def test_every_window_is_heard(bench: Bench) -> None:
-    heard = bench.open(range(AUDIOS)).extend([PROMPT] * AUDIOS)
-    for one in range(AUDIOS):
+    heard = bench.open(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
+    for one in range(N_WINDOWS):
         for other in range(one):
             assert differ(heard[one], heard[other], bench.tolerance)
 
@@ -131,10 +131,10 @@ def test_a_backend_serves_several_threads(bench: Bench) -> None:
         session.extend([PROMPT])
         return np.concatenate([log_probabilities(session.extend([[65 + i]])) for i in range(4)])
 
-    alone = [hear(audio) for audio in range(AUDIOS)]
-    with ThreadPoolExecutor(AUDIOS) as pool:
+    alone = [hear(audio) for audio in range(N_WINDOWS)]
+    with ThreadPoolExecutor(N_WINDOWS) as pool:
         for _ in range(3):
-            np.testing.assert_array_equal(list(pool.map(hear, range(AUDIOS))), alone)
+            np.testing.assert_array_equal(list(pool.map(hear, range(N_WINDOWS))), alone)
 
 
 def test_bans_stay_in_the_logits(bench: Bench) -> None:

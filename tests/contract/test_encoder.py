@@ -1,4 +1,4 @@
-"""Streams heard window by window: every backend against the oracle, and both against the encoder of whole windows."""
+"""Streams heard window by window: every backend against the reference, and both against the encoder of whole windows."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from streams import PROMPT, Streams, heard_alone, make_sounds
 
 from harken.backends.numpy import model
 from harken.backends.numpy.backend import NumpyFeatures
-from models import DIMS, ENGINES, make_backend, make_weights
+from tiny_models import BACKENDS, DIMS, make_backend, make_weights
 
 WHOLE = 2 * DIMS.n_audio_ctx
 
 
 def close(actual: np.ndarray, expected: np.ndarray, bench: Bench) -> None:
-    """Compare what was computed in two ways, so that even the oracle adds in another order."""
-    tolerance = max(bench.tolerance, ENGINES["onnx-fp32"].tolerance)
+    """Compare what was computed in two ways, so that even the reference adds in another order."""
+    tolerance = max(bench.tolerance, BACKENDS["onnx-fp32"].tolerance)
     np.testing.assert_allclose(actual, expected, atol=tolerance * expected.std(), rtol=0)
 
 
 def test_one_window_of_everything_is_the_offline_encoder(bench: Bench) -> None:
     streams = Streams(bench, 2, history=0)
     streams.hear([0, 1], WHOLE, WHOLE, end=True)
-    offline = bench.oracle.encode(streams.sounds[:, :, :WHOLE])
-    whole = bench.oracle.open_session(offline, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, last_n=len(PROMPT))
+    offline = bench.reference_backend.encode(streams.sounds[:, :, :WHOLE])
+    whole = bench.reference_backend.open_session(offline, [0, 1], DIMS.n_text_ctx).extend(
+        [PROMPT] * 2, last_n=len(PROMPT)
+    )
     close(streams.compare([0, 1]), log_probabilities(whole), bench)
 
 
@@ -46,7 +48,9 @@ def test_without_look_ahead_it_is_the_offline_encoder_under_a_mask_of_blocks(
     visible = (block <= block[:, None]) & (keys >= begins[:, None] - history // 2)
     x = model.stem(streams.sounds[0, :, :WHOLE], make_weights())
     offline = NumpyFeatures.from_windows([model.encoder_blocks(x, make_weights(), DIMS, visible)])
-    expected = bench.oracle.open_session(offline, [0], DIMS.n_text_ctx).extend([PROMPT], last_n=len(PROMPT))
+    expected = bench.reference_backend.open_session(offline, [0], DIMS.n_text_ctx).extend(
+        [PROMPT], last_n=len(PROMPT)
+    )
     close(heard_alone(bench, streams.encoders[0]), log_probabilities(expected), bench)
 
 

@@ -1,4 +1,4 @@
-"""Random programs of windows, in step with the oracle; and oracles with bugs, with which no backend is in step."""
+"""Random programs of windows, in step with the reference; and references with bugs, with which no backend is in step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harken.backends.numpy import model, streaming_encoder
 from harken.backends.numpy.model import Mask, Weights
 from harken.backends.numpy.streaming_encoder import EncodedChunk
 from harken.contract import Floats
-from models import DIMS
+from tiny_models import DIMS
 
 MOST = 3
 """Streams in a program."""

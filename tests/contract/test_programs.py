@@ -1,4 +1,4 @@
-"""Random programs of the three verbs, on every backend, in step with the oracle."""
+"""Random programs of the three verbs, on every backend, in step with the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from models import AUDIOS, DIMS
+from tiny_models import DIMS, N_WINDOWS
 
 MAX_ROWS = 5
 PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROWS, max_size=MAX_ROWS)
@@ -21,7 +21,7 @@ class Program(RuleBasedStateMachine):
         self._bench = bench
 
     @initialize(
-        rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
+        rows=st.lists(st.integers(0, N_WINDOWS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
     )
     def open(self, rows: list[int], attention: bool) -> None:
         self.attention = attention
@@ -59,7 +59,7 @@ class Program(RuleBasedStateMachine):
 
 
 def test_random_programs(bench: Bench) -> None:
-    # All precisions run the same session; in float32 the oracle can be followed closely, so look longest there.
+    # All precisions run the same session; in float32 the reference can be followed closely, so look longest there.
     examples = 50 if bench.name == "onnx-fp32" else 8
     run_state_machine_as_test(
         lambda: Program(bench), settings=settings(max_examples=examples, stateful_step_count=20)

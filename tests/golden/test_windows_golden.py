@@ -27,7 +27,7 @@ from harken.decoding import (
     make_prompt,
 )
 from harken.decoding.generate import PickedTokens, RowPosition, generate
-from real import larger_recognizer
+from real_models import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
 ENGINES = ("numpy", "onnx")
@@ -94,9 +94,11 @@ def test_languages_have_the_probabilities_of_the_reference(
 
 
 def on_engines() -> list[Any]:
-    """Every case in the CPU engine, and what is greedy and random in the oracle too."""
-    oracle = [("numpy", name) for name, case in CASES.items() if case.model in RANDOM and not case.beam]
-    pairs = [*(("onnx", name) for name in CASES), *oracle]
+    """Every case in the CPU engine, and what is greedy and random in the reference too."""
+    reference_backend = [
+        ("numpy", name) for name, case in CASES.items() if case.model in RANDOM and not case.beam
+    ]
+    pairs = [*(("onnx", name) for name in CASES), *reference_backend]
     return [pytest.param(*pair, marks=real(CASES[pair[1]].model)) for pair in pairs]
 
 

@@ -28,7 +28,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
@@ -69,7 +69,7 @@ def windows(draw: st.DrawFn, timestamps: bool) -> Window:
         previous_tokens=draw(st.lists(TOKEN, max_size=12)),
     )
     return Window(
-        window_index=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
+        window_index=draw(st.integers(0, N_WINDOWS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
     )
 
 
@@ -80,19 +80,27 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules]:
 
 
 @pytest.fixture(scope="module")
-def features(oracle: Backend) -> Features:
-    return oracle.encode(make_mel())
+def features(reference_backend: Backend) -> Features:
+    return reference_backend.encode(make_mel())
 
 
 @pytest.fixture(scope="module")
-def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
-    """Decode on the oracle."""
+def run(
+    reference_backend: Backend, features: Features
+) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
+    """Decode on the reference."""
 
     def call(
         batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **more: object
     ) -> tuple[list[DecodingResult], DecodeStats]:
         return decode(
-            oracle, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **more
+            reference_backend,
+            features,
+            batch,
+            tokenizer=TOKENIZER,
+            logit_rules=rules,
+            strategy=strategy,
+            **more,
         )
 
     return call
@@ -219,13 +227,17 @@ def test_reading_in_pieces_equals_reading_at_once(
 @few
 @given(batch=batches(most=1))
 def test_verifying_all_tokens_at_once_gives_their_probabilities(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
+    run: Run,
+    reference_backend: Backend,
+    features: Features,
+    batch: tuple[list[Window], LogitRules],
+    strategy: Strategy,
 ) -> None:
     """What was chosen token by token, read in one go under the rules of each prefix, as a draft is."""
     (window,), rules = batch
     ((its,), _) = run([window], rules, strategy)
     tokens = [*its.hypothesis.tokens, EOT][: len(its.hypothesis.logprobs)]
-    session = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx)
+    session = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx)
     logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
     rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
     ids, logprobs = logits.top(DIMS.n_vocab)
@@ -275,13 +287,19 @@ def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
 @few
 @given(batch=batches(), strategy=st.sampled_from(STRATEGIES))
 def test_no_speech_is_read_behind_the_start_before_any_rule(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
+    run: Run,
+    reference_backend: Backend,
+    features: Features,
+    batch: tuple[list[Window], LogitRules],
+    strategy: Strategy,
 ) -> None:
     every, rules = batch
     assert TOKENIZER.no_speech in rules.suppressed
     for window, its in zip(every, run(every, rules, strategy)[0], strict=True):
         heard = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
-        logits = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx).extend([heard])
+        logits = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx).extend(
+            [heard]
+        )
         assert its.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
 
 
@@ -344,9 +362,9 @@ class Counted:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("stop", [0, 1, 5])
 def test_an_observer_that_raises_stops_within_one_step(
-    oracle: Backend, features: Features, strategy: Strategy, stop: int
+    reference_backend: Backend, features: Features, strategy: Strategy, stop: int
 ) -> None:
-    backend = Counted(oracle)
+    backend = Counted(reference_backend)
 
     def observe(step: Step) -> None:
         if step.index == stop:
@@ -360,12 +378,12 @@ def test_an_observer_that_raises_stops_within_one_step(
     assert backend.forwards == stop + 1
 
 
-def test_languages(oracle: Backend, features: Features) -> None:
-    every = language_probabilities(oracle, features, TOKENIZER)
-    assert len(every) == AUDIOS
+def test_languages(reference_backend: Backend, features: Features) -> None:
+    every = language_probabilities(reference_backend, features, TOKENIZER)
+    assert len(every) == N_WINDOWS
     ids = list(TOKENIZER.language_tokens.values())
     for audio, found in enumerate(every):
-        logits = oracle.open_session(features, [audio], 1).extend([[TOKENIZER.sot]])
+        logits = reference_backend.open_session(features, [audio], 1).extend([[TOKENIZER.sot]])
         weights = np.array([logits.probability(token)[0] for token in ids])
         expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
         assert found == pytest.approx(expected, rel=1e-4)
@@ -373,9 +391,9 @@ def test_languages(oracle: Backend, features: Features) -> None:
         assert sum(found.values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_an_english_only_vocabulary_knows_one_language(oracle: Backend, features: Features) -> None:
+def test_an_english_only_vocabulary_knows_one_language(reference_backend: Backend, features: Features) -> None:
     english = type(TOKENIZER).bytes_only(multilingual=False)
-    assert language_probabilities(oracle, features, english) == [{"en": 1.0}] * AUDIOS
+    assert language_probabilities(reference_backend, features, english) == [{"en": 1.0}] * N_WINDOWS
 
 
 def plain_window() -> Window:

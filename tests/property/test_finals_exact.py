@@ -11,24 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafting import eager_pace
+from fakes.drafts import measured_controller
+from fakes.speech_detector import noise_and_silence
 from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
 from harken.streaming.worker import FinalPass, FinalRequest
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from loudness import loud
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 WINDOW_S = 0.02 * DIMS.n_audio_ctx
 BEGIN, END = TOKENIZER.timestamp_begin, DIMS.n_vocab
 ENGINES = ["onnx-fp32", "onnx-int8"]
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
-recordings = st.builds(lambda lengths, seed: loud(*lengths, seed=seed), lengths_s, st.integers(0, 9))
+recordings = st.builds(
+    lambda lengths, seed: noise_and_silence(*lengths, seed=seed), lengths_s, st.integers(0, 9)
+)
 options = st.builds(
     TranscribeOptions,
     language=st.sampled_from([None, "en"]),
@@ -127,7 +129,7 @@ def test_finals_are_what_transcription_says(
         for samples, start_s, its, segments in zip(many, starts_s, how, plain, strict=False)
     ]
     speculator = SpeculativeDecoder(float)
-    speculator.greedy.controller, speculator.sampling.controller = eager_pace(), eager_pace()
+    speculator.greedy.controller, speculator.sampling.controller = measured_controller(), measured_controller()
     for drafting in (speculator, None):
         hearing = WindowDecoder(recognizer.backend, TOKENIZER, options, drafting)
         finals = FinalPass(hearing, size).transcribe(utterances)

@@ -12,7 +12,7 @@ from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Greedy, Window, decode, make_logit_rules
 from harken.decoding.logit_rules import make_hotword_bias
-from models import DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 BEGIN = TOKENIZER.timestamp_begin
 HOTWORDS = ("arena", "rain", "Tea time", "né")
@@ -58,18 +58,20 @@ def test_along_a_hotword_every_token_gets_a_bonus(words: list[str], before: list
 
 @settings(max_examples=5)
 @given(audio=st.integers(0, 3), timestamps=st.booleans())
-def test_checking_a_draft_at_once_equals_single_steps(oracle: Backend, audio: int, timestamps: bool) -> None:
-    features = oracle.encode(make_mel())
+def test_checking_a_draft_at_once_equals_single_steps(
+    reference_backend: Backend, audio: int, timestamps: bool
+) -> None:
+    features = reference_backend.encode(make_mel())
     never = sorted(set(range(TOKENIZER.n_vocab)) - {*TEXT, *TIMES, TOKENIZER.eot})
     rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=never, hotwords=HOTWORDS)
     prompt = TOKENIZER.sot_sequence("en", timestamps=timestamps)
     (its,), _ = decode(
-        oracle, features, [Window(window_index=audio, prompt=prompt)],
+        reference_backend, features, [Window(window_index=audio, prompt=prompt)],
         tokenizer=TOKENIZER, logit_rules=rules, strategy=Greedy(),
     )  # fmt: skip
     tokens = [*its.hypothesis.tokens, TOKENIZER.eot][: len(its.hypothesis.logprobs)]
     drafts: Sequence[Sequence[int]] = [tokens[:i] for i in range(len(tokens))]
-    logits = oracle.open_session(features, [audio], DIMS.n_text_ctx).extend(
+    logits = reference_backend.open_session(features, [audio], DIMS.n_text_ctx).extend(
         [[*prompt, *tokens[:-1]]], last_n=len(tokens)
     )
     rules.apply(logits, drafts)

@@ -14,7 +14,7 @@ from harken.decoding import language_probabilities
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 ENGLISH = Tokenizer.bytes_only(multilingual=False)
 CODES = sorted(TOKENIZER.language_tokens)
@@ -22,23 +22,23 @@ CODES = sorted(TOKENIZER.language_tokens)
 
 @settings(max_examples=12)
 @given(languages=st.sets(st.sampled_from(CODES), min_size=1))
-def test_an_allowed_set_shares_out_what_it_has(oracle: Backend, languages: set[str]) -> None:
-    features = oracle.encode(make_mel())
-    everything = language_probabilities(oracle, features, TOKENIZER)
+def test_an_allowed_set_shares_out_what_it_has(reference_backend: Backend, languages: set[str]) -> None:
+    features = reference_backend.encode(make_mel())
+    everything = language_probabilities(reference_backend, features, TOKENIZER)
     for among_all, found in zip(
-        everything, language_probabilities(oracle, features, TOKENIZER, languages), strict=True
+        everything, language_probabilities(reference_backend, features, TOKENIZER, languages), strict=True
     ):
         total = sum(among_all[code] for code in languages)
         assert found == pytest.approx({code: among_all[code] / total for code in languages}, rel=1e-4)
         assert list(found) == [code for code in among_all if code in languages]
 
 
-def test_a_batch_equals_its_windows_alone(oracle: Backend) -> None:
+def test_a_batch_equals_its_windows_alone(reference_backend: Backend) -> None:
     mel = make_mel()
-    together = language_probabilities(oracle, oracle.encode(mel), TOKENIZER, ["de", "en"])
-    for audio in range(AUDIOS):
+    together = language_probabilities(reference_backend, reference_backend.encode(mel), TOKENIZER, ["de", "en"])
+    for audio in range(N_WINDOWS):
         (alone,) = language_probabilities(
-            oracle, oracle.encode(mel[audio : audio + 1]), TOKENIZER, ["de", "en"]
+            reference_backend, reference_backend.encode(mel[audio : audio + 1]), TOKENIZER, ["de", "en"]
         )
         assert together[audio] == pytest.approx(alone, rel=1e-4)
 
@@ -76,8 +76,8 @@ def test_names_stand_for_codes() -> None:
     ],
 )
 def test_a_language_that_the_model_does_not_know(
-    oracle: Backend, tokenizer: Tokenizer, languages: list[str], message: str
+    reference_backend: Backend, tokenizer: Tokenizer, languages: list[str], message: str
 ) -> None:
     assert set(LANGUAGES) - set(CODES) == {"yue"}
     with pytest.raises(OptionError, match=message):
-        language_probabilities(oracle, oracle.encode(make_mel()), tokenizer, languages)
+        language_probabilities(reference_backend, reference_backend.encode(make_mel()), tokenizer, languages)

@@ -13,15 +13,15 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_files import random_weights
+from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment
 from harken.streaming import Event, LiveSessions, stream
 from harken.transcribe import chunking
-from loudness import Loudness, loud
-from models import DIMS, TOKENIZER, make_backend
-from tones import SPELLED, Listener, Speech, rambling, saying, silence
-from utterances import check, check_streamed, live, text
+from session_events import check_committed_text, check_events, final_text, run_session
+from tiny_models import DIMS, TOKENIZER, make_backend
 
 TINY = replace(
     DIMS,
@@ -40,8 +40,8 @@ RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "te
 @pytest.fixture(autouse=True, scope="module")
 def _loud_is_speech() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", Loudness)
-        patch.setattr(stream, "SpeechDetector", Loudness)
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+        patch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
         yield
 
 
@@ -60,19 +60,19 @@ def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 def hearing(**changes: Any) -> Recognizer:
     """A model that hears words."""
-    return Recognizer(Listener(**changes), TOKENIZER, "listener")
+    return Recognizer(ToneBackend(**changes), TOKENIZER, "listener")
 
 
 @st.composite
-def speeches(draw: st.DrawFn) -> Speech:
+def speeches(draw: st.DrawFn) -> ToneSpeech:
     """Speech with pauses that end an utterance and pauses that do not, and now and then with none for long."""
     its = silence(draw(st.sampled_from([0.0, 0.2, 1.0])))
     for _ in range(draw(st.integers(1, 3))):
         words = draw(st.sampled_from([1, 2, 5, 9, 30]))
         gap_s = draw(st.sampled_from([0.1, 0.13, 0.25]))
-        its = its + rambling(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
+        its = its + speak_random_words(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
         if draw(st.booleans()):
-            its = its + saying(9)
+            its = its + speak_words(9)
         its = its + silence(draw(st.sampled_from([0.0, 0.3, 0.6, 2.0])))
     return its
 
@@ -116,28 +116,31 @@ def flushed(
     speech=speeches(),
     cuts=places,
     flushes=st.sets(st.integers(0, 200_000), max_size=2),
-    fickle=st.booleans(),
+    unstable=st.booleans(),
     its=settings_of_streams,
 )
 def test_how_samples_are_cut_changes_nothing(
-    speech: Speech, cuts: list[int], flushes: set[int], fickle: bool, its: dict[str, Any]
+    speech: ToneSpeech, cuts: list[int], flushes: set[int], unstable: bool, its: dict[str, Any]
 ) -> None:
-    recognizer = hearing(fickle=fickle)
-    at_once = flushed(recognizer, speech.samples, [], flushes, **SPELLED, **its)
-    in_pieces = flushed(recognizer, speech.samples, cuts + cuts[:2], flushes, **SPELLED, **its)
+    recognizer = hearing(unstable=unstable)
+    at_once = flushed(recognizer, speech.samples, [], flushes, **LETTER_OPTIONS, **its)
+    in_pieces = flushed(recognizer, speech.samples, cuts + cuts[:2], flushes, **LETTER_OPTIONS, **its)
     assert in_pieces == at_once
-    told = check(at_once, len(speech.samples))
+    told = check_events(at_once, len(speech.samples))
     assert told
     if its["finals"] == "streamed":
-        check_streamed(told)
+        check_committed_text(told)
 
 
 @pytest.mark.parametrize("block", [1, 160, 511, 512, 513, 100_000])
 def test_blocks_of_any_length_give_the_same(block: int) -> None:
-    samples = (silence(0.3) + saying(1, 2, 9) + silence(0.7)).samples
-    recognizer = hearing(fickle=True)
-    expected = live(recognizer.stream(clock=float, **SPELLED), samples)
-    assert live(recognizer.stream(clock=float, **SPELLED), samples, range(0, len(samples), block)) == expected
+    samples = (silence(0.3) + speak_words(1, 2, 9) + silence(0.7)).samples
+    recognizer = hearing(unstable=True)
+    expected = run_session(recognizer.stream(clock=float, **LETTER_OPTIONS), samples)
+    assert (
+        run_session(recognizer.stream(clock=float, **LETTER_OPTIONS), samples, range(0, len(samples), block))
+        == expected
+    )
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -145,9 +148,9 @@ def test_blocks_of_any_length_give_the_same(block: int) -> None:
 def test_how_samples_are_cut_changes_nothing_for_a_random_model(
     random_model: Recognizer, seed: int, cuts: list[int], finals: str
 ) -> None:
-    samples = loud(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
+    samples = noise_and_silence(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
     at_once, in_pieces = (
-        live(
+        run_session(
             random_model.stream(clock=float, finals=finals, **RANDOM),
             samples,
             [cut % len(samples) for cut in its],
@@ -155,9 +158,9 @@ def test_how_samples_are_cut_changes_nothing_for_a_random_model(
         for its in ([], cuts)
     )
     assert in_pieces == at_once
-    told = check(at_once, len(samples))
+    told = check_events(at_once, len(samples))
     if finals == "streamed":
-        check_streamed(told)
+        check_committed_text(told)
 
 
 def timed(segments: tuple[Segment, ...] | list[Segment], by_s: float = 0.0) -> list[tuple[Any, ...]]:
@@ -177,7 +180,7 @@ def timed(segments: tuple[Segment, ...] | list[Segment], by_s: float = 0.0) -> l
 
 def check_exact(recognizer: Recognizer, samples: Floats, its: dict[str, Any], options: dict[str, Any]) -> None:
     """Check that each utterance says what a transcription of its samples says."""
-    told = check(live(recognizer.stream(clock=float, **its, **options), samples), len(samples))
+    told = check_events(run_session(recognizer.stream(clock=float, **its, **options), samples), len(samples))
     assert told
     for utterance in told:
         offline = recognizer.transcribe(utterance.of(samples), **options).result().segments
@@ -185,12 +188,14 @@ def check_exact(recognizer: Recognizer, samples: Floats, its: dict[str, Any], op
 
 
 @settings(max_examples=8, phases=QUICK)
-@given(speech=speeches(), fickle=st.booleans(), its=settings_of_streams)
-def test_exact_finals_are_what_transcription_says(speech: Speech, fickle: bool, its: dict[str, Any]) -> None:
+@given(speech=speeches(), unstable=st.booleans(), its=settings_of_streams)
+def test_exact_finals_are_what_transcription_says(
+    speech: ToneSpeech, unstable: bool, its: dict[str, Any]
+) -> None:
     names = ("condition_on_previous_text", "word_timestamps", "hallucination_threshold")
     options = {name: its.pop(name) for name in names}
     its["finals"] = "exact"
-    check_exact(hearing(fickle=fickle), speech.samples, its, SPELLED | options)
+    check_exact(hearing(unstable=unstable), speech.samples, its, LETTER_OPTIONS | options)
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -198,19 +203,19 @@ def test_exact_finals_are_what_transcription_says(speech: Speech, fickle: bool, 
 def test_exact_finals_are_what_transcription_says_with_a_random_model(
     random_model: Recognizer, seed: int, delay: str, times: bool
 ) -> None:
-    samples = loud(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
+    samples = noise_and_silence(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
     check_exact(random_model, samples, {"delay": delay}, RANDOM | {"word_timestamps": times})
 
 
 @settings(max_examples=10, phases=QUICK)
 @given(speech=speeches(), its=settings_of_streams)
-@example(speech=rambling(60), its={"delay": "high", "finals": "streamed"})
-@example(speech=rambling(60, gap_s=0.13), its={"delay": "low", "finals": "streamed"})
-@example(speech=rambling(60), its={"delay": "low", "finals": "exact"})
-def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
+@example(speech=speak_random_words(60), its={"delay": "high", "finals": "streamed"})
+@example(speech=speak_random_words(60, gap_s=0.13), its={"delay": "low", "finals": "streamed"})
+@example(speech=speak_random_words(60), its={"delay": "low", "finals": "exact"})
+def test_every_word_is_said_once(speech: ToneSpeech, its: dict[str, Any]) -> None:
     """Where utterances are cut too, and where the stream ends in a word."""
-    events = live(hearing().stream(clock=float, **SPELLED, **its), speech.samples)
-    assert text(events) == speech.text
+    events = run_session(hearing().stream(clock=float, **LETTER_OPTIONS, **its), speech.samples)
+    assert final_text(events) == speech.text
 
 
 @settings(max_examples=8, phases=QUICK)
@@ -219,11 +224,11 @@ def test_every_word_is_said_once(speech: Speech, its: dict[str, Any]) -> None:
     ends=st.lists(st.integers(0, 60), max_size=3),
     finals=st.sampled_from(["exact", "streamed"]),
 )
-def test_a_flush_between_words_loses_nothing(speech: Speech, ends: list[int], finals: str) -> None:
+def test_a_flush_between_words_loses_nothing(speech: ToneSpeech, ends: list[int], finals: str) -> None:
     gaps = {round((speech.words[end % len(speech.words)][2] + 0.05) * 16_000) for end in ends}
-    events = flushed(hearing(), speech.samples, [], gaps, finals=finals, **SPELLED)
-    check(events, len(speech.samples))
-    assert text(events) == speech.text
+    events = flushed(hearing(), speech.samples, [], gaps, finals=finals, **LETTER_OPTIONS)
+    check_events(events, len(speech.samples))
+    assert final_text(events) == speech.text
 
 
 def together(sessions: LiveSessions, fed: list[Floats], order: list[tuple[int, int]]) -> list[list[Event]]:
@@ -247,14 +252,14 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=
 @given(
     many=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,
-    fickle=st.booleans(),
+    unstable=st.booleans(),
     its=settings_of_streams,
 )
 def test_several_streams_give_each_what_it_gives_alone(
-    many: list[Speech], order: list[tuple[int, int]], fickle: bool, its: dict[str, Any]
+    many: list[ToneSpeech], order: list[tuple[int, int]], unstable: bool, its: dict[str, Any]
 ) -> None:
-    recognizer = hearing(fickle=fickle)
-    check_together(recognizer, [speech.samples for speech in many], order, SPELLED | its)
+    recognizer = hearing(unstable=unstable)
+    check_together(recognizer, [speech.samples for speech in many], order, LETTER_OPTIONS | its)
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -262,7 +267,7 @@ def test_several_streams_give_each_what_it_gives_alone(
 def test_several_streams_of_a_random_model_give_each_what_it_gives_alone(
     random_model: Recognizer, order: list[tuple[int, int]], finals: str
 ) -> None:
-    many = [loud(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
+    many = [noise_and_silence(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
     check_together(random_model, many, order, RANDOM | {"finals": finals}, exactly=False)
 
 
@@ -276,8 +281,8 @@ def check_together(
 ) -> None:
     sessions = recognizer.stream_many(3, clock=float, **its)
     for found, samples in zip(together(sessions, many, order), many, strict=True):
-        alone = live(recognizer.stream(clock=float, **its), samples)
-        assert text(found) == text(alone)
+        alone = run_session(recognizer.stream(clock=float, **its), samples)
+        assert final_text(found) == final_text(alone)
         assert [(type(e), e.audio_s, e.emitted_samples) for e in found] == [
             (type(e), e.audio_s, e.emitted_samples) for e in alone
         ]

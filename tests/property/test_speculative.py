@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafting import Drafts, Knowing, Table, Windows, babbling, by_chance, eager_pace
+from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
+from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, correct_with_probability, measured_controller
 from harken.api import Recognizer
 from harken.contract import Backend, Features, Ints
 from harken.decoding import (
@@ -33,7 +34,7 @@ from harken.decoding import (
 )
 from harken.decoding.speculation import NEAR_TIE
 from harken.results import Transcript
-from models import AUDIOS, DIMS, TOKENIZER, make_assistant, make_backend, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel, make_weights
 
 EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
@@ -54,7 +55,7 @@ def assistants(n_text_ctx: int) -> dict[str, Assistant]:
     """Models that draft, from one that is always right to one that knows nothing."""
 
     def drafting(share: float, vocabulary: Ints | None = None) -> Assistant:
-        backend = Table(babbling(share), n_text_ctx, vocabulary=vocabulary)
+        backend = ScriptedBackend(random_logits(share), n_text_ctx, vocabulary=vocabulary)
         return Assistant(backend=backend, shares_encoder=share == 0)
 
     return {
@@ -78,7 +79,7 @@ class Bench:
         windows: Sequence[Window],
         rules: LogitRules,
         strategy: Strategy,
-        drafter: DraftContext | Drafts | None = None,
+        drafter: DraftContext | FakeDraftContext | None = None,
         *,
         attention: bool = False,
     ) -> Heard:
@@ -98,7 +99,9 @@ class Bench:
 @pytest.fixture(scope="module")
 def benches() -> dict[int, Bench]:
     return {
-        n_text_ctx: Bench(Table(babbling(), n_text_ctx), Windows(AUDIOS), assistants(n_text_ctx))
+        n_text_ctx: Bench(
+            ScriptedBackend(random_logits(), n_text_ctx), FakeFeatures(N_WINDOWS), assistants(n_text_ctx)
+        )
         for n_text_ctx in (LONG, SHORT)
     }
 
@@ -106,7 +109,7 @@ def benches() -> dict[int, Bench]:
 def speculator(**what: Any) -> SpeculativeDecoder:
     """One that drafts whenever it can: on its clock nothing takes any time."""
     made = SpeculativeDecoder(float, **what)
-    made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
+    made.greedy.controller, made.sampling.controller = measured_controller(), measured_controller()
     return made
 
 
@@ -143,7 +146,7 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, i
             initial_prompt_tokens=draw(st.lists(token, max_size=3)),
             previous_tokens=draw(st.lists(token, max_size=12)),
         )
-        audio, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
+        audio, seed = draw(st.integers(0, N_WINDOWS - 1)), draw(st.integers(0, 9))
         return Window(window_index=audio, prompt=prompt, seed=(seed, 7))
 
     return [window() for _ in range(draw(st.integers(1, most)))], rules, n_text_ctx
@@ -251,7 +254,9 @@ def test_with_a_draft_that_knows_some_of_it(
     its = benches[n_text_ctx]
     plain = its.hear(windows, rules, strategy)
     texts = [plain[2][row] for row in sorted(plain[2])]
-    drafts = Drafts(lambda rows: [Knowing(texts, by_chance(share))], most=most)
+    drafts = FakeDraftContext(
+        lambda rows: [FakeCandidateGenerator(texts, correct_with_probability(share))], most=most
+    )
     ours = its.hear(windows, rules, strategy, drafts)
     assert_same(ours, plain)
     if share == 1:
@@ -314,9 +319,9 @@ def test_nobody_rejects_for_a_neighbour(
 
     def forwards(rows: Sequence[int]) -> int:
         def right(row: int, index: int) -> bool:
-            return by_chance(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
+            return correct_with_probability(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
 
-        drafts = Drafts(lambda _: [Knowing([texts[row] for row in rows], right)])
+        drafts = FakeDraftContext(lambda _: [FakeCandidateGenerator([texts[row] for row in rows], right)])
         return its.hear([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
 
     every = list(range(len(windows)))
@@ -356,7 +361,7 @@ def transformers(engine: tuple[str, Backend], tmp_path_factory: pytest.TempPathF
     graphs = tmp_path_factory.mktemp("drafting")
     # Most of what the main model is, so that it is right now and then.
     akin = {
-        key: np.float32(0.9) * its + np.float32(0.1) * make_assistant()[key]
+        key: np.float32(0.9) * its + np.float32(0.1) * make_assistant_weights()[key]
         for key, its in make_weights().items()
     }
     part = make_backend(name, graphs, akin, shares_encoder=True, vocabulary=PART)
@@ -412,7 +417,7 @@ lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0]
     size=st.sampled_from([1, 4]),
     seed=st.integers(0, 9),
 )
-@pytest.mark.usefixtures("loud_is_speech")
+@pytest.mark.usefixtures("amplitude_vad")
 def test_whole_recordings(
     open_backend: Callable[[str], Backend],
     windows: list[tuple[float, float]],
@@ -432,7 +437,7 @@ def test_whole_recordings(
         lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True
     )
     for experience in (made.greedy, made.sampling):
-        experience.controller = eager_pace(experience.controller.clock if seed % 3 else float)
+        experience.controller = measured_controller(experience.controller.clock if seed % 3 else float)
     drafted = Recognizer(backend, TOKENIZER, "tiny", made).transcribe(samples, **options, batch_size=size)
     plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=size)
     assert told(drafted.result()) == told(plain.result())

@@ -14,8 +14,8 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.streaming import Event, Interim
 from harken.types import SAMPLE_RATE
-from real import EXAMPLE, SHARED, recognizer
-from utterances import check, check_streamed, live, text
+from real_models import EXAMPLE, SHARED, recognizer
+from session_events import check_committed_text, check_events, final_text, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def example() -> Floats:
 def events(finals: str, precision: str = "int8") -> list[Event]:
     samples = example()
     session = recognizer(precision).stream(clock=float, finals=finals)
-    return live(session, samples, range(BLOCK, len(samples), BLOCK))
+    return run_session(session, samples, range(BLOCK, len(samples), BLOCK))
 
 
 def words(said: str) -> list[str]:
@@ -49,7 +49,7 @@ def recordings(folder: str) -> list[Path]:
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_exact_finals_are_what_transcription_says_of_each_utterance(precision: str) -> None:
-    told = check(events("exact", precision), len(example()))
+    told = check_events(events("exact", precision), len(example()))
     assert told
     for its in told:
         offline = recognizer(precision).transcribe(its.of(example())).result().segments
@@ -59,15 +59,15 @@ def test_exact_finals_are_what_transcription_says_of_each_utterance(precision: s
 
 
 def test_streamed_finals_are_what_was_committed() -> None:
-    told = check(events("streamed"), len(example()))
-    check_streamed(told)
+    told = check_events(events("streamed"), len(example()))
+    check_committed_text(told)
     assert any(its.committed for its in told)
 
 
 def test_words_are_shown_while_they_are_spoken() -> None:
     """Those of the recording, almost all of them before it ends."""
     offline = words(recognizer("int8").transcribe(example()).text)
-    assert words(text(events("exact"))) == offline
+    assert words(final_text(events("exact"))) == offline
     shown = [its for its in events("exact") if isinstance(its, Interim)]
     early = {word for its in shown for word in words(its.committed + its.tentative)}
     assert len(early & {*offline}) >= 0.8 * len({*offline})
@@ -77,7 +77,7 @@ def test_words_are_shown_while_they_are_spoken() -> None:
 def test_how_samples_are_cut_changes_nothing() -> None:
     samples = example()
     cuts = np.random.default_rng(0).integers(0, len(samples), 40)
-    assert live(recognizer("int8").stream(clock=float), samples, cuts.tolist()) == events("exact")
+    assert run_session(recognizer("int8").stream(clock=float), samples, cuts.tolist()) == events("exact")
 
 
 def test_several_streams_say_what_each_says_alone() -> None:
@@ -88,16 +88,16 @@ def test_several_streams_say_what_each_says_alone() -> None:
     found = {"now": its.feed({"now": samples[: 3 * SAMPLE_RATE]})["now"], "later": []}
     for name, more in its.feed({"now": samples[3 * SAMPLE_RATE :], "later": samples}).items():
         found[name] += more + its.close(name)
-    assert text(found["now"]) == text(found["later"]) == text(events("exact"))
+    assert final_text(found["now"]) == final_text(found["later"]) == final_text(events("exact"))
 
 
 def test_a_stream_that_stops_in_a_word_keeps_what_was_said_before() -> None:
     stopped = example()[: round(7.3 * SAMPLE_RATE)]
     for finals in ("exact", "streamed"):
         session = recognizer("int8").stream(clock=float, finals=finals)
-        told = live(session, stopped, range(BLOCK, len(stopped), BLOCK))
-        check(told, len(stopped))
-        assert words(text(told))[:5] == ["and", "so", "my", "fellow", "americans"]
+        told = run_session(session, stopped, range(BLOCK, len(stopped), BLOCK))
+        check_events(told, len(stopped))
+        assert words(final_text(told))[:5] == ["and", "so", "my", "fellow", "americans"]
 
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
@@ -105,7 +105,7 @@ def test_what_is_no_speech_produces_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):
         samples = load_audio(path)[: 20 * SAMPLE_RATE]
         session = recognizer("int8").stream(clock=float, finals=finals)
-        assert text(live(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
+        assert final_text(run_session(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
 
 def test_speech_without_a_pause_is_cut_and_says_most_of_what_is_said() -> None:
@@ -117,10 +117,10 @@ def test_speech_without_a_pause_is_cut_and_says_most_of_what_is_said() -> None:
     offline = words(recognizer("int8").transcribe(samples).text)
     for finals in ("exact", "streamed"):
         session = recognizer("int8").stream(clock=float, finals=finals)
-        told = live(session, samples, range(BLOCK, len(samples), BLOCK))
-        said = check(told, len(samples))
+        told = run_session(session, samples, range(BLOCK, len(samples), BLOCK))
+        said = check_events(told, len(samples))
         if finals == "streamed":
-            check_streamed(said)
-        found = words(text(told))
+            check_committed_text(said)
+        found = words(final_text(told))
         assert len({*found} & {*offline}) >= 0.7 * len({*offline})
         assert 0.8 * len(offline) <= len(found) <= 1.2 * len(offline)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fakes.backends import (
+    WINDOW_POSITIONS,
+    WINDOW_S,
+    TranscriptBackend,
+    window_text,
+)
+from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
 from harken.api import Recognizer
-from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 from harken.errors import AudioError, Cancelled
 from harken.transcribe import (
@@ -23,41 +29,20 @@ from harken.transcribe import (
     mel_windows,
 )
 from harken.transcription import Transcription
-from loudness import Loudness, loud
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, RecitalSession, Window, line
+from tiny_models import TOKENIZER
 
 WINDOWS = 5
-NOISE = loud(WINDOWS * WINDOW_S)
+NOISE = noise_and_silence(WINDOWS * WINDOW_S)
 PLAIN: dict[str, Any] = {"language": "en", "vad": False, "hallucination_threshold": None}
-HELLO = line(0, "hello", WINDOW_STEPS)
+HELLO = window_text(0, "hello", WINDOW_POSITIONS)
 
 
 class Interruption(Exception):
     """What a hook raises that is not for harken to know."""
 
 
-class Choir(Recital):
-    """A `Recital` that says one line of every window, of several at a time."""
-
-    def __init__(self, its: Line) -> None:
-        super().__init__(its)
-        self._line = its
-
-    def open_session(
-        self, features: Window, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> RecitalSession:
-        return ChoirSession(self, self._line, len(row_windows))
-
-
-class ChoirSession(RecitalSession):
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
-        prompts = len(tokens) if not any(self.lengths) else 1
-        return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
-
-
 def together(many: int, **changes: Any) -> list[Transcription]:
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
+    its = Recognizer(TranscriptBackend(HELLO), TOKENIZER, "recital")
     return its.transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
 
 
@@ -120,7 +105,7 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
         yield NOISE
 
     options = TranscribeOptions(**{**PLAIN, "vad": vad, "condition_on_previous_text": False})
-    hearing = WindowDecoder(Choir(HELLO), TOKENIZER, options)
+    hearing = WindowDecoder(TranscriptBackend(HELLO), TOKENIZER, options)
     forms = [RecordingTranscriber(hearing, blocks(which)) for which in range(3)]
     batch = Scheduler(hearing, forms, 3)
     forms[1].stop()
@@ -130,12 +115,12 @@ def test_one_that_is_stopped_before_its_turn_is_not_even_opened(vad: bool) -> No
 
 
 def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
     seen: list[float] = []
     hooks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_padding_s": 0.05}
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    short, long = loud(*[0.3, 31] * 2), loud(*[0.3, 31] * 5)
+    its = Recognizer(TranscriptBackend(HELLO), TOKENIZER, "recital")
+    short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
     work, other = its.transcribe_many(
         [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=hooks
     )
@@ -145,8 +130,8 @@ def test_nobody_waits_for_others_to_know_that_a_recording_has_ended(monkeypatch:
 
 
 def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+    its = Recognizer(TranscriptBackend(HELLO), TOKENIZER, "recital")
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
     for vad in (False, True):
@@ -164,9 +149,9 @@ def test_several_fail_and_the_others_come_to_their_end(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("vad", [False, True])
 def test_recordings_that_are_done_or_stopped_keep_no_sound(monkeypatch: pytest.MonkeyPatch, vad: bool) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    works = its.transcribe_many([loud(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+    its = Recognizer(TranscriptBackend(HELLO), TOKENIZER, "recital")
+    works = its.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()
     try:
         works[0].result()

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
 from harken.cli.exits import Stop
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable
-from models import DIMS, TOKENIZER, make_weights
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import DIMS, TOKENIZER, make_weights
 
 SAID = ("One dog.", "A big house")
 OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
@@ -37,7 +37,7 @@ def talks(face: Face) -> Path:
     folder = Path("talks")
     folder.mkdir()
     for number in range(len(SAID)):
-        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
     lines = (
         {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S}
         for number, text in enumerate(SAID)
@@ -46,9 +46,9 @@ def talks(face: Face) -> Path:
     return folder
 
 
-def recites(face: Face) -> Recital:
+def recites(face: Face) -> TranscriptBackend:
     """Have the model recite what is said, once to warm up and then each recording."""
-    return face.recites(*(line(0, text, WINDOW_STEPS) for text in (SAID[0], *SAID)))
+    return face.recites(*(window_text(0, text, WINDOW_POSITIONS) for text in (SAID[0], *SAID)))
 
 
 def loads(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class TestOneModel:
             *("forward passes", "tokens a forward pass", "WER, %", "CER, %"),
         ]
         assert rows["WER, %"] == ["0.00"]
-        tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in SAID)
+        tokens = sum(len(window_text(0, text, WINDOW_POSITIONS).tokens) + 1 for text in SAID)
         assert rows["forward passes"] == [str(tokens)]
 
     def test_recordings_have_no_errors_to_count(self, face: Face) -> None:
@@ -158,8 +158,8 @@ class TestSpeculative:
 
     def test_differences_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         # Both engines recite, one window after another: what to warm up with, then plain, then with drafts.
-        lines = (line(0, text, WINDOW_STEPS) for text in ("a", "a", "one cat", "one dog"))
-        backend = Recital(*lines)
+        lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
+        backend = TranscriptBackend(*lines)
 
         class Unable(Recognizer):
             """Has something that drafts, and does not use it."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import OptionError
@@ -24,22 +25,23 @@ from harken.evaluation import (
 from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.speed import RecordingResult, Run, WindowTokens, first_divergence
 from harken.transcribe import TranscribeOptions
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import TOKENIZER
 
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
 def sound(folder: Path, name: str, text: str | None = None, language: str | None = "en") -> EvalRecording:
     """A recording of one window."""
-    path = KINDS["wav s16"].write(folder / name, WINDOW_S)
+    path = AUDIO_FORMATS["wav s16"].write(folder / name, WINDOW_S)
     entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
     return EvalRecording(entry=entry, has_reference=text is not None)
 
 
 def reciting(*texts: str) -> Recognizer:
     """A model that says one text a window."""
-    return Recognizer(Recital(*(line(0, text, WINDOW_STEPS) for text in texts)), TOKENIZER, "recital")
+    return Recognizer(
+        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in texts)), TOKENIZER, "recital"
+    )
 
 
 class TestTurns:
@@ -51,7 +53,10 @@ class TestTurns:
                 order.append(self.model)
                 return super().transcribe_many(audios, *options, **hooks)
 
-        engines = {name: Told(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
+        engines = {
+            name: Told(TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS)), TOKENIZER, name)
+            for name in "xy"
+        }
         sounds = [sound(tmp_path, name) for name in ("a", "b")]
         turns = [*run_rounds(engines, sounds, OPTIONS, repeats=2)]
         assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
@@ -60,7 +65,7 @@ class TestTurns:
         assert all(len(its) == 2 for turn in turns for its in turn.runs.values())
 
     def test_a_batch_takes_all_of_a_language_together(self, tmp_path: Path) -> None:
-        backend = Recital(line(0, "a", WINDOW_STEPS))
+        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
         languages = {"a": "en", "b": "de", "c": "en"}
         sounds = [sound(tmp_path, name, language=code) for name, code in languages.items()]
         its = Recognizer(backend, TOKENIZER, "recital")
@@ -72,7 +77,7 @@ class TestTurns:
         )  # and not those of each recording, which count passes that they share
 
     def test_the_language_is_given(self, tmp_path: Path) -> None:
-        backend = Recital(line(0, "a", WINDOW_STEPS))
+        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
         its = Recognizer(backend, TOKENIZER, "recital")
         [*run_rounds({"x": its}, [sound(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
@@ -91,7 +96,7 @@ class TestTurns:
         (take,) = turns[0].runs["x"][0].results
         assert isinstance(take, RecordingResult)
         assert take.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
-        assert take.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
+        assert take.windows == ((0.0, window_text(0, "ab", WINDOW_POSITIONS).tokens),)
         (failure,) = failures(turns)
         assert failure.entry == bad.entry
         assert "is not a recording" in failure.reason

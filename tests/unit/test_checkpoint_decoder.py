@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from checkpoint_files import refused
+from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import encoder_digest, open_checkpoint, shares_encoder
 
 WEIGHTS = files.random_weights()
@@ -51,7 +51,7 @@ def test_what_it_says_of_the_encoder_it_has_not_does_not_matter(tmp_path: Path, 
 
 def test_as_the_main_model_it_is_refused_with_what_to_do(tmp_path: Path) -> None:
     write(tmp_path)
-    with refused(
+    with raises_checkpoint_error(
         r"model\.safetensors: has no encoder: give it as assistant of the model that it was made from"
     ):
         open_checkpoint(tmp_path)
@@ -66,7 +66,7 @@ def test_a_whole_model_may_be_an_assistant(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
 def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
     write(tmp_path, {**DECODER, name: WEIGHTS[name]})
-    with refused("not a Whisper model: weight encoder.conv1.weight is missing"):
+    with raises_checkpoint_error("not a Whisper model: weight encoder.conv1.weight is missing"):
         open_checkpoint(tmp_path, assistant=True)
 
 
@@ -97,7 +97,7 @@ def test_part_of_an_encoder_is_none(tmp_path: Path, name: str) -> None:
 )
 def test_configurations(tmp_path: Path, config: dict[str, object], reason: str) -> None:
     write(tmp_path, **config)
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(tmp_path, assistant=True)
 
 
@@ -107,7 +107,7 @@ def test_a_file_must_say_what_its_weights_do_not(tmp_path: Path) -> None:
     assert not open_checkpoint(path, assistant=True).has_encoder
     write(tmp_path)
     (tmp_path / "config.json").write_text('{"encoder_attention_heads": 2, "decoder_attention_heads": 2}')
-    with refused("does not say n_mels, n_audio_ctx"):
+    with raises_checkpoint_error("does not say n_mels, n_audio_ctx"):
         open_checkpoint(tmp_path / "model.safetensors", assistant=True)
 
 
@@ -158,7 +158,7 @@ def test_every_weight_of_the_encoder_counts(tmp_path: Path, name: str) -> None:
 
 def test_a_decoder_has_no_digest(tmp_path: Path) -> None:
     write(tmp_path)
-    with refused("has no encoder"):
+    with raises_checkpoint_error("has no encoder"):
         encoder_digest(open_checkpoint(tmp_path, assistant=True))
 
 
@@ -181,12 +181,12 @@ def test_a_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path, says_
 def test_a_decoder_for_another_encoder_is_refused(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", harken={"encoder_sha256": "0f" * 32})
-    with refused(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
+    with raises_checkpoint_error(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
         shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)
 
 
 def test_a_decoder_of_another_size_is_refused(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", max_source_positions=14)
-    with refused("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):
+    with raises_checkpoint_error("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):
         shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)

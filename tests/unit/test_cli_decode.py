@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, WindowText, timestamp_token, window_text
 from harken.cli.decode import TokenEvent, trace_table
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, at, line
+from tiny_models import TOKENIZER
 
 START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 
@@ -19,7 +19,7 @@ START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    KINDS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
+    AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
     return Face(capsys, monkeypatch)
 
 
@@ -35,7 +35,7 @@ def named(name: str, told: list[dict[str, object]]) -> list[dict[str, object]]:
 
 class TestTable:
     def test_columns(self, face: Face) -> None:
-        face.recites(line(0, "Hi.", WINDOW_STEPS))
+        face.recites(window_text(0, "Hi.", WINDOW_POSITIONS))
         outcome = face.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert (outcome.code, outcome.err) == (0, "")
         first, head, *rows, sentence, end, verdict, blank = outcome.out.splitlines()
@@ -46,11 +46,11 @@ class TestTable:
             f"       1 {TOKENIZER.language_tokens['en']:>6}  language   <|en|>",
             f"       2 {TOKENIZER.transcribe:>6}  task       <|transcribe|>",
             "attempt 1: greedy",
-            f"       3 {at(0):>6}  timestamp  <|0.00|>",
+            f"       3 {timestamp_token(0):>6}  timestamp  <|0.00|>",
             f'       4 {ord("H"):>6}  text       "H"',
             f'       5 {ord("i"):>6}  text       "i"',
             f'       6 {ord("."):>6}  text       "."',
-            f"       7 {at(24):>6}  timestamp  <|0.48|>",
+            f"       7 {timestamp_token(24):>6}  timestamp  <|0.48|>",
         ]
         assert sentence == f"{'':17}[00:00.000 --> 00:00.480] Hi."
         assert end.startswith(f"       8 {TOKENIZER.eot:>6}  eot        <|endoftext|>")
@@ -74,7 +74,7 @@ class TestTable:
         assert width("ab") == width("語") + 1 == width("ab́") - 1
 
     def test_rows_side_by_side_have_numbers(self, face: Face) -> None:
-        face.recites(line(0, "x", WINDOW_STEPS))
+        face.recites(window_text(0, "x", WINDOW_POSITIONS))
         outcome = face.run(
             *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
             *("--temperatures", "0.5", "--best-of", "2"),
@@ -86,7 +86,7 @@ class TestTable:
 
 class TestEvents:
     def test_windows_follow_one_another_with_their_prompts(self, face: Face) -> None:
-        face.recites(line(0, "one", WINDOW_STEPS), line(0, "two", WINDOW_STEPS))
+        face.recites(window_text(0, "one", WINDOW_POSITIONS), window_text(0, "two", WINDOW_POSITIONS))
         told = events(face, "--condition-on-previous-text")
         assert [event["start_s"] for event in named("window", told)] == [0.0, WINDOW_S]
         assert [event["text"] for event in named("sentence", told)] == ["one", "two"]
@@ -101,15 +101,15 @@ class TestEvents:
         assert [event["index"] for event in named("token", second)] == [*range(len(named("token", second)))]
 
     def test_characters_of_several_tokens_come_when_they_are_whole(self, face: Face) -> None:
-        face.recites(line(0, "né語", WINDOW_STEPS))
+        face.recites(window_text(0, "né語", WINDOW_POSITIONS))
         told = events(face, "--clip-timestamps", "0,0.48")
         text = [(event["text"], event["bytes"]) for event in named("token", told) if event["kind"] == "text"]
         assert text == [("n", ""), ("", "c3"), ("é", ""), ("", "e8"), ("", "aa"), ("語", "")]
         assert [event["text"] for event in named("sentence", told)] == ["né語"]
 
     def test_attempts_and_why_they_were_rejected(self, face: Face) -> None:
-        unsure = line(0, "hm", WINDOW_STEPS, gap=1.0)
-        face.recites([unsure, line(0, "yes", WINDOW_STEPS)])
+        unsure = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
+        face.recites([unsure, window_text(0, "yes", WINDOW_POSITIONS)])
         told = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
         assert [(event["attempt"], event["strategy"]) for event in named("attempt", told)] == [
             (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
@@ -122,14 +122,14 @@ class TestEvents:
         assert decided["silent"] is False
 
     def test_silence(self, face: Face) -> None:
-        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
         (decided,) = named("decided", events(face, "--clip-timestamps", "0,0.48"))
         assert decided["silent"] is True
         outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert "\nsilence: temperature 0, " in outcome.out
 
     def test_a_beam_tells_its_sentences_once_it_has_chosen(self, face: Face) -> None:
-        face.recites(line(0, "né", 9, 9, "o", WINDOW_STEPS))
+        face.recites(window_text(0, "né", 9, 9, "o", WINDOW_POSITIONS))
         told = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
         names = [event["event"] for event in told]
         assert names[-3:] == ["sentence", "sentence", "decided"]
@@ -138,7 +138,7 @@ class TestEvents:
         assert named("attempt", told)[0]["strategy"] == "beam search of width 2"
 
     def test_a_sentence_that_no_timestamp_ends(self, face: Face) -> None:
-        face.recites(line(0, "and so"))
+        face.recites(window_text(0, "and so"))
         (sentence,) = named("sentence", events(face, "--clip-timestamps", "0,0.48"))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
@@ -154,24 +154,24 @@ class TestEvents:
             shown.append(text)
 
         monkeypatch.setattr("harken.cli.decode.say", slow)
-        face.recites(line(0, "x", WINDOW_STEPS))
+        face.recites(window_text(0, "x", WINDOW_POSITIONS))
         events(face)
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
 
 
 def test_without_trace_the_tokens_of_each_window(face: Face) -> None:
-    face.recites(line(0, "Hi", WINDOW_STEPS))
+    face.recites(window_text(0, "Hi", WINDOW_POSITIONS))
     outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
     where, verdict, tokens, text, blank = outcome.out.splitlines()
     assert where == "window 1 at 00:00.000"
     assert verdict.startswith("kept: ")
-    assert tokens == f"{at(0)} {ord('H')} {ord('i')} {at(WINDOW_STEPS)}"
+    assert tokens == f"{timestamp_token(0)} {ord('H')} {ord('i')} {timestamp_token(WINDOW_POSITIONS)}"
     assert text == "<|0.00|>Hi<|0.48|>"
     assert blank == ""
 
 
 def test_json_without_trace_has_no_steps(face: Face) -> None:
-    face.recites(Line(tokens=(at(0), ord("x"), at(WINDOW_STEPS))))
+    face.recites(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
     outcome = face.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
 
@@ -184,7 +184,7 @@ def test_one_window_at_a_time(face: Face) -> None:
 
 
 def test_what_is_missing_is_told_before_a_model_is_loaded(face: Face) -> None:
-    face.recites(line(0, "x", WINDOW_STEPS))
+    face.recites(window_text(0, "x", WINDOW_POSITIONS))
     outcome = face.run("decode", "none.wav")
     assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")
     assert not face.loaded

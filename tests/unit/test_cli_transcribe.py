@@ -16,17 +16,17 @@ import click
 import numpy as np
 import pytest
 
-from audio_files import KINDS, VIDEO_ONLY, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import transcribe
 from harken.cli.exits import Stop
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OutputError
 from harken.formats import FORMATS
-from recital import WINDOW_S, WINDOW_STEPS, line
 
 WORDS = ("one", "two", "three", "four")
-COUNTING = [line(0, word, WINDOW_STEPS) for word in WORDS]
+COUNTING = [window_text(0, word, WINDOW_POSITIONS) for word in WORDS]
 LENGTH_S = WINDOW_S * len(WORDS)
 
 
@@ -42,7 +42,7 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 @pytest.fixture
 def talk(face: Face) -> Path:
     """A recording of four windows in the current folder."""
-    return KINDS["wav s16"].write(Path("talk"), LENGTH_S)
+    return AUDIO_FORMATS["wav s16"].write(Path("talk"), LENGTH_S)
 
 
 def lines(*words: str) -> str:
@@ -58,14 +58,14 @@ class TestScreen:
         assert os.listdir() == ["talk.wav"]
 
     def test_several_are_told_apart(self, face: Face, talk: Path) -> None:
-        KINDS["flac"].write(Path("other"), WINDOW_S)
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
         outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
         said_of_other = lines("four")  # the recital goes on where it was
         assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{said_of_other}"
         assert len(face.loaded) == 1
 
     def test_verbose_says_what_computes_what_was_rejected_and_how_fast(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "hm", WINDOW_STEPS, gap=1.0))
+        face.recites(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
         outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
         first, *rejected, last = outcome.err.splitlines()
         assert first.startswith("Recognizer('tiny.en', by heart) loaded in ")
@@ -76,7 +76,7 @@ class TestScreen:
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
     def test_verbose_says_which_language_and_what_was_left_out(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "Thanks for watching!", WINDOW_STEPS, gap=4.0, no_speech=0.5))
+        face.recites(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
         _, said, language, *dropped, _ = outcome.err.splitlines()
@@ -95,7 +95,7 @@ class TestScreen:
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 
     def test_where_nobody_speaks_nothing_is_said(self, face: Face) -> None:
-        KINDS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
+        AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         outcome = face.run("transcribe", "rain.wav", "--verbose", "--vad")
         assert (outcome.code, outcome.out) == (0, "")
         assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
@@ -148,7 +148,7 @@ class TestFiles:
         assert outcome.out == Path(f"talk.{form}").read_text(encoding="utf-8")
 
     def test_silence_is_a_transcript_too(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
         outcome = face.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
         assert outcome.code == 0
         assert Path("talk.vtt").read_text() == "WEBVTT\n\n"
@@ -160,7 +160,7 @@ class TestLayout:
 
     @pytest.fixture(autouse=True)
     def sentences(self, face: Face) -> None:
-        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -183,7 +183,7 @@ class TestLayout:
         face.run("transcribe", talk, *arguments)
         text = Path("talk.srt").read_text(encoding="utf-8")
         assert [line for line in text.splitlines() if line[:1].isalpha()] == ["onetwothr", "eefour"]
-        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
         assert face.run("transcribe", talk, *arguments, "-o", "-").out == text
 
     def test_words_that_may_not_be_aligned_cannot_be_laid_out(self, face: Face, talk: Path) -> None:
@@ -251,11 +251,11 @@ def wav_without_samples(path: Path) -> None:
 def nan_wav(path: Path) -> None:
     samples = tone(LENGTH_S)
     samples[len(samples) * 3 // 4 :] = np.nan
-    KINDS["wav float"].write(path, samples=samples)
+    AUDIO_FORMATS["wav float"].write(path, samples=samples)
 
 
 def truncated_mp4(path: Path) -> None:
-    KINDS["m4a"].write(path, 4.0)
+    AUDIO_FORMATS["m4a"].write(path, 4.0)
     path.with_suffix(".m4a").rename(path)
     path.write_bytes(path.read_bytes()[:-2000])
 
@@ -348,7 +348,7 @@ class TestFailures:
         )  # fmt: skip
 
     def test_a_full_disk_stops_one_file_only(self, face: Face, talk: Path) -> None:
-        KINDS["flac"].write(Path("other"), WINDOW_S)
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
         original = transcribe.open_atomic
 
         @contextmanager
@@ -413,7 +413,7 @@ class TestStopping:
         self, face: Face, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         for name in ("a", "b", "c"):
-            KINDS["wav s16"].write(Path(name), WINDOW_S)
+            AUDIO_FORMATS["wav s16"].write(Path(name), WINDOW_S)
         stop_at(1)
         outcome = face.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted\n")

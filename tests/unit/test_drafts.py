@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, saying
+from fakes.backends import EOT, N_VOCAB, FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
+from fakes.drafts import unrestricted_rules
 from harken.contract import Features, Floats
 from harken.decoding import Assistant, make_logit_rules
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.logit_rules import LogitRules
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 TEXTS = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
 PROMPTS = [(0,), (0,), (0,)]
@@ -25,12 +26,12 @@ def drafting(
     rules: LogitRules | None = None,
     *,
     part: Sequence[int] | None = None,
-) -> tuple[AssistedCandidateGenerator, Table]:
+) -> tuple[AssistedCandidateGenerator, ScriptedBackend]:
     vocabulary = None if part is None else np.array(part)
-    backend = Table(saying(texts, len(prompts[0])), 40, vocabulary=vocabulary)
+    backend = ScriptedBackend(logits_of_texts(texts, len(prompts[0])), 40, vocabulary=vocabulary)
     rows = range(len(prompts))
     return AssistedCandidateGenerator(
-        backend, lambda: Windows(len(rows)), rows, prompts, rules or free_rules()
+        backend, lambda: FakeFeatures(len(rows)), rows, prompts, rules or unrestricted_rules()
     ), backend
 
 
@@ -38,7 +39,7 @@ def ask(row: int, prefix: Sequence[int] = (), limit: int = 3, **more: float) -> 
     return DraftRequest(row=row, prefix=list(prefix), max_tokens=limit, **more)
 
 
-def read(backend: Table) -> list[list[tuple[int, ...]]]:
+def read(backend: ScriptedBackend) -> list[list[tuple[int, ...]]]:
     (session,) = backend.sessions
     return session.read
 
@@ -110,12 +111,12 @@ def test_a_row_that_waits_forgets_too() -> None:
 def test_it_stands_still_until_it_is_asked() -> None:
     heard: list[int] = []
 
-    def features() -> Windows:
+    def features() -> FakeFeatures:
         heard.append(1)
-        return Windows(1)
+        return FakeFeatures(1)
 
-    backend = Table(saying(TEXTS), 40)
-    draft = AssistedCandidateGenerator(backend, features, [0], [(0,)], free_rules())
+    backend = ScriptedBackend(logits_of_texts(TEXTS), 40)
+    draft = AssistedCandidateGenerator(backend, features, [0], [(0,)], unrestricted_rules())
     assert tokens(draft, ask(0, [1], 0)) == [()]
     assert (heard, backend.sessions, draft.forwards) == ([], [], 0)
     draft.propose([ask(0, [1], 1)])
@@ -149,16 +150,16 @@ def test_what_has_been_thought_of_is_proposed_though_going_on_would_not_pay() ->
 
 
 def test_it_claims_what_the_rules_leave() -> None:
-    draft, _ = drafting(TEXTS[:1], rules=free_rules(suppressed=[2, 3]))
+    draft, _ = drafting(TEXTS[:1], rules=unrestricted_rules(suppressed=[2, 3]))
     (proposal,) = draft.propose([ask(0, [1], 3)])
     assert not {2, 3} & set(proposal.tokens)
-    assert proposal.confidences[0] == pytest.approx(1 / (VOCABULARY - 2), rel=0.01)
+    assert proposal.confidences[0] == pytest.approx(1 / (N_VOCAB - 2), rel=0.01)
 
 
 @pytest.mark.parametrize("suppressed", [[1], [1, 2, EOT]])
 @pytest.mark.parametrize("floor", [0.0, 0.1])
 def test_with_a_part_of_the_vocabulary_it_proposes_that_or_nothing(suppressed: list[int], floor: float) -> None:
-    draft, _ = drafting(TEXTS, rules=free_rules(suppressed), part=[1, 2, EOT])
+    draft, _ = drafting(TEXTS, rules=unrestricted_rules(suppressed), part=[1, 2, EOT])
     allowed = {1, 2, EOT} - set(suppressed)
     for proposed in tokens(
         draft,
@@ -175,8 +176,8 @@ def test_rules_are_those_of_the_prefix_as_it_grows() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=tuple(b"hi"))
     says = [[at[0], *b"ho", at[1], at[1], at[1], at[2]]]
     prompt = TOKENIZER.sot_sequence("en")
-    backend = Table(saying(says, len(prompt), DIMS.n_vocab), 40)
-    draft = AssistedCandidateGenerator(backend, lambda: Windows(1), [0], [prompt], rules)
+    backend = ScriptedBackend(logits_of_texts(says, len(prompt), DIMS.n_vocab), 40)
+    draft = AssistedCandidateGenerator(backend, lambda: FakeFeatures(1), [0], [prompt], rules)
     (proposed,) = tokens(draft, ask(0, [], 8))
     assert proposed[:5] == (at[0], *b"hi", at[1], at[1])
     grown: list[int] = []
@@ -196,13 +197,15 @@ def test_an_assistant_listens_by_itself_or_adopts() -> None:
 
     mel = np.zeros((1, 2, 4), np.float32)
     own = Assistant(backend=Ear(), shares_encoder=False)
-    assert own.encode(mel, Windows(1)) == "encoded (1, 2, 4)"
-    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(audios=1)"
+    assert own.encode(mel, FakeFeatures(1)) == "encoded (1, 2, 4)"
+    assert replace(own, shares_encoder=True).encode(mel, FakeFeatures(1)) == "adopted FakeFeatures(n_windows=1)"
 
 
 def test_rows_that_share_a_window_share_no_state() -> None:
-    backend = Table(saying(TEXTS), 40)
-    draft = AssistedCandidateGenerator(backend, lambda: Windows(1), [0, 0], [(0,), (0,)], free_rules())
+    backend = ScriptedBackend(logits_of_texts(TEXTS), 40)
+    draft = AssistedCandidateGenerator(
+        backend, lambda: FakeFeatures(1), [0, 0], [(0,), (0,)], unrestricted_rules()
+    )
     assert tokens(draft, ask(0, [1], 2), ask(1, [1, 2, 3], 2)) == [(2, 3), (4, 5)]
-    session: TableSession = backend.sessions[0]
+    session: ScriptedBackendSession = backend.sessions[0]
     assert [window for window, _ in session.rows] == [0, 0]

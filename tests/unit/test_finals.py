@@ -5,27 +5,35 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drafting import Table, eager_pace, saying
+from fakes.backends import (
+    WINDOW_POSITIONS,
+    WINDOW_S,
+    ScriptedBackend,
+    TranscriptBackend,
+    logits_of_texts,
+    timestamp_token,
+    window_text,
+)
+from fakes.drafts import measured_controller
+from fakes.speech_detector import noise_and_silence
 from harken.decoding import DecodeStats, SpeculativeDecoder
 from harken.errors import AudioError, OptionError
 from harken.streaming.worker import FinalPass, FinalRequest
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from loudness import loud
-from models import DIMS, TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, at, line
+from tiny_models import DIMS, TOKENIZER
 
-NOISE = loud(WINDOW_S)
+NOISE = noise_and_silence(WINDOW_S)
 OPTIONS = TranscribeOptions(
     language="en", vad=False, hallucination_threshold=None, temperatures=(0.0,), suppress_tokens=()
 )
 LAST = DIMS.n_audio_ctx - 1
 SPOKEN = (
-    at(0),
+    timestamp_token(0),
     *TOKENIZER.encode("hello there."),
-    at(9),
-    at(9),
+    timestamp_token(9),
+    timestamp_token(9),
     *TOKENIZER.encode("good day"),
-    at(LAST),
+    timestamp_token(LAST),
     TOKENIZER.eot,
 )
 UNTIMED = tuple(token for token in SPOKEN if token < TOKENIZER.eot)
@@ -34,9 +42,9 @@ PROMPT = len(TOKENIZER.sot_sequence("en", "transcribe", timestamps=True))
 
 def drafted(previous: tuple[int, ...], *, many: int = 1, size: int = 4, drafting: bool = True) -> DecodeStats:
     """What it took to decode with a model that says the same of everything."""
-    backend = Table(saying([SPOKEN] * many, PROMPT, DIMS.n_vocab), 64)
+    backend = ScriptedBackend(logits_of_texts([SPOKEN] * many, PROMPT, DIMS.n_vocab), 64)
     speculator = SpeculativeDecoder(float)
-    speculator.greedy.controller = eager_pace()
+    speculator.greedy.controller = measured_controller()
     hearing = WindowDecoder(backend, TOKENIZER, OPTIONS, speculator if drafting else None)
     utterances = [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=previous)] * many
     for segments in FinalPass(hearing, size).transcribe(utterances):
@@ -66,7 +74,9 @@ def test_several_utterances_are_decoded_together():
 
 
 def test_segments_have_the_times_of_the_stream():
-    its = WindowDecoder(Recital(line(0, "hello", 10, 10, "there", WINDOW_STEPS)), TOKENIZER, OPTIONS)
+    its = WindowDecoder(
+        TranscriptBackend(window_text(0, "hello", 10, 10, "there", WINDOW_POSITIONS)), TOKENIZER, OPTIONS
+    )
     ((first, second),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
     assert (first.text, first.start_s, first.end_s) == ("hello", 100.0, 100.2)
     assert (second.start_s, second.end_s, second.seek_s) == (100.2, 100.0 + WINDOW_S, 100.0)
@@ -75,7 +85,7 @@ def test_segments_have_the_times_of_the_stream():
 
 def test_words_have_the_times_of_the_stream():
     options = TranscribeOptions(language="en", vad=False, hallucination_threshold=None, word_timestamps=True)
-    its = WindowDecoder(Recital(line(0, "hello there", WINDOW_STEPS)), TOKENIZER, options)
+    its = WindowDecoder(TranscriptBackend(window_text(0, "hello there", WINDOW_POSITIONS)), TOKENIZER, options)
     ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=100.0)])
     assert [word.text for word in segment.words]
     assert all(100 <= word.start_s <= word.end_s <= 100 + WINDOW_S for word in segment.words)
@@ -87,23 +97,27 @@ def test_words_have_the_times_of_the_stream():
 )
 def test_the_language_is_the_one_asked_for_or_the_one_known_or_detected(asked, known, language):
     options = TranscribeOptions(language=asked, vad=False, hallucination_threshold=None)
-    its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, options)
+    its = WindowDecoder(TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS)), TOKENIZER, options)
     ((segment,),) = FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language=known)])
     assert segment.language == language
 
 
 def test_an_unknown_language_is_told():
-    its = WindowDecoder(Recital(line(0, "hello", WINDOW_STEPS)), TOKENIZER, TranscribeOptions(vad=False))
+    its = WindowDecoder(
+        TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS)), TOKENIZER, TranscribeOptions(vad=False)
+    )
     with pytest.raises(OptionError, match="klingon"):
         FinalPass(its, 1).transcribe([FinalRequest(samples=NOISE, start_s=0.0, language="klingon")])
 
 
 def test_no_utterances_no_finals():
-    assert FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe([]) == []
+    assert (
+        FinalPass(WindowDecoder(TranscriptBackend(window_text(0)), TOKENIZER, OPTIONS), 4).transcribe([]) == []
+    )
 
 
 def test_an_utterance_has_samples():
     with pytest.raises(AudioError, match="no audio"):
-        FinalPass(WindowDecoder(Recital(line(0)), TOKENIZER, OPTIONS), 4).transcribe(
+        FinalPass(WindowDecoder(TranscriptBackend(window_text(0)), TOKENIZER, OPTIONS), 4).transcribe(
             [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)]
         )

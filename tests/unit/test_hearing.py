@@ -11,20 +11,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from driven import Driven
+from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
+from fakes.speech_detector import noise_and_silence, split_at
 from harken.contract import Backend, Floats
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, recording
 from harken.transcribe.window_decoder import DecodeRequest
-from loudness import blocks, loud
-from models import DIMS, TOKENIZER, make_mel
-from recital import WINDOW_STEPS, Recital, line
+from single_recording import SingleRecordingTranscriber
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 WINDOW_FRAMES = 2 * DIMS.n_audio_ctx
 PROMPT = TOKENIZER.sot_sequence("en")
 
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,10 @@ def test_nothing_to_decode_is_nothing_decoded(backend: Backend) -> None:
     ("sure", "encoded", "kept"), [(True, [24], [True]), (False, [24, WINDOW_FRAMES], [False, True])]
 )
 def test_only_what_is_doubtful_is_heard_again(sure: bool, encoded: list[int], kept: list[bool]) -> None:
-    its = Recital(line(0, "yes", WINDOW_STEPS, gap=40.0 if sure else 1.0), line(0, "yes", WINDOW_STEPS))
+    its = TranscriptBackend(
+        window_text(0, "yes", WINDOW_POSITIONS, gap=40.0 if sure else 1.0),
+        window_text(0, "yes", WINDOW_POSITIONS),
+    )
     hearing = WindowDecoder(
         its, TOKENIZER, TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast")
     )
@@ -137,17 +140,17 @@ EVERYTHING = {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestam
 def test_with_voice_activity_nothing_depends_on_how_the_samples_arrive(
     backend: Backend, parts: list[tuple[float, float]], options: dict[str, Any], points: list[float]
 ) -> None:
-    samples = loud(0, 0.4, *[length_s for pair in parts for length_s in pair], 0.2)
+    samples = noise_and_silence(0, 0.4, *[length_s for pair in parts for length_s in pair], 0.2)
 
     def transcribe(its: list[Floats]) -> tuple[list[Segment], Any, Any]:
-        form = Driven(backend, TOKENIZER, iter(its), TranscribeOptions(**options))
+        form = SingleRecordingTranscriber(backend, TOKENIZER, iter(its), TranscribeOptions(**options))
         return list(form.segments()), form.dropped, form.language
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
         patch.setattr(recording, "FINAL_SILENCE_FRAMES", 10)
         patch.setattr(recording, "ENCODE_BUCKET_FRAMES", 8)
-        found, dropped, language = transcribe(blocks(samples, [round(p * len(samples)) for p in points]))
+        found, dropped, language = transcribe(split_at(samples, [round(p * len(samples)) for p in points]))
         assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]
     assert all(0 <= time_s <= len(samples) / 16_000 for time_s in speech)
@@ -171,8 +174,8 @@ class QuickMel:
         return np.empty((self.n_mels, 0), np.float32)
 
 
-class Forgetful(Recital):
-    """A `Recital` that does not keep what it was asked."""
+class Forgetful(TranscriptBackend):
+    """A `TranscriptBackend` that does not keep what it was asked."""
 
     def encode(self, mel: Floats) -> Any:
         self.prompts.clear()
@@ -184,13 +187,13 @@ class Forgetful(Recital):
 @pytest.mark.slow
 def test_an_hour_of_speech_and_silence_takes_the_memory_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
-    minute = loud(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
-    said = line(0, "hello", WINDOW_STEPS)
+    minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
+    said = window_text(0, "hello", WINDOW_POSITIONS)
 
     def peak_bytes(minutes: int) -> int:
         blocks = (minute for _ in range(minutes))
         options = TranscribeOptions(language="en", condition_on_previous_text=True)
-        form = Driven(Forgetful(said), TOKENIZER, blocks, options)
+        form = SingleRecordingTranscriber(Forgetful(said), TOKENIZER, blocks, options)
         tracemalloc.start()
         try:
             assert sum(1 for _ in form.segments()) >= 3 * minutes

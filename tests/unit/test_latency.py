@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
+from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -21,7 +22,6 @@ from harken.evaluation.latency import (
 from harken.evaluation.simulation import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event
-from live_script import ScriptedLive, ended, interim, segment, started
 
 UNITS = unit_splitter("en")
 SLOW_S = 0.25
@@ -97,29 +97,40 @@ def test_matches(before: str, after: str, expected: list[tuple[int, int]]) -> No
 class TestDisplay:
     def test_words_count_from_when_they_were_shown_and_committed(self) -> None:
         assert times(
-            started(0),
-            interim(1, "", " One"),
-            interim(2, " One", " dog"),
-            interim(3, " One dog", " barks"),
-            segment(4, " One dog barks."),
-            ended(4),
+            speech_started(0),
+            interim_text(1, "", " One"),
+            interim_text(2, " One", " dog"),
+            interim_text(3, " One dog", " barks"),
+            final_segment(4, " One dog barks."),
+            speech_ended(4),
         ) == [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)]
 
     def test_a_word_that_was_never_shown_before(self) -> None:
-        assert times(interim(1, " One"), segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
+        assert times(interim_text(1, " One"), final_segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
 
     def test_one_that_went_away_counts_from_its_return(self) -> None:
-        events = (interim(1, "", " dog"), interim(2, "", " fog"), interim(3, "", " dog"), interim(4, " dog"))
-        assert times(*events, segment(5, " dog")) == [("dog", 3, 4)]
+        events = (
+            interim_text(1, "", " dog"),
+            interim_text(2, "", " fog"),
+            interim_text(3, "", " dog"),
+            interim_text(4, " dog"),
+        )
+        assert times(*events, final_segment(5, " dog")) == [("dog", 3, 4)]
         assert display(*events).flickered == 2
 
     def test_one_that_only_moves_stays(self) -> None:
-        events = (interim(1, "", " dog barks"), interim(2, "", " A dog barks"), segment(3, " A dog barks"))
+        events = (
+            interim_text(1, "", " dog barks"),
+            interim_text(2, "", " A dog barks"),
+            final_segment(3, " A dog barks"),
+        )
         assert times(*events) == [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)]
         assert display(*events).flickered == 0
 
     def test_what_segments_have_otherwise_is_revised(self) -> None:
-        its = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
+        its = display(
+            interim_text(1, " One fog barks", " loud"), final_segment(2, " One dog barks"), speech_ended(2)
+        )
         assert [
             (word.text, word.committed_at.computation_unaware_s) for word in its.words() if word.committed_at
         ] == [*(("one", 1), ("dog", 2), ("barks", 1))]
@@ -128,14 +139,21 @@ class TestDisplay:
         assert (its.interim_texts, its.final_texts) == ([" One fog barks loud"], [" One dog barks"])
 
     def test_case_and_punctuation_revise_nothing(self) -> None:
-        assert display(interim(1, " one dog"), segment(2, " One, dog!")).revised() == 0
+        assert display(interim_text(1, " one dog"), final_segment(2, " One, dog!")).revised() == 0
 
     def test_committed_text_that_is_taken_back_is_a_retraction(self) -> None:
-        its = display(interim(1, " One"), interim(2, " One dog"), interim(3, " One fog"))
+        its = display(interim_text(1, " One"), interim_text(2, " One dog"), interim_text(3, " One fog"))
         assert its.retractions == 1
 
     def test_a_new_utterance_takes_nothing_back(self) -> None:
-        events = (interim(1, " One"), segment(2, " One."), ended(2), started(3), interim(4, " Two"), ended(5))
+        events = (
+            interim_text(1, " One"),
+            final_segment(2, " One."),
+            speech_ended(2),
+            speech_started(3),
+            interim_text(4, " Two"),
+            speech_ended(5),
+        )
         its = display(*events)
         assert its.retractions == its.flickered == its.revised() - 1 == 0  # nothing confirms the second
         assert its.interim_texts == [" One", " Two"]
@@ -143,9 +161,9 @@ class TestDisplay:
     def test_an_utterance_that_is_cut_goes_on_in_the_next(self) -> None:
         """What is behind the cut is shown again there, and counts from when it was shown first."""
         events = (
-            *(started(0), interim(1, "A dog", " barks"), interim(2, "A dog barks", " loud")),
-            *(segment(3, " A dog"), ended(3, "limit"), started(3)),
-            *(interim(4, "barks loudly", " and"), segment(5, " barks loudly and"), ended(5)),
+            *(speech_started(0), interim_text(1, "A dog", " barks"), interim_text(2, "A dog barks", " loud")),
+            *(final_segment(3, " A dog"), speech_ended(3, "limit"), speech_started(3)),
+            *(interim_text(4, "barks loudly", " and"), final_segment(5, " barks loudly and"), speech_ended(5)),
         )
         its = display(*events)
         assert (its.interim_texts, its.retractions, its.revised()) == (["a dog", "barks loudly and"], 0, 0)
@@ -154,8 +172,15 @@ class TestDisplay:
         assert times(*events) == expected
 
     def test_segments_may_come_behind_the_end_of_the_utterance(self) -> None:
-        events = (interim(1, " A"), ended(2), started(2), interim(3, " dog"), segment(4, " A"), ended(5))
-        assert times(*events, segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
+        events = (
+            interim_text(1, " A"),
+            speech_ended(2),
+            speech_started(2),
+            interim_text(3, " dog"),
+            final_segment(4, " A"),
+            speech_ended(5),
+        )
+        assert times(*events, final_segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
 
 
 def word(text: str, end_s: float) -> Word:
@@ -164,9 +189,9 @@ def word(text: str, end_s: float) -> Word:
 
 class TestLatencies:
     def test_from_the_end_of_a_word(self) -> None:
-        shown = display(interim(1, "", " One"), interim(2, " One")).words()
+        shown = display(interim_text(1, "", " One"), interim_text(2, " One")).words()
         assert shown == []  # no segment has confirmed it
-        shown = display(interim(1, "", " One"), interim(2, " One"), segment(3, " One")).words()
+        shown = display(interim_text(1, "", " One"), interim_text(2, " One"), final_segment(3, " One")).words()
         (its,) = measure_latencies(shown, [word("one", 0.5)], UNITS).words
         assert (its.text, its.end_s) == ("one", 0.5)
         assert (its.interim_latency.computation_unaware_s, its.commit_latency.computation_unaware_s) == (
@@ -179,7 +204,7 @@ class TestLatencies:
         )
 
     def test_what_has_no_partner_is_counted(self) -> None:
-        shown = display(segment(3, " One fog barks")).words()
+        shown = display(final_segment(3, " One fog barks")).words()
         found = measure_latencies(shown, [word("one", 1), word("dog", 2)], UNITS)
         assert (
             [its.text for its in found.words],
@@ -188,7 +213,7 @@ class TestLatencies:
         ) == (["one"], 2, 1)
 
     def test_they_add_up(self) -> None:
-        shown = display(segment(3, " One")).words()
+        shown = display(final_segment(3, " One")).words()
         one, none = measure_latencies(shown, [word("one", 1)], UNITS), measure_latencies(shown, [], UNITS)
         both = one + none + Latencies(unmatched_reference_words=3)
         assert (len(both.words), both.unmatched_hypothesis_words, both.unmatched_reference_words) == (1, 1, 3)
@@ -201,7 +226,7 @@ def test_a_spread() -> None:
 
 class TestSimulation:
     def test_blocks_and_the_end(self) -> None:
-        session = ScriptedLive([started(0.05), ended(0.25)])
+        session = ScriptedLiveSession([speech_started(0.05), speech_ended(0.25)])
         steps = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
         assert session.blocks == [1000, 1000, 500]
         assert [its.position_samples for its in steps] == [1000, 2000, 2500, 2500]
@@ -210,7 +235,7 @@ class TestSimulation:
         assert steps[-1].emission_time(steps[-1].events[0]).computation_unaware_s == 2500 / 16000
 
     def test_an_empty_stream_is_closed(self) -> None:
-        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320)
+        (step,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320)
         assert step.position_samples == 0
 
     def test_calls_wait_for_their_sound_and_for_one_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +243,7 @@ class TestSimulation:
         # Each call reads the clock before and after; between two calls it stands still.
         readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
-        steps = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
+        steps = [*simulate_real_time(ScriptedLiveSession([]), np.zeros(48000, np.float32), 16000)]
         assert [its.wall_s for its in steps] == [0.5, 1.75, 0.5, 0.25]
         assert [its.done_s for its in steps] == [1.5, 3.75, 4.25, 4.5]
         assert [its.lag_s for its in steps] == [0.5, 1.75, 1.25, 1.5]
@@ -227,5 +252,5 @@ class TestSimulation:
         """Closing takes two processors 0.25 s."""
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
         monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
-        (step,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
+        (step,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)
         assert (step.wall_s, step.cpu_s, step.done_s) == (0.25, 0.5, 0.5)

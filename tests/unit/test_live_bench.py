@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
 from harken.evaluation import Entry, EvalRecording, Failure
@@ -23,21 +25,19 @@ from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_r
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
-from live_script import ScriptedLive, ended, interim, segment, started
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import TOKENIZER
 
 SAID = ("One dog.", "A big house")
 SCRIPT = (
-    started(0.0),
-    interim(0.3, " One", " fog"),
-    interim(0.5, " One dog."),
-    segment(0.6, " One dog."),
-    ended(0.6),
-    started(0.7),
-    interim(0.9, " A pig", " house"),
-    segment(1.2, " A big house"),
-    ended(1.2),
+    speech_started(0.0),
+    interim_text(0.3, " One", " fog"),
+    interim_text(0.5, " One dog."),
+    final_segment(0.6, " One dog."),
+    speech_ended(0.6),
+    speech_started(0.7),
+    interim_text(0.9, " A pig", " house"),
+    final_segment(1.2, " A big house"),
+    speech_ended(1.2),
 )
 WORDS = tuple(
     Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
@@ -54,7 +54,7 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     lines = []
     for number, text in enumerate(SAID):
-        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
         its = {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S, "speaker": "anna"}
         lines.append(f"{json.dumps(its)}\n")
     (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -111,14 +111,16 @@ class TestReels:
                 return (Word(start_s=0.1, end_s=0.2, text=text, probability=1.0),)
 
         asked: list[str] = []
-        recognizer = Aligned(Recital(line(0)), TOKENIZER, "recital")
+        recognizer = Aligned(TranscriptBackend(window_text(0)), TOKENIZER, "recital")
         reel = JoinedStream(recordings=(sound(0), sound(1, text="A BIG HOUSE")), gap_s=0.3)
         words = reference_word_times(recognizer, reel, reel.load(), TranscribeOptions())
         assert asked == ["One dog.", "a big house"]
         assert [its.end_s for its in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
     def test_where_the_text_is_not_known_they_are_transcribed(self) -> None:
-        recognizer = Recognizer(Recital(line(0, " One dog", WINDOW_STEPS)), TOKENIZER, "recital")
+        recognizer = Recognizer(
+            TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS)), TOKENIZER, "recital"
+        )
         reel = JoinedStream(recordings=(EvalRecording(entry=sound(0, text="").entry, has_reference=False),))
         options = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
         words = reference_word_times(recognizer, reel, reel.load(), options)
@@ -127,7 +129,9 @@ class TestReels:
 
 class TestTakes:
     def test_what_came_of_a_session(self) -> None:
-        take = run_live(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
+        take = run_live(
+            ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english"
+        )
         assert (take.interim_text, take.final_text) == (" One dog.  A pig house", " One dog. A big house")
         assert (take.retractions, take.flickered, take.revised, take.updates, take.load_changes) == (
             0,
@@ -195,10 +199,10 @@ def outcomes(repeats: int) -> tuple[list[LiveRound | Failure], list[str]]:
     order: list[str] = []
 
     def opening(name: str) -> Any:
-        def open_session(options: TranscribeOptions) -> ScriptedLive:
+        def open_session(options: TranscribeOptions) -> ScriptedLiveSession:
             assert options.language == "en"
             order.append(name)
-            return ScriptedLive(SCRIPT)
+            return ScriptedLiveSession(SCRIPT)
 
         return open_session
 
@@ -228,12 +232,14 @@ class Reciting(Recognizer):
 
     def stream(self, options: Any = None, /, *, live: Any = None, **changes: Any) -> Any:
         self.opened.append((options, live))
-        return ScriptedLive(SCRIPT)
+        return ScriptedLiveSession(SCRIPT)
 
 
 def reciting(said: Sequence[str] = SAID) -> Reciting:
     """A model that says the texts one after another; what is joined, at once."""
-    its = Reciting(Recital(*(line(0, text, WINDOW_STEPS) for text in said)), TOKENIZER, "recital")
+    its = Reciting(
+        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in said)), TOKENIZER, "recital"
+    )
     its.opened = []
     return its
 
@@ -328,7 +334,7 @@ class TestCommand:
         ],
     )
     def test_refusals_before_the_work(self, face: Face, arguments: list[str], complaint: str) -> None:
-        face.recites(line(0))
+        face.recites(window_text(0))
         outcome = face.run("bench", "talks", "--streaming", *arguments)
         assert (outcome.out, face.loaded) == ("", [])
         assert outcome.code == 2

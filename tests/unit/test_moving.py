@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafting import Table, TableSession, Windows, saying
+from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
 from harken.contract import Floats
 from harken.decoding import (
     Greedy,
@@ -22,7 +22,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 EOT = TOKENIZER.eot
 PROMPT = make_prompt(
@@ -43,22 +43,24 @@ def in_steps(window: int, index: int) -> int:
     return 10 * index
 
 
-class Ears(Table):
+class Ears(ScriptedBackend):
     """A table that listens where it is told to."""
 
     def __init__(self, *texts: Sequence[int], places: Places = in_steps, n_text_ctx: int = 64) -> None:
-        super().__init__(saying([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx)
+        super().__init__(
+            logits_of_texts([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx
+        )
         self.places = places
 
     def open_session(
-        self, features: Windows, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> TableSession:
+        self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> ScriptedBackendSession:
         assert attention, "growing windows are listened to"
         self.sessions.append(EarsSession(self, row_windows, capacity))
         return self.sessions[-1]
 
 
-class EarsSession(TableSession):
+class EarsSession(ScriptedBackendSession):
     """Whose prompt listens to everything alike, and each token behind it to 7 positions."""
 
     def attention(self, row: int) -> Floats:
@@ -94,7 +96,7 @@ def growing(
 
 
 def heard(ears: Ears, *windows: PartialWindow, blank: bool = False) -> list[PartialHypothesis]:
-    grown, _ = decode_partial(ears, Windows(len(windows)), windows, rules(blank=blank), TOKENIZER)
+    grown, _ = decode_partial(ears, FakeFeatures(len(windows)), windows, rules(blank=blank), TOKENIZER)
     return grown
 
 
@@ -303,7 +305,9 @@ def test_rules_know_what_is_committed():
 
 def test_hotwords_and_suppressed_tokens_are_minded_in_drafts_too():
     never = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
-    grown, _ = decode_partial(Ears(SPOKEN), Windows(2), [growing(), growing(previous=SPOKEN)], never, TOKENIZER)
+    grown, _ = decode_partial(
+        Ears(SPOKEN), FakeFeatures(2), [growing(), growing(previous=SPOKEN)], never, TOKENIZER
+    )
     for its in grown:
         assert ord("e") not in its.tokens
         assert its.tokens[:4] == SPOKEN[:4]
@@ -325,8 +329,8 @@ def test_silence_is_asked_for_behind_the_start_as_in_a_plain_decode():
     ears = Ears()
     ears.script = doubting
     plain, _ = decode(
-        Table(doubting, 64),
-        Windows(2),
+        ScriptedBackend(doubting, 64),
+        FakeFeatures(2),
         [Window(window_index=audio, prompt=PROMPT) for audio in range(2)],
         tokenizer=TOKENIZER,
         logit_rules=rules(),
@@ -354,7 +358,7 @@ def test_windows_together_as_each_alone():
         growing(audio=4, margin=POSITIONS - 70, positions=POSITIONS - 10),
     ]
     ears = Ears(*texts)
-    together, stats = decode_partial(ears, Windows(5), windows, rules(), TOKENIZER)
+    together, stats = decode_partial(ears, FakeFeatures(5), windows, rules(), TOKENIZER)
     alone = [heard(Ears(*texts), window)[0] for window in windows]
     for one, other in zip(together, alone, strict=True):
         assert replace(one, places=(), attention=()) == replace(other, places=(), attention=())
@@ -368,7 +372,7 @@ def test_windows_together_as_each_alone():
 
 def test_what_it_costs_is_told():
     windows = [growing(SPOKEN[:2], SPOKEN[2:5]), growing(previous=b"toX")]
-    _, stats = decode_partial(Ears(SPOKEN), Windows(2), windows, rules(), TOKENIZER)
+    _, stats = decode_partial(Ears(SPOKEN), FakeFeatures(2), windows, rules(), TOKENIZER)
     assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
     assert (stats.drafted, stats.accepted) == (6, 5)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from drafting import EOT, Clock, Drafts, Knowing, Table, always_wrong, by_chance, free_rules, saying
+from fakes.backends import EOT, ScriptedBackend, logits_of_texts
+from fakes.clock import FakeClock
+from fakes.drafts import (
+    FakeCandidateGenerator,
+    FakeDraftContext,
+    always_wrong,
+    correct_with_probability,
+    unrestricted_rules,
+)
 from harken.decoding import DecodeStats
 from harken.decoding.draft_controller import (
     BUDGET_REFILL_RATE,
@@ -99,7 +107,7 @@ def book(
 
 
 def measured_pace() -> DraftController:
-    pace = DraftController(Clock())
+    pace = DraftController(FakeClock())
     for _ in range(MIN_MEASUREMENTS):
         assert not pace.may_draft(set_up=False)
         book(pace)
@@ -230,7 +238,7 @@ def decode(
     noise: Callable[[int], float] = lambda step: 1.0,
 ) -> Course:
     """Decode windows one after another with a draft that is right as a function of the window says."""
-    clock, steps = Clock(tick_s=1e-6), 0
+    clock, steps = FakeClock(tick_s=1e-6), 0
 
     def takes(rows: int, width: int) -> float:
         nonlocal steps
@@ -239,19 +247,21 @@ def decode(
 
     rng = np.random.default_rng(0)
     pace, ratios, stats = DraftController(clock), [], []
-    drafts = Drafts(lambda rows: [], pace)
+    drafts = FakeDraftContext(lambda rows: [], pace)
     for window in range(windows):
         texts = [[*rng.integers(0, EOT, LENGTH).tolist(), EOT] for _ in range(rows)]
-        session = Table(saying(texts), 2 * LENGTH, clock=clock, cost=takes).open_session(
+        session = ScriptedBackend(logits_of_texts(texts), 2 * LENGTH, clock=clock, cost=takes).open_session(
             None, range(rows), 2 * LENGTH
         )
         logits = session.extend([[0]] * rows)
-        draft = Knowing(texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s)
+        draft = FakeCandidateGenerator(
+            texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s
+        )
         drafts.make = lambda rows, draft=draft: [draft]
-        speculation = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules())
+        speculation = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, unrestricted_rules())
         began = clock.now_s
         found = generate(
-            session, logits, free_rules(), pick_best, [LENGTH + 1] * rows, lambda step: None,
+            session, logits, unrestricted_rules(), pick_best, [LENGTH + 1] * rows, lambda step: None,
             draft_session=speculation,
         )  # fmt: skip
         assert [[*its.tokens, EOT] for its in found] == texts
@@ -273,13 +283,13 @@ def rested(stats: list[DecodeStats]) -> float:
         (always_wrong, {"step_s": 3.0}),
         (always_wrong, {"setup_s": 20.0}),
         (always_wrong, {"rows": 3, "windows": 8}),
-        (by_chance(0.9), {"step_s": 1.2}),
-        (by_chance(0.9), {"setup_s": 300.0}),
-        (by_chance(0.4), {"step_s": 0.3}),
-        (by_chance(0.3), {"cost": jumpy}),
-        (by_chance(0.3), {"cost": jumpy, "step_s": 0.0}),
-        (by_chance(0.5), {"cost": steep, "step_s": 0.0}),
-        (by_chance(0.95), {"cost": steep, "step_s": 0.0}),
+        (correct_with_probability(0.9), {"step_s": 1.2}),
+        (correct_with_probability(0.9), {"setup_s": 300.0}),
+        (correct_with_probability(0.4), {"step_s": 0.3}),
+        (correct_with_probability(0.3), {"cost": jumpy}),
+        (correct_with_probability(0.3), {"cost": jumpy, "step_s": 0.0}),
+        (correct_with_probability(0.5), {"cost": steep, "step_s": 0.0}),
+        (correct_with_probability(0.95), {"cost": steep, "step_s": 0.0}),
     ],
 )
 def test_a_draft_that_does_not_pay_costs_no_more_than_it_may(right: Right, prices: dict[str, float]) -> None:
@@ -297,19 +307,19 @@ def test_a_draft_that_does_not_pay_costs_no_more_than_it_may(right: Right, price
     [({}, 0.45), ({"step_s": 0.0}, 0.3), ({"setup_s": 20.0}, 0.6), ({"cost": jumpy}, 0.6)],
 )
 def test_a_good_draft_is_used(prices: dict[str, float], most: float) -> None:
-    course = decode(lambda window: by_chance(0.9), windows=8, **prices)
+    course = decode(lambda window: correct_with_probability(0.9), windows=8, **prices)
     assert course.ratios.mean() < most
     assert rested(course.stats) < 0.05
 
 
 def test_a_draft_that_turns_bad_is_left() -> None:
-    course = decode(lambda window: by_chance(0.9) if window < 8 else always_wrong)
+    course = decode(lambda window: correct_with_probability(0.9) if window < 8 else always_wrong)
     assert course.ratios[:8].mean() < 0.45
     assert course.ratios[8:].sum() * LENGTH < 12 * LENGTH * 1.02 + BUDGET_STEPS
 
 
 def test_a_draft_that_turns_good_is_found_again() -> None:
-    course = decode(lambda window: always_wrong if window < 8 else by_chance(0.9), windows=24)
+    course = decode(lambda window: always_wrong if window < 8 else correct_with_probability(0.9), windows=24)
     assert course.ratios[:8].mean() < 1.06
     assert course.ratios[20:].mean() < 0.45
 
@@ -317,7 +327,7 @@ def test_a_draft_that_turns_good_is_found_again() -> None:
 def test_noise_does_not_drive_a_good_draft_away() -> None:
     rng = np.random.default_rng(1)
     noise = np.where(rng.random(10**5) < 0.05, 5.0, 1.0) * rng.uniform(0.9, 1.1, 10**5)
-    course = decode(lambda window: by_chance(0.8), noise=noise.__getitem__)
+    course = decode(lambda window: correct_with_probability(0.8), noise=noise.__getitem__)
     assert rested(course.stats) < 0.05
     assert course.ratios.mean() < 0.75
 
@@ -333,5 +343,5 @@ def test_noise_does_not_keep_a_bad_one() -> None:
 def test_a_machine_that_gets_slower_or_faster_is_followed() -> None:
     for change in (0.4, 2.0):
         factor = lambda step, change=change: 1.0 if step < 500 else change  # noqa: E731
-        course = decode(lambda window: by_chance(0.85), noise=factor, windows=24)
+        course = decode(lambda window: correct_with_probability(0.85), noise=factor, windows=24)
         assert course.ratios[-4:].mean() < 0.9 * change

@@ -8,7 +8,7 @@ import pytest
 from harken.backends.numpy import NumpyBackend
 from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights, make_rotation
 from harken.contract import Floats
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 BLOCK = "decoder.blocks.1"
 
@@ -43,7 +43,7 @@ def test_it_is_the_same_every_time() -> None:
 
 
 def test_the_decoder_says_the_same() -> None:
-    """Up to the last layer, whose projection the oracle cannot give a bias of its own."""
+    """Up to the last layer, whose projection the reference cannot give a bias of its own."""
     weights = uneven_weights()
     expected = logits(weights)
     rotated = RotatedWeights(weights, DIMS)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.speech_detector import noise_and_silence
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
@@ -25,8 +26,7 @@ from harken.streaming.utterance import (
     EncoderChunk,
     TimedToken,
 )
-from loudness import loud
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 N_MELS = 8
 SETTING = StreamingConfig(window_frames=100, hop_frames=30, history_frames=0, commit_delay_frames=40)
@@ -125,18 +125,18 @@ class Listener:
 
 
 def test_the_first_update_is_due_once_the_convolutions_see_one_frame_more():
-    its = Listener(loud(3.0))
+    its = Listener(noise_and_silence(3.0))
     due = its.running.next_update_sample(SETTING)
     assert due == 30 * 160 + 200
-    its.running.add_samples(loud(3.0)[: due - 1])
+    its.running.add_samples(noise_and_silence(3.0)[: due - 1])
     assert its.running.next_chunk(replace(SETTING, hop_frames=30)).positions == 0
-    its.running.add_samples(loud(3.0)[due - 1 : due])
+    its.running.add_samples(noise_and_silence(3.0)[due - 1 : due])
     assert its.running.next_chunk(SETTING).positions == 15
 
 
 @pytest.mark.parametrize("start_frame", [0, 1, 77, 1234])
 def test_places_are_counted_from_the_start_of_the_utterance(start_frame: int):
-    its = Listener(loud(15.0), start_frame)
+    its = Listener(noise_and_silence(15.0), start_frame)
     assert its.running.start_sample == its.running.next_sample == 160 * start_frame
     for update in range(1, 6):
         due = its.running.next_update_sample(SETTING)
@@ -149,7 +149,7 @@ def test_places_are_counted_from_the_start_of_the_utterance(start_frame: int):
 
 
 def test_windows_are_as_long_as_they_should_be_and_overlap_by_the_look_ahead():
-    its = Listener(loud(5.0))
+    its = Listener(noise_and_silence(5.0))
     for _ in range(8):
         its.update(SETTING)
     assert its.windows == [(0, 30), (0, 60), (0, 90), (20, 120), (50, 150), (80, 180), (110, 210), (140, 240)]
@@ -157,7 +157,7 @@ def test_windows_are_as_long_as_they_should_be_and_overlap_by_the_look_ahead():
 
 
 def test_what_would_be_history_is_heard_again_until_there_is_so_much_of_it():
-    its = Listener(loud(5.0))
+    its = Listener(noise_and_silence(5.0))
     for _ in range(7):
         its.update(replace(SETTING, history_frames=60))
     assert its.windows == [(0, 30), (0, 60), (0, 90), (0, 120), (0, 150), (80, 180), (110, 210)]
@@ -165,7 +165,7 @@ def test_what_would_be_history_is_heard_again_until_there_is_so_much_of_it():
 
 
 def test_an_update_stops_before_the_last_of_the_sound_and_the_last_one_does_not():
-    its = Listener(loud(1.0))
+    its = Listener(noise_and_silence(1.0))
     assert its.update(SETTING).frame_threshold == ALIGNATT_THRESHOLD_FRAMES // 2
     assert its.end(100).frame_threshold == 0
 
@@ -186,7 +186,7 @@ hearings = st.lists(
 @given(updates=hearings, start_frame=st.integers(0, 40), end=st.floats(0, 1))
 def test_every_frame_is_kept_once(updates: list[tuple[StreamingConfig, int]], start_frame: int, end: float):
     """Whatever the settings are meanwhile, however late it is heard, and wherever it ends."""
-    its = Listener(loud(20.0, seed=3), start_frame)
+    its = Listener(noise_and_silence(20.0, seed=3), start_frame)
     for setting, late in updates:
         its.update(setting, late)
     seen = its.running.encoded_frames
@@ -206,14 +206,14 @@ def test_every_frame_is_kept_once(updates: list[tuple[StreamingConfig, int]], st
 
 
 def test_what_is_late_is_heard_in_whole_hops():
-    its = Listener(loud(5.0))
+    its = Listener(noise_and_silence(5.0))
     assert its.update(SETTING, more=160 * 95).positions == 4 * 15
     assert its.running.next_update_sample(SETTING) == 150 * 160 + 200
 
 
 @pytest.mark.parametrize(("end", "positions"), [(120, 60), (121, 61), (149, 75), (151, 76), (160, 80)])
 def test_it_may_end_anywhere_behind_what_was_heard(end: int, positions: int):
-    its = Listener(loud(5.0), 50)
+    its = Listener(noise_and_silence(5.0), 50)
     for _ in range(4):
         its.update(SETTING)
     sound = its.end(50 + end)
@@ -222,7 +222,7 @@ def test_it_may_end_anywhere_behind_what_was_heard(end: int, positions: int):
 
 
 def test_it_may_end_before_what_was_heard():
-    its = Listener(loud(5.0), 50)
+    its = Listener(noise_and_silence(5.0), 50)
     for _ in range(5):
         its.update(SETTING)
     assert its.end(50 + 131).positions == 66
@@ -230,7 +230,7 @@ def test_it_may_end_before_what_was_heard():
 
 
 def test_an_end_before_what_was_kept_leaves_silence():
-    its = Listener(loud(5.0), 50)
+    its = Listener(noise_and_silence(5.0), 50)
     for _ in range(6):
         its.update(SETTING)
     sound = its.end(50 + 20)
@@ -241,7 +241,7 @@ def test_an_end_before_what_was_kept_leaves_silence():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 19])
 def test_an_utterance_that_ends_before_its_first_update(length: int):
-    its = Listener(loud(2.0), 10)
+    its = Listener(noise_and_silence(2.0), 10)
     sound = its.end(10 + length)
     assert sound.positions == (length + 1) // 2
     assert its.windows == [(0, length)]
@@ -249,7 +249,7 @@ def test_an_utterance_that_ends_before_its_first_update(length: int):
 
 def test_silence_is_as_silent_as_the_loudest_that_was_heard_makes_it():
     """8 decades below it, as in a transcription."""
-    samples = loud(2.0)
+    samples = noise_and_silence(2.0)
     samples[:12_000] *= 1e-2
     its = Listener(samples)
     floors = [its.update(SETTING).mel.min() for _ in range(4)]

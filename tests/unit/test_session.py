@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import Clock
+from fakes.clock import FakeClock
+from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.tone_backend import (
+    LETTER_OPTIONS,
+    WORDS,
+    ToneBackend,
+    ToneEncoderState,
+    ToneSpeech,
+    silence,
+    speak_random_words,
+    speak_words,
+)
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
@@ -29,31 +40,29 @@ from harken.streaming.utterance import ActiveUtterance
 from harken.streaming.utterance_text import utterance_words
 from harken.transcribe import chunking
 from harken.types import SAMPLE_RATE
-from loudness import Loudness
-from models import TOKENIZER
-from tones import SPELLED, WORDS, Ear, Listener, Speech, rambling, saying, silence
-from utterances import check, check_streamed, live, text, utterances
+from session_events import check_committed_text, check_events, final_text, group_utterances, run_session
+from tiny_models import TOKENIZER
 
 FINALS = ["exact", "streamed"]
-SENTENCE = silence(1.0) + saying(0, 1, 2, 9) + silence(2.0)
+SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
 
 @pytest.fixture(autouse=True)
 def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
-    monkeypatch.setattr(stream, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+    monkeypatch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
 
 
-def opened(backend: Listener | None = None, **changes: Any) -> LiveSession:
+def opened(backend: ToneBackend | None = None, **changes: Any) -> LiveSession:
     """A session with a model that hears words."""
-    recognizer = Recognizer(backend or Listener(), TOKENIZER, "listener")
-    return recognizer.stream(**{"clock": float, **SPELLED, **changes})
+    recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener")
+    return recognizer.stream(**{"clock": float, **LETTER_OPTIONS, **changes})
 
 
-def heard(speech: Speech, **changes: Any) -> list[Event]:
+def heard(speech: ToneSpeech, **changes: Any) -> list[Event]:
     """All events of some speech."""
-    return live(opened(**changes), speech.samples)
+    return run_session(opened(**changes), speech.samples)
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -71,7 +80,7 @@ def test_a_sentence(finals: str) -> None:
         "Committed",
         "SpeechEnded",
     ]
-    (said,) = check(events, len(SENTENCE.samples))
+    (said,) = check_events(events, len(SENTENCE.samples))
     assert (said.text, said.reason) == (" ba co du mi.", "sentence")
     assert said.began <= 1.0
     assert 2.5 <= said.ended <= 3.0
@@ -80,7 +89,7 @@ def test_a_sentence(finals: str) -> None:
 
 
 def test_text_is_committed_before_the_utterance_ends_and_words_have_times() -> None:
-    (said,) = check(heard(SENTENCE), len(SENTENCE.samples))
+    (said,) = check_events(heard(SENTENCE), len(SENTENCE.samples))
     its = _words(said.interims)
     assert [word.text for word in its] == [" ba", " co"]
     for word, (_, start_s, end_s) in zip(its, SENTENCE.words, strict=False):
@@ -91,40 +100,40 @@ def test_text_is_committed_before_the_utterance_ends_and_words_have_times() -> N
 
 
 def test_a_pause_ends_an_utterance_where_no_sentence_does() -> None:
-    speech = silence(0.5) + saying(0, 1) + silence(0.7) + saying(2) + silence(2.0)
-    (said,) = check(heard(speech), len(speech.samples))
+    speech = silence(0.5) + speak_words(0, 1) + silence(0.7) + speak_words(2) + silence(2.0)
+    (said,) = check_events(heard(speech), len(speech.samples))
     assert (said.text, said.reason) == (" ba co du", "silence")
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_a_stream_that_stops_in_a_word_says_it(finals: str) -> None:
-    speech = silence(0.5) + saying(0, 1, 2)
+    speech = silence(0.5) + speak_words(0, 1, 2)
     stopped = speech.samples[: -round(0.25 * SAMPLE_RATE)]  # in the middle of the last word
-    events = live(opened(finals=finals), stopped)
-    (said,) = check(events, len(stopped))
+    events = run_session(opened(finals=finals), stopped)
+    (said,) = check_events(events, len(stopped))
     assert (said.text, said.reason) == (" ba co du", "close")
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_one_word_that_is_over_before_there_is_an_update_is_said(finals: str) -> None:
-    speech = saying(3)
-    assert text(heard(speech, finals=finals)) == " fe"
+    speech = speak_words(3)
+    assert final_text(heard(speech, finals=finals)) == " fe"
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_a_flush_ends_the_utterance_and_what_follows_is_another(finals: str) -> None:
-    session, speech = opened(finals=finals), silence(0.5) + saying(0, 1)
+    session, speech = opened(finals=finals), silence(0.5) + speak_words(0, 1)
     events = session.feed(speech.samples) + session.flush()
     assert events[-1].emitted_samples == len(speech.samples)
     assert session.flush() == []
-    events += session.feed(saying(2, 3).samples) + session.close()
-    said = check(events, len(speech.samples) + len(saying(2, 3).samples))
+    events += session.feed(speak_words(2, 3).samples) + session.close()
+    said = check_events(events, len(speech.samples) + len(speak_words(2, 3).samples))
     assert [(its.text, its.reason) for its in said] == [(" ba co", "flush"), (" du fe", "close")]
 
 
 def test_times_of_words_do_not_run_backwards_whatever_is_listened_to() -> None:
     """A word that listens to sound before the words that stand already: they are one group with its full stop."""
-    running = ActiveUtterance(encoder=Ear(), n_mels=1, start_frame=100)
+    running = ActiveUtterance(encoder=ToneEncoderState(), n_mels=1, start_frame=100)
     for said, places in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
         tokens = TOKENIZER.encode(said)
         grown = PartialHypothesis(
@@ -145,33 +154,35 @@ def test_times_of_words_do_not_run_backwards_whatever_is_listened_to() -> None:
 
 
 def test_with_streamed_finals_the_model_hears_no_utterance_as_a_whole() -> None:
-    backend = Listener()
-    live(opened(backend, finals="streamed"), SENTENCE.samples)
-    assert backend.heard_frames
+    backend = ToneBackend()
+    run_session(opened(backend, finals="streamed"), SENTENCE.samples)
+    assert backend.stream_frames
     assert not backend.encoded_frames
-    live(opened(backend, finals="exact"), SENTENCE.samples)
+    run_session(opened(backend, finals="exact"), SENTENCE.samples)
     assert backend.encoded_frames
 
 
 def test_what_was_misheard_and_committed_is_mended_by_exact_finals_only() -> None:
-    speech = silence(0.5) + rambling(12) + silence(2.0)
+    speech = silence(0.5) + speak_random_words(12) + silence(2.0)
     changes = {"delay": "minimal", "commit_delay_frames": 0, "local_agreement": 1}
-    backends = {finals: Listener(fickle=True) for finals in FINALS}
+    backends = {finals: ToneBackend(unstable=True) for finals in FINALS}
     said = {
-        finals: check(live(opened(its, finals=finals, **changes), speech.samples), len(speech.samples))
+        finals: check_events(
+            run_session(opened(its, finals=finals, **changes), speech.samples), len(speech.samples)
+        )
         for finals, its in backends.items()
     }
-    (offline,) = Recognizer(Listener(fickle=True), TOKENIZER, "listener").transcribe(
-        said["exact"][0].of(speech.samples), **SPELLED
+    (offline,) = Recognizer(ToneBackend(unstable=True), TOKENIZER, "listener").transcribe(
+        said["exact"][0].of(speech.samples), **LETTER_OPTIONS
     )
     assert said["exact"][0].text == offline.text
     assert not offline.text.lstrip().startswith(said["exact"][0].committed), "nothing was misheard"
-    check_streamed(said["streamed"])
+    check_committed_text(said["streamed"])
 
 
 def test_agreement_keeps_what_changes_from_being_committed() -> None:
     """A word that is heard anew with each window for a second is right by the time that three windows agree."""
-    speech = silence(0.5) + rambling(12) + silence(2.0)
+    speech = silence(0.5) + speak_random_words(12) + silence(2.0)
     wrong = {}
     for agreement in (1, 4):
         changes = {
@@ -180,7 +191,7 @@ def test_agreement_keeps_what_changes_from_being_committed() -> None:
             "window_frames": 100,
             "local_agreement": agreement,
         }
-        (said,) = utterances(live(opened(Listener(fickle=True), **changes), speech.samples))
+        (said,) = group_utterances(run_session(opened(ToneBackend(unstable=True), **changes), speech.samples))
         wrong[agreement] = sum(
             word.text != right for word, (right, _, _) in zip(_words(said.interims), speech.words, strict=False)
         )
@@ -197,19 +208,19 @@ def _words(interims: list[Interim]) -> list[Any]:
 @pytest.mark.parametrize("finals", FINALS)
 @pytest.mark.parametrize("delay", ["minimal", "low", "high"])
 def test_who_never_pauses_is_cut_and_nothing_is_lost_or_repeated(delay: str, finals: str) -> None:
-    speech = silence(0.4) + rambling(75, gap_s=0.12)
+    speech = silence(0.4) + speak_random_words(75, gap_s=0.12)
     events = heard(speech, delay=delay, finals=finals)
-    said = check(events, len(speech.samples))
+    said = check_events(events, len(speech.samples))
     assert [its.reason for its in said].count("limit") >= 3
-    assert text(events) == speech.text
-    check_streamed(said)
+    assert final_text(events) == speech.text
+    check_committed_text(said)
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_what_was_committed_behind_a_cut_stands_in_the_next_utterance(finals: str) -> None:
     """One pause early in the second half, where the cut is made long after."""
-    speech = silence(0.4) + rambling(10, seed=1) + silence(0.3) + rambling(40, seed=2)
-    first, second, *_ = check(heard(speech, finals=finals), len(speech.samples))
+    speech = silence(0.4) + speak_random_words(10, seed=1) + silence(0.3) + speak_random_words(40, seed=2)
+    first, second, *_ = check_events(heard(speech, finals=finals), len(speech.samples))
     assert first.reason == "limit"
     assert first.ended == pytest.approx(second.began)
     carried = first.committed.removeprefix(first.text.lstrip()).lstrip()
@@ -219,7 +230,7 @@ def test_what_was_committed_behind_a_cut_stands_in_the_next_utterance(finals: st
 
 
 def test_what_nobody_is_believed_to_have_said_is_not_said_at_the_limit_either() -> None:
-    speech = silence(0.4) + rambling(40)
+    speech = silence(0.4) + speak_random_words(40)
     events = heard(speech, finals="streamed", hallucination_threshold=1e-9)
     assert "limit" in [event.reason for event in events if isinstance(event, SpeechEnded)]
     assert {*kinds(events)} == {"SpeechStarted", "SpeechEnded"}
@@ -229,17 +240,17 @@ def test_what_nobody_is_believed_to_have_said_is_not_said_at_the_limit_either() 
 
 
 def test_silence_brings_nothing_and_asks_the_model_for_nothing() -> None:
-    backend = Listener()
+    backend = ToneBackend()
     session = opened(backend)
-    assert live(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
+    assert run_session(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
     assert backend.calls == 0
     assert session.compute_s == 0
 
 
 def test_a_click_is_no_utterance() -> None:
-    backend = Listener()
-    speech = silence(1) + saying(0, word_s=0.05) + silence(2)
-    assert live(opened(backend), speech.samples) == []
+    backend = ToneBackend()
+    speech = silence(1) + speak_words(0, word_s=0.05) + silence(2)
+    assert run_session(opened(backend), speech.samples) == []
     assert backend.calls == 0
 
 
@@ -259,17 +270,17 @@ def held_bytes(its: object, shared: tuple[object, ...]) -> int:
 @pytest.mark.slow
 def test_an_hour_holds_memory_and_cost_flat() -> None:
     """A minute of which 6 s are speech, again and again."""
-    backend = Listener()
+    backend = ToneBackend()
     session = opened(backend, sentence_pause_s=0.5)
     shared = (backend, TOKENIZER, session._worker)
-    minute = rambling(12) + saying(9) + silence(60 - 13 * 0.4)
+    minute = speak_random_words(12) + speak_words(9) + silence(60 - 13 * 0.4)
     assert len(minute.samples) == 60 * SAMPLE_RATE
     bytes_held, costs, said = [], [], []
     for _ in range(60):
-        backend.heard_frames, backend.encoded_frames, backend.sessions = [], [], []
+        backend.stream_frames, backend.encoded_frames, backend.sessions = [], [], []
         events = [event for second in np.split(minute.samples, 60) for event in session.feed(second)]
-        said.append(text(events))
-        costs.append((sum(backend.heard_frames), sum(backend.encoded_frames), _read_tokens(backend)))
+        said.append(final_text(events))
+        costs.append((sum(backend.stream_frames), sum(backend.encoded_frames), _read_tokens(backend)))
         bytes_held.append(held_bytes(session, shared))
     assert {*said} == {minute.text}
     frames, encoded, tokens = (max(its[10:]) / max(its[:10]) for its in zip(*costs, strict=True))
@@ -278,14 +289,14 @@ def test_an_hour_holds_memory_and_cost_flat() -> None:
     assert max(bytes_held) < 500_000, "2 s of sound are 128 KB"
 
 
-def _read_tokens(backend: Listener) -> int:
+def _read_tokens(backend: ToneBackend) -> int:
     return sum(len(row) for session in backend.sessions for rows in session.read for row in rows)
 
 
 def test_what_is_held_while_somebody_speaks_is_bounded_too() -> None:
-    session = opened(backend := Listener())
+    session = opened(backend := ToneBackend())
     shared = (backend, TOKENIZER, session._worker)
-    speech = rambling(150, gap_s=0.12)
+    speech = speak_random_words(150, gap_s=0.12)
     bytes_held = []
     for block in np.split(speech.samples, range(BLOCK, len(speech.samples), BLOCK)):
         session.feed(block)
@@ -316,10 +327,10 @@ SMEARED_S = 0.04
     ids=str,
 )
 def test_no_word_is_shown_or_committed_later_than_the_bound_says(changes: dict[str, Any]) -> None:
-    speech = silence(0.83) + rambling(60, gap_s=0.1) + silence(2.0)
+    speech = silence(0.83) + speak_random_words(60, gap_s=0.1) + silence(2.0)
     session = opened(**changes)
-    events, bound = live(session, speech.samples), session.plan.bound
-    check(events, len(speech.samples))
+    events, bound = run_session(session, speech.samples), session.plan.bound
+    check_events(events, len(speech.samples))
     shown, committed = told_at(events)
     ends_s = [end_s for _, _, end_s in speech.words]
     assert len(committed) == len(shown) == len(ends_s)
@@ -359,17 +370,17 @@ def _count(said: str) -> int:
 
 
 def test_a_machine_that_falls_behind_does_less_and_says_so_and_recovers() -> None:
-    clock = Clock()
-    backend = Listener(clock=clock)
+    clock = FakeClock()
+    backend = ToneBackend(clock=clock)
     session = opened(backend, clock=clock)
-    backend.hear_s = 0.8
-    slow = silence(0.5) + rambling(40)
+    backend.encode_s = 0.8
+    slow = silence(0.5) + speak_random_words(40)
     events = session.feed(slow.samples)
-    backend.hear_s = 0.0
-    fast = silence(2.0) + rambling(60) + silence(2.0)
+    backend.encode_s = 0.0
+    fast = silence(2.0) + speak_random_words(60) + silence(2.0)
     # A machine that is behind gets its sound late, but a session knows no time but that of the sound.
     events += session.feed(fast.samples) + session.close()
-    check(events, len(slow.samples) + len(fast.samples))
+    check_events(events, len(slow.samples) + len(fast.samples))
     changes = [event for event in events if isinstance(event, LoadChanged)]
     levels = [event.level for event in changes]
     top = max(levels)
@@ -377,31 +388,31 @@ def test_a_machine_that_falls_behind_does_less_and_says_so_and_recovers() -> Non
     assert levels == [*range(1, top + 1), *range(top - 1, -1, -1)]
     assert all(event.detail and event.lag_s >= 0 for event in changes)
     assert changes[0].lag_s > session.config.hop_frames / 100
-    assert text(events) == slow.text + fast.text
+    assert final_text(events) == slow.text + fast.text
     assert session.compute_s == pytest.approx(clock.now_s, abs=1.0)
     assert max(event.compute_s for event in events if isinstance(event, Interim)) == pytest.approx(0.8)
 
 
 def test_less_is_computed_while_it_is_behind() -> None:
     frames = {}
-    for hear_s in (0.0, 0.8):
-        clock = Clock()
-        backend = Listener(clock=clock)
+    for encode_s in (0.0, 0.8):
+        clock = FakeClock()
+        backend = ToneBackend(clock=clock)
         session = opened(backend, clock=clock)
-        backend.hear_s, backend.heard_frames = hear_s, []
-        live(session, (silence(0.5) + rambling(75)).samples)
-        frames[hear_s] = sum(backend.heard_frames)
+        backend.encode_s, backend.stream_frames = encode_s, []
+        run_session(session, (silence(0.5) + speak_random_words(75)).samples)
+        frames[encode_s] = sum(backend.stream_frames)
     assert frames[0.8] < 0.75 * frames[0.0]
 
 
 def test_where_no_time_passes_nothing_changes() -> None:
-    assert not [event for event in heard(rambling(40)) if isinstance(event, LoadChanged)]
+    assert not [event for event in heard(speak_random_words(40)) if isinstance(event, LoadChanged)]
 
 
 def test_a_delay_that_the_machine_cannot_keep_is_refused() -> None:
-    clock = Clock()
+    clock = FakeClock()
     with pytest.raises(OptionError, match="delay='low'"):
-        opened(Listener(clock=clock, hear_s=5.0), clock=clock)
+        opened(ToneBackend(clock=clock, encode_s=5.0), clock=clock)
 
 
 # --- what a session takes ----------------------------------------------------------------------------------
@@ -431,7 +442,7 @@ def test_what_is_no_sound_is_refused_and_the_session_goes_on(samples: Any, told:
 
 
 def test_one_that_is_refused_keeps_the_samples_of_the_other_streams_out() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=float, **LETTER_OPTIONS)
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -442,8 +453,8 @@ def test_one_that_is_refused_keeps_the_samples_of_the_other_streams_out() -> Non
 
 def test_16_bit_samples_are_taken() -> None:
     pcm = (SENTENCE.samples * 32768).astype(np.int16)
-    assert live(opened(), pcm) == live(opened(), pcm.astype(np.float32) / 32768)
-    assert text(live(opened(), pcm)) == SENTENCE.text
+    assert run_session(opened(), pcm) == run_session(opened(), pcm.astype(np.float32) / 32768)
+    assert final_text(run_session(opened(), pcm)) == SENTENCE.text
 
 
 def test_the_samples_are_left_as_they_are_and_may_change_afterwards() -> None:
@@ -477,7 +488,7 @@ def test_a_session_without_samples() -> None:
 
 
 def test_streams_have_names() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=float, **SPELLED)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=float, **LETTER_OPTIONS)
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -491,20 +502,22 @@ def test_streams_have_names() -> None:
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_what_streams_need_at_the_same_time_is_computed_together(finals: str) -> None:
-    backend = Listener()
-    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(3, clock=float, finals=finals, **SPELLED)
+    backend = ToneBackend()
+    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(
+        3, clock=float, finals=finals, **LETTER_OPTIONS
+    )
     for name in "abc":
         sessions.open(name)
     events = sessions.feed(dict.fromkeys("abc", SENTENCE.samples))
     assert events["a"] == events["b"] == events["c"] == heard(SENTENCE, finals=finals)
     together = len(backend.sessions)
-    alone = Listener()
-    live(opened(alone, finals=finals), SENTENCE.samples)
+    alone = ToneBackend()
+    run_session(opened(alone, finals=finals), SENTENCE.samples)
     assert together == len(alone.sessions)
-    assert len(backend.heard_frames) == 3 * len(alone.heard_frames)
+    assert len(backend.stream_frames) == 3 * len(alone.stream_frames)
 
 
 @pytest.mark.parametrize("count", [0, 257])
 def test_how_many_streams_there_may_be(count: int) -> None:
     with pytest.raises(OptionError, match=f"count={count}"):
-        Recognizer(Listener(), TOKENIZER, "listener").stream_many(count)
+        Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(count)

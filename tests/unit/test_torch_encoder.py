@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
+from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
 from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
-from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]
 SOUND = make_mel(1)[0]
@@ -84,11 +84,11 @@ def test_pasts_are_only_masked_where_they_differ(monkeypatch: pytest.MonkeyPatch
 
 def test_steps_recorded_for_one_update_serve_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
-    taped, plain = make_backend(graph_capture=Tape), make_backend()
+    taped, plain = make_backend(graph_capture=FakeGraphCapture), make_backend()
     ours, theirs = taped.open_encoder(12), plain.open_encoder(12)
     made, positions = [], []
     for count, _ in zip(hops(taped, ours, 12, 4), hops(plain, theirs, 12, 4), strict=True):
-        before = Tape.made
+        before = FakeGraphCapture.made
         sessions = [
             backend.open_session(backend.stream_features([encoder]), [0], DIMS.n_text_ctx, attention=True)
             for backend, encoder in ((taped, ours), (plain, theirs))
@@ -100,7 +100,7 @@ def test_steps_recorded_for_one_update_serve_the_next(monkeypatch: pytest.Monkey
         attention = [session.attention(0) for session in sessions]
         assert attention[0].shape[2] == count
         np.testing.assert_allclose(*attention, atol=1e-5)
-        made.append(Tape.made - before)
+        made.append(FakeGraphCapture.made - before)
         positions.append(count)
         del session, sessions
     assert positions == [6, 8, 10, 12, 14, 16, 18, 20, 22]  # filled up to 10, 20 and 24

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
+from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
 from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
 from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
-from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -27,9 +27,9 @@ def make_backend(**options: object) -> TorchBackend:
 
 def recordings(work: Callable[[], object]) -> int:
     """How many recordings some work has taken."""
-    before = Tape.made
+    before = FakeGraphCapture.made
     work()
-    return Tape.made - before
+    return FakeGraphCapture.made - before
 
 
 def log_probabilities(logits: TorchLogits) -> np.ndarray:
@@ -45,7 +45,7 @@ def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions
 
 
 def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert recordings(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
     assert recordings(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
     assert recordings(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
@@ -54,7 +54,7 @@ def test_a_step_is_recorded_once_for_all_sessions_of_its_shape() -> None:
 
 
 def test_a_shorter_window_is_another_step() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert recordings(lambda: decode(backend, [0], [4])) == 1
     assert recordings(lambda: decode(backend, [0], [4], positions=10)) == 1
     assert recordings(lambda: decode(backend, [0], [4])) == 0
@@ -64,7 +64,7 @@ def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
     recorded, plain = (
         backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
-        for backend in (make_backend(graph_capture=Tape), make_backend())
+        for backend in (make_backend(graph_capture=FakeGraphCapture), make_backend())
     )
 
     def follow() -> None:
@@ -77,7 +77,7 @@ def test_a_longer_past_is_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_prompts_are_not_recorded() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert recordings(lambda: decode(backend, [0], [7] * (CAPTURED_STEP_TOKENS[-1] + 1))) == 0
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_recorded_on_the_cpu() -> None:
 
 
 def test_what_lies_in_memory_from_an_earlier_session_is_not_seen() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     expected = log_probabilities(session.extend([PROMPT]))
     session._cache.kv_cache.kv.fill_(torch.nan)
@@ -97,7 +97,7 @@ def test_what_lies_in_memory_from_an_earlier_session_is_not_seen() -> None:
 
 
 def test_logits_outlive_the_step_that_follows() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
     logits = session.extend([[4]])
@@ -179,7 +179,7 @@ def test_recordings_that_are_used_least_go_first() -> None:
 
 def test_a_tape_refuses_what_a_graph_cannot_record() -> None:
     with pytest.raises(AssertionError, match="waits for the device"):
-        Tape()(lambda given: given * float(given.sum()), torch.ones(3))
+        FakeGraphCapture()(lambda given: given * float(given.sum()), torch.ones(3))
 
 
 @pytest.mark.parametrize(

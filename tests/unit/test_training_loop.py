@@ -32,8 +32,8 @@ from harken.training.student import (  # noqa: E402
     trainable_weights,
 )
 from harken.types import Dims  # noqa: E402
-from lessons import make_example, make_examples  # noqa: E402
-from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
+from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
+from training_data import make_example, make_examples  # noqa: E402
 
 OPTIONS = DistillOptions(
     epochs=6, batch_size=3, learning_rate=5e-3, eval_steps=4, dropout=0.1, mask_time_fraction=0.2
@@ -166,8 +166,8 @@ def test_the_whole_network_reads_as_the_oracle_does(tmp_path: Path) -> None:
         logits = (
             run_decoder(weights, DIMS, torch.tensor([tokens]), heard)[0] @ weights[TOKEN_EMBEDDING].T
         ).numpy()
-    oracle = make_backend("numpy", tmp_path)
-    session = oracle.open_session(oracle.encode(mel), [0], len(tokens))
+    reference_backend = make_backend("numpy", tmp_path)
+    session = reference_backend.open_session(reference_backend.encode(mel), [0], len(tokens))
     ids, logprobs = session.extend([tokens], len(tokens)).top(3)
     got = torch.log_softmax(torch.tensor(logits), -1).numpy()
     np.testing.assert_allclose(np.take_along_axis(got, ids, 1), logprobs, atol=1e-4)

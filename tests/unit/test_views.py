@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fakes.speech_detector import noise_and_silence
 from harken.audio import log_mel
 from harken.transcribe.chunking import ClipSource, PackedSpeech
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import WINDOW_SAMPLES
-from loudness import loud
 
-SAMPLES = loud(5)
+SAMPLES = noise_and_silence(5)
 MEL = log_mel(SAMPLES, 8, padding_samples=WINDOW_SAMPLES)
 
 

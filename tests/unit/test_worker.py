@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import Clock, Table, TableSession
+from fakes.backends import WINDOW_S, ScriptedBackend, ScriptedBackendSession
+from fakes.clock import FakeClock
+from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import PartialHypothesis, make_prompt
 from harken.streaming.utterance import EncoderChunk
@@ -23,9 +25,7 @@ from harken.streaming.worker import (
 )
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from loudness import loud
-from models import DIMS, TOKENIZER, make_mel
-from recital import WINDOW_S
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot
 OPTIONS = TranscribeOptions(
@@ -55,7 +55,7 @@ class Seats:
         return len(self.numbers)
 
 
-class Hall(Table):
+class Hall(ScriptedBackend):
     """`harken.contract.Backend` that says of each stream what is written for it.
 
     Parameters
@@ -74,7 +74,7 @@ class Hall(Table):
     """
 
     def __init__(
-        self, *texts: str, languages: Sequence[str] = (), clock: Clock | None = None, seconds: float = 1.0
+        self, *texts: str, languages: Sequence[str] = (), clock: FakeClock | None = None, seconds: float = 1.0
     ) -> None:
         super().__init__(self._say, 64, clock=clock, cost=lambda rows, width: seconds)
         self.texts, self.languages = texts, languages
@@ -93,7 +93,7 @@ class Hall(Table):
 
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> TableSession:
+    ) -> ScriptedBackendSession:
         numbers = features.numbers if isinstance(features, Seats) else [-1] * features.n_windows
         its = [numbers[row] for row in row_windows]
         if capacity > 1:
@@ -158,10 +158,10 @@ def update(
 
 
 def utterance(start_s: float) -> FinalRequest:
-    return FinalRequest(samples=loud(WINDOW_S), start_s=start_s)
+    return FinalRequest(samples=noise_and_silence(WINDOW_S), start_s=start_s)
 
 
-def worker(hall: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
+def worker(hall: Backend, clock: FakeClock | None = None, **options: object) -> ModelWorker:
     return ModelWorker(WindowDecoder(hall, TOKENIZER, replace(OPTIONS, **options)), clock or float)
 
 
@@ -370,7 +370,7 @@ def test_what_may_not_be_said_is_not():
 
 
 def test_what_was_computed_is_booked_on_all_that_waited_for_it():
-    clock = Clock()
+    clock = FakeClock()
     hall = Hall("one", "three", "ab", clock=clock)
     first, second, third = (
         Asking(update(Seat(0))),
@@ -439,11 +439,11 @@ def heard(backend: Backend, streams: Sequence[int]) -> dict[int, list[ModelRespo
     return done
 
 
-def test_streams_together_as_each_alone(oracle: Backend):
-    together = heard(oracle, [0, 1, 2])
+def test_streams_together_as_each_alone(reference_backend: Backend):
+    together = heard(reference_backend, [0, 1, 2])
     assert [len(its) for its in together.values()] == [2, 3, 1]
     for number, found in together.items():
-        for one, other in zip(found, heard(oracle, [number])[number], strict=True):
+        for one, other in zip(found, heard(reference_backend, [number])[number], strict=True):
             assert one.partial.language == other.partial.language
             ours, plain = one.partial.hypothesis, other.partial.hypothesis
             assert (ours.tokens, ours.reached_eot) == (plain.tokens, plain.reached_eot)

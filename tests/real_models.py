@@ -17,15 +17,15 @@ from harken.errors import CheckpointNotFound
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "jfk.flac"
 SHARED = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared"))
-"""Where recordings lie under audio/."""
+"""Folder with recordings under audio/."""
 
-# Graphs of its own, so that what is tested is what this source builds, not what an older one has left behind.
+# A graph store of its own, so that no graph of older source code is tested.
 _graphs = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
 atexit.register(_graphs.cleanup)
 
 
 def model_path(name: str) -> Path:
-    """The embedded tiny.en, or a model in a directory that HARKEN_MODELS names; skip where it is missing."""
+    """Return the path of the embedded tiny.en or of a model under HARKEN_MODELS; skip where it is missing."""
     if name == "tiny.en":
         try:
             return resolve_model(name, download=False)
