@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small only lose by threads
+# Matrices this small gain nothing from threads, and the workers share the processors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings

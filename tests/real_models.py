@@ -53,4 +53,7 @@ def larger_recognizer(model: str) -> harken.Recognizer:
 
 
 def _load(model: str, precision: str) -> harken.Recognizer:
-    return harken.load(model_path(model), precision=precision, cache=_graphs.name, download=False)
+    threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # workers share the processors
+    return harken.load(
+        model_path(model), precision=precision, threads=threads, cache=_graphs.name, download=False
+    )

@@ -1,4 +1,4 @@
-"""Cross-attention of the alignment heads: every backend tells what the reference does, whatever was done to the rows."""
+"""Cross-attention of the alignment heads: each backend tells what the reference does, whatever was done to the rows."""
 
 from __future__ import annotations
 

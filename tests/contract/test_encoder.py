@@ -1,4 +1,4 @@
-"""Streams heard window by window: every backend against the reference, and both against the encoder of whole windows."""
+"""Streams heard window by window: each backend against the reference, and both against the encoder of whole windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs of windows, in step with the reference; and references with bugs, with which no backend is in step."""
+"""Random programs of windows, in step with the reference; and faulty references, with which no backend is in step."""
 
 from __future__ import annotations
 
