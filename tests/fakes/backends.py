@@ -293,7 +293,7 @@ class TranscriptBackend(FakeBackend):
     def encode(self, mel: Floats) -> FakeFeatures:
         self.mels.append(mel)
         self._attempts.append(0)
-        return FakeFeatures(len(mel), len(self.mels) - 1)
+        return FakeFeatures(encode_call=len(self.mels) - 1)
 
     def open_session(
         self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False

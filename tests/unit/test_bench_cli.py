@@ -88,7 +88,7 @@ class TestOneModel:
         outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
         head, sounds, *_ = outcome.out.splitlines()
-        assert (head, sounds) == ("tiny.en, by heart", "2 recordings: 1.0 s of sound")
+        assert (head, sounds) == ("tiny.en, fixed logits", "2 recordings: 1.0 s of sound")
         rows = figures(outcome.out)
         assert [*rows] == [
             *("decoding, s", "encoding, s", "end to end, s", "times real time"),

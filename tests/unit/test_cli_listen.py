@@ -240,7 +240,7 @@ class TestOutput:
 
     def test_verbose(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         first, bound, last = face.run("listen", talk, "--verbose").err.splitlines()
-        assert first == "Recognizer('tiny.en', by heart)"
+        assert first == "Recognizer('tiny.en', fixed logits)"
         assert bound == f"words are {FakeLiveSession.plan.bound}"
         assert re.fullmatch(
             r"talk\.wav: 00:01\.200 heard, computed for \d\.\d\d s, \d\.\d{3} of real time", last

@@ -68,7 +68,7 @@ class TestScreen:
         face.recites(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
         outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
         first, *rejected, last = outcome.err.splitlines()
-        assert first.startswith("Recognizer('tiny.en', by heart) loaded in ")
+        assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
             f"talk.wav: window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
         ]

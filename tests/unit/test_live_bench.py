@@ -269,7 +269,7 @@ class TestCommand:
         outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
         assert (outcome.code, outcome.err) == (0, "")
         head, streams, ways, *_ = outcome.out.splitlines()
-        assert (head, streams) == ("recital, by heart", "2 streams of 2 recordings: 1.0 s of sound")
+        assert (head, streams) == ("recital, fixed logits", "2 streams of 2 recordings: 1.0 s of sound")
         assert ways.split() == ["low", "streamed", "medium", "streamed"]
         rows = figures(outcome.out)
         assert rows["window, hop, history, s"] == ["2, 0.5, 4", "2, 0.5, 4"]
