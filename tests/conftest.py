@@ -14,6 +14,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
+import real_models  # noqa: F401  the workers inherit the cache that it makes
 from fakes.speech_detector import AmplitudeSpeechDetector
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError

@@ -19,9 +19,13 @@ EXAMPLE = ROOT / "examples" / "jfk.flac"
 SHARED = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared"))
 """Folder with recordings under audio/."""
 
-# A graph store of its own, so that no graph of older source code is tested.
-_graphs = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
-atexit.register(_graphs.cleanup)
+# A cache of its own, so that no graph of older source code is tested; the workers of a run inherit it.
+if "HARKEN_TESTS_CACHE" not in os.environ:
+    _folder = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
+    atexit.register(_folder.cleanup)
+    os.environ["HARKEN_TESTS_CACHE"] = _folder.name
+CACHE = Path(os.environ["HARKEN_TESTS_CACHE"])
+"""Value of HARKEN_CACHE for tests of published models."""
 
 
 def model_path(name: str) -> Path:
@@ -55,5 +59,5 @@ def larger_recognizer(model: str) -> harken.Recognizer:
 def _load(model: str, precision: str) -> harken.Recognizer:
     threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # workers share the processors
     return harken.load(
-        model_path(model), precision=precision, threads=threads, cache=_graphs.name, download=False
+        model_path(model), precision=precision, threads=threads, cache=CACHE / "graphs", download=False
     )

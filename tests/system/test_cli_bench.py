@@ -13,6 +13,7 @@ from faces import Face
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import TIMING_ROWS, command
 from harken.cli.bench_streaming import LIVE_ROWS as LIVE_ROWS
+from real_models import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
@@ -52,7 +53,7 @@ def test_every_option_is_on_the_page() -> None:
 def test_plain_and_with_drafts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)
@@ -75,7 +76,7 @@ def test_plain_and_with_drafts(
 def test_live_sessions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)

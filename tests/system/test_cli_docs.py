@@ -15,6 +15,7 @@ from harken.checkpoints.hub import embedded_model
 from harken.cli.exits import EXITS
 from harken.cli.options import Option
 from harken.cli.transcribe import command
+from real_models import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = dict.fromkeys(option.section for option in command.params if isinstance(option, Option))
@@ -53,7 +54,7 @@ def test_a_command_prints_what_the_page_says(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, expected: str
 ) -> None:
     monkeypatch.chdir(place)
-    monkeypatch.setenv("HARKEN_CACHE", str(place / "cache"))
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = Face(capsys, monkeypatch).run(*shlex.split(line))
     assert shape(outcome.out + outcome.err) == shape(expected)

@@ -16,6 +16,7 @@ from harken.checkpoints.hub import embedded_model
 from harken.cli.eval import command
 from harken.evaluation import summarise
 from harken.evaluation.scoring import report
+from real_models import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "eval.md").read_text(encoding="utf-8")
@@ -42,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def face(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
     (place / "other.jsonl").write_text(LINES[-1], encoding="utf-8")
     monkeypatch.chdir(place)
-    monkeypatch.setenv("HARKEN_CACHE", str(place / "cache"))
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return Face(capsys, monkeypatch)
 

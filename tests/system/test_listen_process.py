@@ -22,12 +22,15 @@ from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from harken.cli.listen import command
 from harken.cli.options import Option
+from real_models import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
 SAID = "your country can do for you"  # wherever the pauses before it cut
 # The command with a clock that stands still: the cost of an update is not measured, and no session falls behind.
-STANDING_CLOCK = "import sys; from harken.cli import listen, main; listen.perf_counter = float; sys.exit(main())"
+STANDING_CLOCK = (
+    "import sys; from harken.cli import listen, main; listen.perf_counter = float; sys.exit(main())"
+)
 HARKEN = [sys.executable, "-c", STANDING_CLOCK]
 OWN_SECTIONS = ("Sound", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -65,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(place: Path) -> dict[str, str]:
-    return os.environ | {"HARKEN_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+    return os.environ | {"HARKEN_CACHE": str(CACHE), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
 
 
 @pytest.fixture(scope="module")
