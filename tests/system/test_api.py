@@ -223,9 +223,9 @@ class TestTinyEnglish:
         said = "And so, my fellow Americans: ask not what your country can do for you, "
         said += "ask what you can do for your country."
         once = tiny.align(EXAMPLE, said)
-        words = tiny.align(np.tile(load_audio(EXAMPLE), 4), " ".join([said] * 4))
-        assert "".join(word.text for word in words).split() == said.split() * 4
-        shifts_s = [abs(a.start_s % 11.0 - b.start_s) for a, b in zip(words, once * 4, strict=True)]
+        words = tiny.align(np.tile(load_audio(EXAMPLE), 3), " ".join([said] * 3))
+        assert "".join(word.text for word in words).split() == said.split() * 3
+        shifts_s = [abs(a.start_s % 11.0 - b.start_s) for a, b in zip(words, once * 3, strict=True)]
         assert np.quantile(shifts_s, 0.95) < 0.4  # words beside pauses wander; measured 0.25
 
     def test_what_is_not_said_is_improbable(self, tiny: Recognizer) -> None:
