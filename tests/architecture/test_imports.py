@@ -196,7 +196,7 @@ def test_a_warm_start_of_the_engine_does_not_load_what_builds_graphs(tmp_path: P
     make_backend("onnx-int8", tmp_path)
     loaded = loaded_after(
         f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
-        "from pathlib import Path; from models import make_backend\n"
+        "from pathlib import Path; from tiny_models import make_backend\n"
         f"make_backend('onnx-int8', Path({str(tmp_path)!r}))"
     )
     assert "onnxruntime" in loaded
