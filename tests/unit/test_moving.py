@@ -327,7 +327,7 @@ def doubting(window: int, seen: tuple[int, ...]) -> Floats:
 
 def test_silence_is_asked_for_behind_the_start_as_in_a_plain_decode():
     ears = Ears()
-    ears.script = doubting
+    ears.next_logits = doubting
     plain, _ = decode(
         ScriptedBackend(doubting, 64),
         FakeFeatures(2),

@@ -347,7 +347,7 @@ def test_english_models_have_no_language_to_look_for():
     english = Tokenizer.bytes_only(multilingual=False)
     hall = Hall("one")
     its = ModelWorker(WindowDecoder(hall, english, replace(OPTIONS, language=None)))
-    hall.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
+    hall.next_logits = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
         EOT if len(seen) > 5 else ord("a")
     ]
     stream = Asking(update(Seat(0), language=None))
