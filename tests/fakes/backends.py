@@ -159,7 +159,7 @@ class ScriptedBackendSession(FakeSession):
     """`FakeSession` that spends the cost of each forward pass; attention is a hash of the window and the tokens."""
 
     def __init__(self, backend: Any, windows: Sequence[Any], capacity: int) -> None:
-        super().__init__(backend.next_logits, windows, capacity)
+        super().__init__(lambda window, seen: backend.next_logits(window, seen), windows, capacity)
         self._backend, self.vocabulary = backend, backend.vocabulary
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
