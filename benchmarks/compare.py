@@ -83,9 +83,7 @@ def main() -> None:
         "beam size": args.beam,
         "precision": args.precision,
     }
-    packages = [
-        package for package in ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
-    ]
+    packages = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
     result = results.begin(args.save or "compare", settings, packages)
     engines = [engine(name, args) for name in args.engines]
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:

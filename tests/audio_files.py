@@ -1,4 +1,4 @@
-"""Recordings in every format, made by PyAV: a tone that fades in, so that a shift or a wrong gain shows."""
+"""Audio files in many formats, written by PyAV: a tone that fades in, so that a shift or a wrong gain shows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TONE_HZ = 440
 
 
 def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float64]:
-    """Return a 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
+    """Make a 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
     t = np.arange(round(seconds * rate)) / rate
     return 0.5 * t / seconds * np.sin(2 * np.pi * TONE_HZ * t)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of recording: container by suffix, codec and sample format."""
+class AudioFormat:
+    """A format of audio files: container by the suffix, codec, and sample format."""
 
     suffix: str
     codec: str | None
@@ -32,7 +32,7 @@ class Kind:
     faststart: bool = False
 
     def write(self, path: Path, seconds: float = 2.0, samples: NDArray[np.float64] | None = None) -> Path:
-        """Write `samples` (default: `tone`) to `path` with this kind's suffix and return the path."""
+        """Write `samples` (default: `tone`) to `path` with the suffix of the format, and return the path."""
         path = path.with_suffix(self.suffix)
         options = {"movflags": "faststart"} if self.faststart else {}
         with av.open(path, "w", options=options) as container:
@@ -69,23 +69,23 @@ class Kind:
             container.mux(audio.encode(part))
 
 
-KINDS = {
-    "wav s16": Kind(suffix=".wav", codec="pcm_s16le"),
-    "wav u8": Kind(suffix=".wav", codec="pcm_u8", format="u8"),
-    "wav s24 stereo": Kind(suffix=".wav", codec="pcm_s24le", format="s32", rate=44_100, layout="stereo"),
-    "wav float": Kind(suffix=".wav", codec="pcm_f32le", format="flt"),
-    "wav double stereo": Kind(suffix=".wav", codec="pcm_f64le", format="dbl", layout="stereo"),
-    "wav mu-law 8 kHz": Kind(suffix=".wav", codec="pcm_mulaw", rate=8_000),
-    "wav 48 kHz 5.1": Kind(suffix=".wav", codec="pcm_s16le", rate=48_000, layout="5.1"),
-    "flac": Kind(suffix=".flac", codec="flac"),
-    "flac 48 kHz 5.1": Kind(suffix=".flac", codec="flac", rate=48_000, layout="5.1"),
-    "mp3": Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=44_100, layout="stereo"),
-    "ogg opus": Kind(suffix=".ogg", codec="libopus", format="flt", rate=48_000),
-    "m4a": Kind(suffix=".m4a", codec="aac", format="fltp", rate=44_100, layout="stereo"),
-    "mp4 video": Kind(suffix=".mp4", codec="aac", format="fltp", rate=48_000, video=True),
-    "mp4 video, index in front": Kind(
+AUDIO_FORMATS = {
+    "wav s16": AudioFormat(suffix=".wav", codec="pcm_s16le"),
+    "wav u8": AudioFormat(suffix=".wav", codec="pcm_u8", format="u8"),
+    "wav s24 stereo": AudioFormat(suffix=".wav", codec="pcm_s24le", format="s32", rate=44_100, layout="stereo"),
+    "wav float": AudioFormat(suffix=".wav", codec="pcm_f32le", format="flt"),
+    "wav double stereo": AudioFormat(suffix=".wav", codec="pcm_f64le", format="dbl", layout="stereo"),
+    "wav mu-law 8 kHz": AudioFormat(suffix=".wav", codec="pcm_mulaw", rate=8_000),
+    "wav 48 kHz 5.1": AudioFormat(suffix=".wav", codec="pcm_s16le", rate=48_000, layout="5.1"),
+    "flac": AudioFormat(suffix=".flac", codec="flac"),
+    "flac 48 kHz 5.1": AudioFormat(suffix=".flac", codec="flac", rate=48_000, layout="5.1"),
+    "mp3": AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp", rate=44_100, layout="stereo"),
+    "ogg opus": AudioFormat(suffix=".ogg", codec="libopus", format="flt", rate=48_000),
+    "m4a": AudioFormat(suffix=".m4a", codec="aac", format="fltp", rate=44_100, layout="stereo"),
+    "mp4 video": AudioFormat(suffix=".mp4", codec="aac", format="fltp", rate=48_000, video=True),
+    "mp4 video, index in front": AudioFormat(
         suffix=".mp4", codec="aac", format="fltp", rate=48_000, video=True, faststart=True
     ),
-    "mkv video": Kind(suffix=".mkv", codec="aac", format="fltp", rate=48_000, video=True),
+    "mkv video": AudioFormat(suffix=".mkv", codec="aac", format="fltp", rate=48_000, video=True),
 }
-VIDEO_ONLY = Kind(suffix=".mp4", codec=None, video=True)
+VIDEO_ONLY = AudioFormat(suffix=".mp4", codec=None, video=True)

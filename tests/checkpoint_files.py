@@ -1,7 +1,6 @@
-"""Tiny random Whisper models, and their files in every format that harken reads.
+"""Tiny random Whisper weights, and writers of every checkpoint format that harken reads.
 
-The writers are written from the descriptions of the formats and share no code with the readers, so that one
-checks the other.
+The writers follow the descriptions of the formats and share no code with the readers, so that each checks the other.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TINY = Dims(
 
 
 def weight_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every weight in OpenAI's state dict."""
+    """Return the name and the shape of every weight in OpenAI's state dict."""
     n = dims.n_audio_state
     shapes: dict[str, tuple[int, ...]] = {
         "encoder.positional_embedding": (dims.n_audio_ctx, n),
@@ -70,7 +69,7 @@ def weight_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(dims: Dims = TINY, seed: int = 0, dtype: npt.DTypeLike = np.float16) -> dict[str, Array]:
-    """Draw weights scaled to keep activations near one."""
+    """Draw weights of a size that keeps activations near one."""
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
     for name, shape in weight_shapes(dims).items():
@@ -87,7 +86,7 @@ def decoder_of(weights: Arrays) -> Arrays:
 
 
 def bfloat16_bits(values: Array) -> npt.NDArray[np.uint16]:
-    """Return the upper halves of float32 values, rounded to nearest even."""
+    """Round to nearest even and keep the upper halves."""
     bits = values.astype("<f4").view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
@@ -96,13 +95,13 @@ def bfloat16_bits(values: Array) -> npt.NDArray[np.uint16]:
 
 
 def write_openai(path: Path, dims: Dims, weights: Arrays) -> Path:
-    """Write the file of `torch.save({"dims": ..., "model_state_dict": ...})`."""
+    """Write the bytes of `torch.save({"dims": ..., "model_state_dict": ...})`."""
     return write_torch(path, {"dims": asdict(dims), "model_state_dict": dict(weights)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTensor:
-    """Description of one tensor in a torch pickle."""
+    """The description of a tensor in a pickle of PyTorch."""
 
     kind: str
     key: str
@@ -196,8 +195,8 @@ _HUGGINGFACE_NAMES = [
 
 def huggingface_name(name: str) -> str:
     """Return the name of a weight in `WhisperForConditionalGeneration`."""
-    for ours, theirs in _HUGGINGFACE_NAMES:
-        name = name.replace(ours, theirs)
+    for openai, huggingface in _HUGGINGFACE_NAMES:
+        name = name.replace(openai, huggingface)
     return f"model.{name}"
 
 
@@ -210,7 +209,7 @@ def write_huggingface(
     torch: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write a model directory; uint16 arrays are taken for bfloat16, and `config` goes into config.json."""
+    """Write a model directory; uint16 arrays are bfloat16, and `config` is added to config.json."""
     directory.mkdir(parents=True, exist_ok=True)
     entries = {
         "model_type": "whisper",
@@ -388,8 +387,8 @@ def _ggml_block(x: npt.NDArray[np.float32], kind: str) -> bytes:
 
 
 @contextmanager
-def refused(reason: str, most_bytes: int = 4 << 20) -> Iterator[None]:
-    """Expect a `CheckpointError` of one line with this reason, and no large allocation on the way to it."""
+def raises_checkpoint_error(reason: str, most_bytes: int = 4 << 20) -> Iterator[None]:
+    """Expect a `CheckpointError` of one line that matches `reason`, and no large allocation before it."""
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError, match=reason) as caught:

@@ -1,4 +1,4 @@
-"""What all tests share: reproducible hypothesis, and every backend over the tiny model, built once."""
+"""Fixtures of all tests: reproducible hypothesis, and every backend for the tiny model, built once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices this small only lose by threads
+# Matrices this small gain nothing from threads, and the workers share the processors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import real_models  # noqa: F401  the workers inherit the cache that it makes
+from fakes.speech_detector import AmplitudeSpeechDetector
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
 from harken.transcribe import chunking
-from loudness import Loudness
-from models import make_backend
+from tiny_models import make_backend
 
 # The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
 settings.register_profile(
@@ -26,16 +30,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture(scope="module")
-def loud_is_speech() -> Iterator[None]:
-    """Put loudness in place of the voice activity detection, for sounds that a test makes."""
+def amplitude_vad() -> Iterator[None]:
+    """Detect speech by amplitude, for audio that a test makes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", Loudness)
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
         yield
 
 
 @pytest.fixture(scope="session")
 def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backend]:
-    """Give a backend by its name in `models.ENGINES`, or skip where this machine lacks its arithmetic or PyTorch."""
+    """Return a function from a name in `tiny_models.BACKENDS` to that backend; it skips where this machine lacks it."""
     graphs = tmp_path_factory.mktemp("graphs")
 
     @cache
@@ -55,6 +59,6 @@ def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ba
 
 
 @pytest.fixture(scope="session")
-def oracle(open_backend: Callable[[str], Backend]) -> Backend:
-    """The numpy backend over the tiny model."""
+def reference_backend(open_backend: Callable[[str], Backend]) -> Backend:
+    """The numpy backend for the tiny model."""
     return open_backend("numpy")

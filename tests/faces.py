@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fakes.backends import TranscriptBackend, WindowText
 from harken.api import Recognizer
 from harken.cli import main
-from models import TOKENIZER
-from recital import Line, Recital
+from tiny_models import TOKENIZER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class Face:
         self.loaded: list[dict[str, Any]] = []
         self._recites = False
 
-    def recites(self, *windows: Line) -> Recital:
+    def recites(self, *windows: WindowText) -> TranscriptBackend:
         """Replace every model by one that returns texts, one for each window."""
-        backend = Recital(*windows)
+        backend = TranscriptBackend(*windows)
         self._recites = True
 
         def load(**given: Any) -> Recognizer:

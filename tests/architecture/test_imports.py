@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from models import make_backend
+from tiny_models import make_backend
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
@@ -204,7 +204,7 @@ def test_start_with_stored_graphs_does_not_import_onnx(tmp_path: Path) -> None:
     make_backend("onnx-int8", tmp_path)
     loaded = loaded_after(
         f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
-        "from pathlib import Path; from models import make_backend\n"
+        "from pathlib import Path; from tiny_models import make_backend\n"
         f"make_backend('onnx-int8', Path({str(tmp_path)!r}))"
     )
     assert "onnxruntime" in loaded

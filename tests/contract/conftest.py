@@ -8,20 +8,20 @@ import pytest
 from pairs import BackendPair
 
 from harken.contract import Backend
-from models import ENGINES, make_mel
+from tiny_models import BACKENDS, make_mel
 
 
-@pytest.fixture(scope="session", params=ENGINES)
+@pytest.fixture(scope="session", params=BACKENDS)
 def backends(
-    request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], oracle: Backend
+    request: pytest.FixtureRequest, open_backend: Callable[[str], Backend], reference_backend: Backend
 ) -> BackendPair:
     """Each of `models.ENGINES` in turn."""
     tested, mel = open_backend(request.param), make_mel()
     return BackendPair(
         name=request.param,
         tested=tested,
-        reference=oracle,
+        reference=reference_backend,
         features=tested.encode(mel),
-        reference_features=oracle.encode(mel),
-        tolerance=ENGINES[request.param].tolerance,
+        reference_features=reference_backend.encode(mel),
+        tolerance=BACKENDS[request.param].tolerance,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Logits, Session
-from models import DIMS
+from tiny_models import DIMS
 
 
 @dataclass(frozen=True, slots=True)

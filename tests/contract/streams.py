@@ -8,7 +8,7 @@ import numpy as np
 from pairs import BackendPair, SessionPair, log_probabilities
 
 from harken.contract import Floats, StreamingEncoderState
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pairs import BackendPair
 
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
@@ -43,9 +43,9 @@ def test_keeping_attention_does_not_change_logits(backends: BackendPair) -> None
 
 
 def test_attention_follows_reordered_rows(backends: BackendPair) -> None:
-    pair = backends.open_session(range(AUDIOS), attention=True)
-    pair.extend([PROMPT] * AUDIOS)
-    before = [pair.attention(row) for row in range(AUDIOS)]
+    pair = backends.open_session(range(N_WINDOWS), attention=True)
+    pair.extend([PROMPT] * N_WINDOWS)
+    before = [pair.attention(row) for row in range(N_WINDOWS)]
     pair.reorder([2, 2, 0])
     for row, parent in enumerate((2, 2, 0)):
         np.testing.assert_array_equal(pair.attention(row), before[parent])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pairs import BackendPair, SessionPair, log_probabilities
 
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 MIN_DIFFERENCE = 5.0
@@ -28,9 +28,9 @@ def test_dims_and_capabilities_are_reported(backends: BackendPair) -> None:
 
 def test_batch_size_does_not_change_the_encoding(backends: BackendPair) -> None:
     mel = make_mel()
-    together = backends.open_session(range(AUDIOS)).extend([PROMPT] * AUDIOS)
-    assert backends.features.n_windows == AUDIOS
-    for window in range(AUDIOS):
+    together = backends.open_session(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
+    assert backends.features.n_windows == N_WINDOWS
+    for window in range(N_WINDOWS):
         alone = backends.tested.encode(mel[window : window + 1])
         assert alone.n_windows == 1
         logits = log_probabilities(backends.tested.open_session(alone, [0], DIMS.n_text_ctx).extend([PROMPT]))
@@ -40,7 +40,7 @@ def test_batch_size_does_not_change_the_encoding(backends: BackendPair) -> None:
 def test_encoder_output_is_that_of_the_reference(backends: BackendPair) -> None:
     actual = backends.tested.encoder_output(backends.features)
     expected = backends.reference.encoder_output(backends.reference_features)
-    assert actual.shape == expected.shape == (AUDIOS, DIMS.n_audio_ctx, DIMS.n_audio_state)
+    assert actual.shape == expected.shape == (N_WINDOWS, DIMS.n_audio_ctx, DIMS.n_audio_state)
     assert actual.dtype == np.float32
     assert np.abs(actual - expected).max() <= backends.tolerance * expected.std()
 
@@ -50,17 +50,17 @@ def test_short_windows_are_encoded_at_their_own_length(backends: BackendPair, fr
     mel = make_mel()[:, :, :frames]
     features, expected = backends.tested.encode(mel), backends.reference.encode(mel)
     pair = SessionPair(
-        backends.tested.open_session(features, range(AUDIOS), DIMS.n_text_ctx),
-        backends.reference.open_session(expected, range(AUDIOS), DIMS.n_text_ctx),
+        backends.tested.open_session(features, range(N_WINDOWS), DIMS.n_text_ctx),
+        backends.reference.open_session(expected, range(N_WINDOWS), DIMS.n_text_ctx),
         backends.tolerance,
     )
-    short = pair.extend([PROMPT] * AUDIOS)
+    short = pair.extend([PROMPT] * N_WINDOWS)
     assert differ(short[0], backends.open_session([0]).extend([PROMPT])[0], backends.tolerance)
 
 
 def test_different_windows_give_different_logits(backends: BackendPair) -> None:
-    logits = backends.open_session(range(AUDIOS)).extend([PROMPT] * AUDIOS)
-    for one in range(AUDIOS):
+    logits = backends.open_session(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
+    for one in range(N_WINDOWS):
         for other in range(one):
             assert differ(logits[one], logits[other], backends.tolerance)
 
@@ -142,10 +142,10 @@ def test_threads_can_share_a_backend(backends: BackendPair) -> None:
         session.extend([PROMPT])
         return np.concatenate([log_probabilities(session.extend([[65 + i]])) for i in range(4)])
 
-    alone = [decode(window) for window in range(AUDIOS)]
-    with ThreadPoolExecutor(AUDIOS) as pool:
+    alone = [decode(window) for window in range(N_WINDOWS)]
+    with ThreadPoolExecutor(N_WINDOWS) as pool:
         for _ in range(3):
-            np.testing.assert_array_equal(list(pool.map(decode, range(AUDIOS))), alone)
+            np.testing.assert_array_equal(list(pool.map(decode, range(N_WINDOWS))), alone)
 
 
 def test_suppressed_logits_do_not_change_the_session(backends: BackendPair) -> None:

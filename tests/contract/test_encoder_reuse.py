@@ -10,11 +10,13 @@ import pytest
 from pairs import BackendPair, log_probabilities
 
 from harken.contract import Backend
-from models import AUDIOS, DIMS, TOKENIZER, make_assistant, make_backend, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 ONE_LAYER = replace(DIMS, n_text_layer=1)
-WITHOUT_ENCODER = {name: values for name, values in make_assistant().items() if name.startswith("decoder.")}
+WITHOUT_ENCODER = {
+    name: values for name, values in make_assistant_weights().items() if name.startswith("decoder.")
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +47,24 @@ def reuse_features(backends: BackendPair, tested: Backend, reference: Backend) -
 
 def test_encode_without_an_encoder_is_refused(assistant: BackendPair) -> None:
     assert assistant.tested.dims == DIMS.without_encoder()
-    assert assistant.features.n_windows == AUDIOS
+    assert assistant.features.n_windows == N_WINDOWS
     with pytest.raises(AssertionError, match="no encoder: use reuse_encoder_output"):
         assistant.tested.encode(make_mel())
 
 
 def test_reused_output_gives_the_logits_of_the_same_encoder(assistant: BackendPair, graphs: Path) -> None:
-    whole = make_backend(assistant.name, graphs, make_assistant())
+    whole = make_backend(assistant.name, graphs, make_assistant_weights())
     own = log_probabilities(
-        whole.open_session(whole.encode(make_mel()), range(AUDIOS), 48).extend([PROMPT] * AUDIOS)
+        whole.open_session(whole.encode(make_mel()), range(N_WINDOWS), 48).extend([PROMPT] * N_WINDOWS)
     )
-    shared = assistant.open_session(range(AUDIOS)).extend([PROMPT] * AUDIOS)
+    shared = assistant.open_session(range(N_WINDOWS)).extend([PROMPT] * N_WINDOWS)
     np.testing.assert_allclose(shared, own, atol=assistant.tolerance * own.std(), rtol=0)
 
 
 def test_shares_encoder_drops_the_encoder_of_a_whole_model(
     backends: BackendPair, assistant: BackendPair, graphs: Path
 ) -> None:
-    backend = make_backend(backends.name, graphs, make_assistant(), shares_encoder=True)
+    backend = make_backend(backends.name, graphs, make_assistant_weights(), shares_encoder=True)
     assert backend.dims == DIMS.without_encoder()
     session = backend.open_session(backend.reuse_encoder_output(backends.features), [2], 48)
     np.testing.assert_array_equal(

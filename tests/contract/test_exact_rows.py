@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from harken.contract import Backend, Features, Floats, Logits
-from models import make_mel
-from real import recognizer
+from real_models import recognizer
+from tiny_models import make_mel
 
 PROMPT = (256, 72, 101, 108, 111)
 TEXT, CAPACITY = 34, 48

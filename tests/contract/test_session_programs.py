@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from pairs import BackendPair
 
-from models import AUDIOS, DIMS
+from tiny_models import DIMS, N_WINDOWS
 
 MAX_ROWS = 5
 PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROWS, max_size=MAX_ROWS)
@@ -21,7 +21,7 @@ class Program(RuleBasedStateMachine):
         self._backends = backends
 
     @initialize(
-        rows=st.lists(st.integers(0, AUDIOS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
+        rows=st.lists(st.integers(0, N_WINDOWS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
     )
     def open_session(self, rows: list[int], attention: bool) -> None:
         self.attention = attention

@@ -11,14 +11,14 @@ from streams import PROMPT, Streams, decode_alone, make_mels
 
 from harken.backends.numpy import model
 from harken.backends.numpy.backend import NumpyFeatures
-from models import DIMS, ENGINES, make_backend, make_weights
+from tiny_models import BACKENDS, DIMS, make_backend, make_weights
 
 WHOLE = 2 * DIMS.n_audio_ctx
 
 
 def close(actual: np.ndarray, expected: np.ndarray, backends: BackendPair) -> None:
     """Compare results of two ways to compute, in which even the reference adds in another order."""
-    tolerance = max(backends.tolerance, ENGINES["onnx-fp32"].tolerance)
+    tolerance = max(backends.tolerance, BACKENDS["onnx-fp32"].tolerance)
     np.testing.assert_allclose(actual, expected, atol=tolerance * expected.std(), rtol=0)
 
 

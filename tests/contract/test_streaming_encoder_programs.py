@@ -17,7 +17,7 @@ from harken.backends.numpy import model, streaming_encoder
 from harken.backends.numpy.model import Mask, Weights
 from harken.backends.numpy.streaming_encoder import EncodedChunk
 from harken.contract import Floats
-from models import DIMS
+from tiny_models import DIMS
 
 MAX_STREAMS = 3
 """Most streams of a program."""

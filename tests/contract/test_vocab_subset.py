@@ -7,7 +7,7 @@ import pytest
 from pairs import BackendPair
 
 from harken.contract import Backend, Ints, Logits
-from models import DIMS, TOKENIZER, make_backend
+from tiny_models import DIMS, TOKENIZER, make_backend
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 SUBSET = np.sort(np.random.default_rng(0).choice(DIMS.n_vocab, 300, replace=False))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from harken.audio import stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
@@ -107,7 +107,7 @@ def is_decoded(data: bytes) -> bool:
     "name", ["wav s24 stereo", "flac", "mp3", "mp4 video, index in front", "ogg opus", "mkv video"]
 )
 def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
-    original = KINDS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
+    original = AUDIO_FORMATS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
     rng = np.random.default_rng(20_251_121)
     outcomes = []
     for _ in range(ROUNDS):

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.streaming import stream
 from harken.transcribe import chunking
-from loudness import Loudness
-from models import TOKENIZER
-from tones import SPELLED, Listener, rambling, silence
-from utterances import check, check_streamed
+from session_events import check_committed_text, check_events
+from tiny_models import TOKENIZER
 
 ROUNDS = 12
 
 
 @pytest.fixture(autouse=True)
 def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
-    monkeypatch.setattr(stream, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+    monkeypatch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
 
 
 def noise(rng: np.random.Generator, samples: Floats) -> Floats:
@@ -73,10 +73,12 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_damaged_audio_in_any_blocks_gives_consistent_events(finals: str) -> None:
-    recognizer = Recognizer(Listener(), TOKENIZER, "listener")
+    recognizer = Recognizer(ToneBackend(), TOKENIZER, "listener")
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
-        speech = silence(rng.uniform(0, 1)) + rambling(int(rng.integers(1, 25)), seed=seed) + silence(1.2)
+        speech = (
+            silence(rng.uniform(0, 1)) + speak_random_words(int(rng.integers(1, 25)), seed=seed) + silence(1.2)
+        )
         samples = speech.samples
         for damage in rng.choice(len(DAMAGES), rng.integers(0, 3), replace=False):
             samples = DAMAGES[damage](rng, samples)
@@ -84,7 +86,7 @@ def test_damaged_audio_in_any_blocks_gives_consistent_events(finals: str) -> Non
             "finals": finals,
             "clock": None,
             "delay": str(rng.choice(["minimal", "low", "high"])),
-            **SPELLED,
+            **LETTER_OPTIONS,
         }
         session, other = recognizer.stream(**options), recognizer.stream(**options)
         events = []
@@ -96,6 +98,6 @@ def test_damaged_audio_in_any_blocks_gives_consistent_events(finals: str) -> Non
             events += session.feed(block)
         events += session.close()
         assert events == other.feed(samples) + other.close(), seed
-        found = check(events, len(samples))
+        found = check_events(events, len(samples))
         if finals == "streamed":
-            check_streamed(found)
+            check_committed_text(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harken.contract import Floats
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 FILTERS = (
     {"suppress_blank": True, "timestamps": True, "last_initial": 50},

@@ -37,7 +37,7 @@ from whisper.decoding import (
 )
 from whisper.model import ModelDimensions, Whisper
 
-from models import DIMS, TOKENIZER, make_mel, make_weights
+from tiny_models import DIMS, TOKENIZER, make_mel, make_weights
 
 HERE = Path(__file__).parent
 

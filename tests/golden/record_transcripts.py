@@ -28,7 +28,7 @@ from reference_model import reference_model
 from transcript_inputs import CASES, Case, digest, samples
 
 from harken.checkpoints import open_checkpoint
-from real import model_path
+from real_models import model_path
 
 GOLDEN = Path(__file__).with_name("transcripts.json")
 

@@ -41,7 +41,7 @@ from window_inputs import (
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
 from harken.types import SAMPLE_RATE
-from real import model_path
+from real_models import model_path
 
 GOLDEN = Path(__file__).with_name("windows.json")
 

@@ -29,7 +29,7 @@ from words_inputs import CASES, Case
 
 from harken.audio import load_audio
 from harken.checkpoints import open_checkpoint
-from real import model_path
+from real_models import model_path
 
 GOLDEN = Path(__file__).with_name("words.json")
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from decoding_inputs import BEAM_EOT, BEAM_LIMIT, FILTERS, PROMPTS, beam_logits, filter_logits
 
+from fakes.backends import ScriptedSession
 from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search
-from models import DIMS, TOKENIZER, make_mel
-from scripted import ScriptedSession
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 GOLDEN = json.loads(Path(__file__).with_name("decoding.json").read_text())
 
@@ -52,11 +52,13 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         assert best.tokens == tuple(case["texts"][index])
 
 
-def test_reference_backend_computes_the_logits_of_whisper(oracle: Backend) -> None:
-    features = oracle.encode(make_mel(len(PROMPTS)))
+def test_reference_backend_computes_the_logits_of_whisper(reference_backend: Backend) -> None:
+    features = reference_backend.encode(make_mel(len(PROMPTS)))
     np.testing.assert_allclose(features.encoder_output[:, ::5, ::8], GOLDEN["model"]["features"], atol=1e-4)
     for window, (prompt, expected) in enumerate(zip(PROMPTS, GOLDEN["model"]["logits"], strict=True)):
-        logits = oracle.open_session(features, [window], DIMS.n_text_ctx).extend([prompt], last_n=len(prompt))
+        logits = reference_backend.open_session(features, [window], DIMS.n_text_ctx).extend(
+            [prompt], last_n=len(prompt)
+        )
         np.testing.assert_allclose(logits.values[:, ::97], expected, atol=2e-4)
 
 

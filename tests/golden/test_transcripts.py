@@ -11,7 +11,7 @@ from transcript_inputs import AS_REFERENCE, CASES, digest, need, samples
 
 from harken.results import Transcript, Word
 from harken.text import Tokenizer
-from real import larger_recognizer, recognizer
+from real_models import larger_recognizer, recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("transcripts.json").read_text(encoding="utf-8"))
 STEP_S = 0.02 + 1e-6

@@ -27,7 +27,7 @@ from harken.decoding import (
     make_prompt,
 )
 from harken.decoding.generate import EotOrLimit, PickedTokens, Row, RowPosition, generate
-from real import larger_recognizer
+from real_models import larger_recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
 ENGINES = ("numpy", "onnx")

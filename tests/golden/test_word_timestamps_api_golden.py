@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from words_inputs import Case
 
-from real import larger_recognizer, recognizer
+from real_models import larger_recognizer, recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 TOLERANCE_S = 0.02 + 1e-6

@@ -30,7 +30,7 @@ from harken.transcribe.word_timestamps import (
     words_by_segment,
 )
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
-from real import larger_recognizer, recognizer
+from real_models import larger_recognizer, recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 TOLERANCE_S = 0.02 + 1e-6

@@ -13,7 +13,7 @@ import pytest
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
-from real import SHARED
+from real_models import SHARED
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 PAUSE = np.zeros(SAMPLE_RATE * 3 // 10, np.float32)

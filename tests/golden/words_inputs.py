@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from real import EXAMPLE, SHARED
+from real_models import EXAMPLE, SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
@@ -69,7 +69,7 @@ def windows(draw: st.DrawFn, timestamps: bool) -> Window:
         previous_tokens=draw(st.lists(TOKEN, max_size=12)),
     )
     return Window(
-        window_index=draw(st.integers(0, AUDIOS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
+        window_index=draw(st.integers(0, N_WINDOWS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
     )
 
 
@@ -80,19 +80,27 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules]:
 
 
 @pytest.fixture(scope="module")
-def features(oracle: Backend) -> Features:
-    return oracle.encode(make_mel())
+def features(reference_backend: Backend) -> Features:
+    return reference_backend.encode(make_mel())
 
 
 @pytest.fixture(scope="module")
-def run(oracle: Backend, features: Features) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
+def run(
+    reference_backend: Backend, features: Features
+) -> Callable[..., tuple[list[DecodingResult], DecodeStats]]:
     """Return a function that decodes with the reference backend."""
 
     def call(
         batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **options: object
     ) -> tuple[list[DecodingResult], DecodeStats]:
         return decode(
-            oracle, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **options
+            reference_backend,
+            features,
+            batch,
+            tokenizer=TOKENIZER,
+            logit_rules=rules,
+            strategy=strategy,
+            **options,
         )
 
     return call
@@ -224,13 +232,17 @@ def test_prefill_in_pieces_equals_prefill_at_once(
 @few
 @given(batch=batches(most=1))
 def test_verifying_all_tokens_at_once_gives_their_probabilities(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
+    run: Run,
+    reference_backend: Backend,
+    features: Features,
+    batch: tuple[list[Window], LogitRules],
+    strategy: Strategy,
 ) -> None:
     """The tokens picked one by one are read in one pass, under the logit rules of each prefix, as a draft is."""
     (window,), rules = batch
     ((result,), _) = run([window], rules, strategy)
     tokens = [*result.hypothesis.tokens, EOT][: len(result.hypothesis.logprobs)]
-    session = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx)
+    session = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx)
     logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
     rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
     ids, logprobs = logits.top(DIMS.n_vocab)
@@ -282,13 +294,19 @@ def test_a_full_context_leaves_one_token(run: Run, strategy: Strategy) -> None:
 @few
 @given(batch=batches(), strategy=st.sampled_from(STRATEGIES))
 def test_no_speech_prob_is_read_after_sot_before_any_rule(
-    run: Run, oracle: Backend, features: Features, batch: tuple[list[Window], LogitRules], strategy: Strategy
+    run: Run,
+    reference_backend: Backend,
+    features: Features,
+    batch: tuple[list[Window], LogitRules],
+    strategy: Strategy,
 ) -> None:
     batch_windows, rules = batch
     assert TOKENIZER.no_speech in rules.suppressed
     for window, result in zip(batch_windows, run(batch_windows, rules, strategy)[0], strict=True):
         prompt_start = window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]
-        logits = oracle.open_session(features, [window.window_index], DIMS.n_text_ctx).extend([prompt_start])
+        logits = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx).extend(
+            [prompt_start]
+        )
         assert result.no_speech_prob == pytest.approx(logits.probability(TOKENIZER.no_speech)[0], rel=1e-4)
 
 
@@ -353,9 +371,9 @@ class CountingBackend:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("stop", [0, 1, 5])
 def test_an_observer_that_raises_stops_within_one_step(
-    oracle: Backend, features: Features, strategy: Strategy, stop: int
+    reference_backend: Backend, features: Features, strategy: Strategy, stop: int
 ) -> None:
-    backend = CountingBackend(oracle)
+    backend = CountingBackend(reference_backend)
 
     def observe(step: Step) -> None:
         if step.index == stop:
@@ -369,12 +387,12 @@ def test_an_observer_that_raises_stops_within_one_step(
     assert backend.forwards == stop + 1
 
 
-def test_language_probabilities_of_every_backend(oracle: Backend, features: Features) -> None:
-    batch_windows = language_probabilities(oracle, features, TOKENIZER)
-    assert len(batch_windows) == AUDIOS
+def test_language_probabilities_of_every_backend(reference_backend: Backend, features: Features) -> None:
+    batch_windows = language_probabilities(reference_backend, features, TOKENIZER)
+    assert len(batch_windows) == N_WINDOWS
     ids = list(TOKENIZER.language_tokens.values())
     for window_index, results in enumerate(batch_windows):
-        logits = oracle.open_session(features, [window_index], 1).extend([[TOKENIZER.sot]])
+        logits = reference_backend.open_session(features, [window_index], 1).extend([[TOKENIZER.sot]])
         weights = np.array([logits.probability(token)[0] for token in ids])
         expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
         assert results == pytest.approx(expected, rel=1e-4)
@@ -382,9 +400,9 @@ def test_language_probabilities_of_every_backend(oracle: Backend, features: Feat
         assert sum(results.values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_english_only_model_reports_english(oracle: Backend, features: Features) -> None:
+def test_english_only_model_reports_english(reference_backend: Backend, features: Features) -> None:
     english = type(TOKENIZER).bytes_only(multilingual=False)
-    assert language_probabilities(oracle, features, english) == [{"en": 1.0}] * AUDIOS
+    assert language_probabilities(reference_backend, features, english) == [{"en": 1.0}] * N_WINDOWS
 
 
 def plain_window() -> Window:

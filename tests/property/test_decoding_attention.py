@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harken.contract import Backend
 from harken.decoding import Beam, Greedy, LogitRules, Sample, Strategy, Window, decode, make_logit_rules
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot
 TEXT = [*b" aeinorst,."]
@@ -33,7 +33,7 @@ RULES = {"some end": rules_over([*TEXT, EOT]), "none end": rules_over(TEXT)}
 def windows(draw: st.DrawFn) -> Window:
     previous = draw(st.lists(st.sampled_from(TEXT), max_size=12))
     return Window(
-        window_index=draw(st.integers(0, AUDIOS - 1)),
+        window_index=draw(st.integers(0, N_WINDOWS - 1)),
         prompt=(*previous, *TOKENIZER.sot_sequence("en")),
         seed=(3,),
     )
@@ -70,12 +70,12 @@ def test_attention_is_that_which_picked_each_token(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_capturing_attention_changes_nothing_else(oracle: Backend, strategy: Strategy) -> None:
-    features = oracle.encode(make_mel())
-    batch = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(AUDIOS)]
+def test_capturing_attention_changes_nothing_else(reference_backend: Backend, strategy: Strategy) -> None:
+    features = reference_backend.encode(make_mel())
+    batch = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in range(N_WINDOWS)]
     plain, captured = (
         decode(
-            oracle,
+            reference_backend,
             features,
             batch,
             tokenizer=TOKENIZER,

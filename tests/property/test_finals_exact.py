@@ -11,24 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafting import eager_pace
+from fakes.drafts import measured_controller
+from fakes.speech_detector import noise_and_silence
 from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.results import Segment
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from loudness import loud
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 WINDOW_S = 0.02 * DIMS.n_audio_ctx
 TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
 ENGINES = ["onnx-fp32", "onnx-int8"]
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
-recordings = st.builds(lambda lengths, seed: loud(*lengths, seed=seed), lengths_s, st.integers(0, 9))
+recordings = st.builds(
+    lambda lengths, seed: noise_and_silence(*lengths, seed=seed), lengths_s, st.integers(0, 9)
+)
 options = st.builds(
     TranscribeOptions,
     language=st.sampled_from([None, "en"]),
@@ -133,7 +135,7 @@ def test_final_pass_equals_offline_transcription_for_any_draft(
         )
     ]
     speculator = SpeculativeDecoder(float)
-    speculator.greedy.controller, speculator.sampling.controller = eager_pace(), eager_pace()
+    speculator.greedy.controller, speculator.sampling.controller = measured_controller(), measured_controller()
     for speculator_used in (speculator, None):
         window_decoder = WindowDecoder(recognizer.backend, TOKENIZER, options, speculator_used)
         finals = final_pass(window_decoder, requests, batch_size)

@@ -12,7 +12,7 @@ from harken.backends.host_logits import HostLogits
 from harken.contract import Backend
 from harken.decoding import Greedy, Window, decode, make_logit_rules
 from harken.decoding.logit_rules import make_hotword_bias
-from models import DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 BEGIN = TOKENIZER.timestamp_begin
 HOTWORDS = ("arena", "rain", "Tea time", "né")
@@ -59,19 +59,19 @@ def test_every_token_of_a_hotword_gets_a_bonus(words: list[str], context: list[i
 @settings(max_examples=5)
 @given(audio=st.integers(0, 3), timestamps=st.booleans())
 def test_verifying_a_draft_applies_the_bonuses_of_single_steps(
-    oracle: Backend, audio: int, timestamps: bool
+    reference_backend: Backend, audio: int, timestamps: bool
 ) -> None:
-    features = oracle.encode(make_mel())
+    features = reference_backend.encode(make_mel())
     suppressed = sorted(set(range(TOKENIZER.n_vocab)) - {*TEXT, *TIMES, TOKENIZER.eot})
     rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed, hotwords=HOTWORDS)
     prompt = TOKENIZER.sot_sequence("en", timestamps=timestamps)
     (result,), _ = decode(
-        oracle, features, [Window(window_index=audio, prompt=prompt)],
+        reference_backend, features, [Window(window_index=audio, prompt=prompt)],
         tokenizer=TOKENIZER, logit_rules=rules, strategy=Greedy(),
     )  # fmt: skip
     tokens = [*result.hypothesis.tokens, TOKENIZER.eot][: len(result.hypothesis.logprobs)]
     drafts: Sequence[Sequence[int]] = [tokens[:i] for i in range(len(tokens))]
-    logits = oracle.open_session(features, [audio], DIMS.n_text_ctx).extend(
+    logits = reference_backend.open_session(features, [audio], DIMS.n_text_ctx).extend(
         [[*prompt, *tokens[:-1]]], last_n=len(tokens)
     )
     rules.apply(logits, drafts)

@@ -14,7 +14,7 @@ from harken.decoding import language_probabilities
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
-from models import AUDIOS, DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 ENGLISH = Tokenizer.bytes_only(multilingual=False)
 CODES = sorted(TOKENIZER.language_tokens)
@@ -22,23 +22,25 @@ CODES = sorted(TOKENIZER.language_tokens)
 
 @settings(max_examples=12)
 @given(languages=st.sets(st.sampled_from(CODES), min_size=1))
-def test_probabilities_of_allowed_languages_are_renormalized(oracle: Backend, languages: set[str]) -> None:
-    features = oracle.encode(make_mel())
-    everything = language_probabilities(oracle, features, TOKENIZER)
+def test_probabilities_of_allowed_languages_are_renormalized(
+    reference_backend: Backend, languages: set[str]
+) -> None:
+    features = reference_backend.encode(make_mel())
+    everything = language_probabilities(reference_backend, features, TOKENIZER)
     for unrestricted, found in zip(
-        everything, language_probabilities(oracle, features, TOKENIZER, languages), strict=True
+        everything, language_probabilities(reference_backend, features, TOKENIZER, languages), strict=True
     ):
         total = sum(unrestricted[code] for code in languages)
         assert found == pytest.approx({code: unrestricted[code] / total for code in languages}, rel=1e-4)
         assert list(found) == [code for code in unrestricted if code in languages]
 
 
-def test_a_batch_equals_its_windows_alone(oracle: Backend) -> None:
+def test_a_batch_equals_its_windows_alone(reference_backend: Backend) -> None:
     mel = make_mel()
-    together = language_probabilities(oracle, oracle.encode(mel), TOKENIZER, ["de", "en"])
-    for index in range(AUDIOS):
+    together = language_probabilities(reference_backend, reference_backend.encode(mel), TOKENIZER, ["de", "en"])
+    for index in range(N_WINDOWS):
         (alone,) = language_probabilities(
-            oracle, oracle.encode(mel[index : index + 1]), TOKENIZER, ["de", "en"]
+            reference_backend, reference_backend.encode(mel[index : index + 1]), TOKENIZER, ["de", "en"]
         )
         assert together[index] == pytest.approx(alone, rel=1e-4)
 
@@ -78,8 +80,8 @@ def test_language_names_stand_for_codes() -> None:
     ],
 )
 def test_unknown_language_is_an_error(
-    oracle: Backend, tokenizer: Tokenizer, languages: list[str], message: str
+    reference_backend: Backend, tokenizer: Tokenizer, languages: list[str], message: str
 ) -> None:
     assert set(LANGUAGES) - set(CODES) == {"yue"}
     with pytest.raises(OptionError, match=message):
-        language_probabilities(oracle, oracle.encode(make_mel()), tokenizer, languages)
+        language_probabilities(reference_backend, reference_backend.encode(make_mel()), tokenizer, languages)

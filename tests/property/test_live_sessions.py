@@ -13,15 +13,15 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_files import random_weights
+from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment
 from harken.streaming import Event, LiveSessions, stream
 from harken.transcribe import chunking
-from loudness import Loudness, loud
-from models import DIMS, TOKENIZER, make_backend
-from tones import SPELLED, Listener, Speech, rambling, saying, silence
-from utterances import check, check_streamed, live, text
+from session_events import check_committed_text, check_events, final_text, run_session
+from tiny_models import DIMS, TOKENIZER, make_backend
 
 TINY = replace(
     DIMS,
@@ -40,8 +40,8 @@ RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "te
 @pytest.fixture(autouse=True, scope="module")
 def _loud_is_speech() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", Loudness)
-        patch.setattr(stream, "SpeechDetector", Loudness)
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+        patch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
         yield
 
 
@@ -60,19 +60,19 @@ def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 def word_recognizer(**changes: Any) -> Recognizer:
     """Return a model that recognises the synthetic words."""
-    return Recognizer(Listener(**changes), TOKENIZER, "listener")
+    return Recognizer(ToneBackend(**changes), TOKENIZER, "listener")
 
 
 @st.composite
-def speeches(draw: st.DrawFn) -> Speech:
+def speeches(draw: st.DrawFn) -> ToneSpeech:
     """Draw speech with pauses that end an utterance, pauses that do not, and sometimes long speech without any."""
     speech = silence(draw(st.sampled_from([0.0, 0.2, 1.0])))
     for _ in range(draw(st.integers(1, 3))):
         words = draw(st.sampled_from([1, 2, 5, 9, 30]))
         gap_s = draw(st.sampled_from([0.1, 0.13, 0.25]))
-        speech = speech + rambling(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
+        speech = speech + speak_random_words(words, seed=draw(st.integers(0, 9)), gap_s=gap_s)
         if draw(st.booleans()):
-            speech = speech + saying(9)
+            speech = speech + speak_words(9)
         speech = speech + silence(draw(st.sampled_from([0.0, 0.3, 0.6, 2.0])))
     return speech
 
@@ -116,28 +116,33 @@ def events_with_flushes(
     speech=speeches(),
     cuts=offsets,
     flushes=st.sets(st.integers(0, 200_000), max_size=2),
-    fickle=st.booleans(),
+    unstable=st.booleans(),
     options=session_options,
 )
 def test_events_do_not_depend_on_the_blocks(
-    speech: Speech, cuts: list[int], flushes: set[int], fickle: bool, options: dict[str, Any]
+    speech: ToneSpeech, cuts: list[int], flushes: set[int], unstable: bool, options: dict[str, Any]
 ) -> None:
-    recognizer = word_recognizer(fickle=fickle)
-    at_once = events_with_flushes(recognizer, speech.samples, [], flushes, **SPELLED, **options)
-    in_blocks = events_with_flushes(recognizer, speech.samples, cuts + cuts[:2], flushes, **SPELLED, **options)
+    recognizer = word_recognizer(unstable=unstable)
+    at_once = events_with_flushes(recognizer, speech.samples, [], flushes, **LETTER_OPTIONS, **options)
+    in_blocks = events_with_flushes(
+        recognizer, speech.samples, cuts + cuts[:2], flushes, **LETTER_OPTIONS, **options
+    )
     assert in_blocks == at_once
-    found = check(at_once, len(speech.samples))
+    found = check_events(at_once, len(speech.samples))
     assert found
     if options["finals"] == "streamed":
-        check_streamed(found)
+        check_committed_text(found)
 
 
 @pytest.mark.parametrize("block", [1, 160, 511, 512, 513, 100_000])
 def test_events_do_not_depend_on_the_block_length(block: int) -> None:
-    samples = (silence(0.3) + saying(1, 2, 9) + silence(0.7)).samples
-    recognizer = word_recognizer(fickle=True)
-    expected = live(recognizer.stream(clock=None, **SPELLED), samples)
-    assert live(recognizer.stream(clock=None, **SPELLED), samples, range(0, len(samples), block)) == expected
+    samples = (silence(0.3) + speak_words(1, 2, 9) + silence(0.7)).samples
+    recognizer = word_recognizer(unstable=True)
+    expected = run_session(recognizer.stream(clock=None, **LETTER_OPTIONS), samples)
+    assert (
+        run_session(recognizer.stream(clock=None, **LETTER_OPTIONS), samples, range(0, len(samples), block))
+        == expected
+    )
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -145,9 +150,9 @@ def test_events_do_not_depend_on_the_block_length(block: int) -> None:
 def test_events_of_a_random_model_do_not_depend_on_the_blocks(
     random_model: Recognizer, seed: int, cuts: list[int], finals: str
 ) -> None:
-    samples = loud(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
+    samples = noise_and_silence(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
     at_once, in_blocks = (
-        live(
+        run_session(
             random_model.stream(clock=None, finals=finals, **RANDOM),
             samples,
             [cut % len(samples) for cut in some],
@@ -155,9 +160,9 @@ def test_events_of_a_random_model_do_not_depend_on_the_blocks(
         for some in ([], cuts)
     )
     assert in_blocks == at_once
-    found = check(at_once, len(samples))
+    found = check_events(at_once, len(samples))
     if finals == "streamed":
-        check_streamed(found)
+        check_committed_text(found)
 
 
 def comparable(segments: tuple[Segment, ...] | list[Segment], offset_s: float = 0.0) -> list[tuple[Any, ...]]:
@@ -182,7 +187,9 @@ def check_exact(
     recognizer: Recognizer, samples: Floats, live_options: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Check that the segments of each utterance are those of an offline transcription of its samples."""
-    found = check(live(recognizer.stream(clock=None, **live_options, **options), samples), len(samples))
+    found = check_events(
+        run_session(recognizer.stream(clock=None, **live_options, **options), samples), len(samples)
+    )
     assert found
     for utterance in found:
         offline = recognizer.transcribe(utterance.of(samples), **options).result().segments
@@ -190,14 +197,14 @@ def check_exact(
 
 
 @settings(max_examples=8, phases=QUICK)
-@given(speech=speeches(), fickle=st.booleans(), options=session_options)
+@given(speech=speeches(), unstable=st.booleans(), options=session_options)
 def test_exact_finals_equal_offline_transcription(
-    speech: Speech, fickle: bool, options: dict[str, Any]
+    speech: ToneSpeech, unstable: bool, options: dict[str, Any]
 ) -> None:
     names = ("condition_on_previous_text", "word_timestamps", "hallucination_threshold")
     offline_options = {name: options.pop(name) for name in names}
     options["finals"] = "exact"
-    check_exact(word_recognizer(fickle=fickle), speech.samples, options, SPELLED | offline_options)
+    check_exact(word_recognizer(unstable=unstable), speech.samples, options, LETTER_OPTIONS | offline_options)
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -205,19 +212,19 @@ def test_exact_finals_equal_offline_transcription(
 def test_exact_finals_of_a_random_model_equal_offline_transcription(
     random_model: Recognizer, seed: int, delay: str, times: bool
 ) -> None:
-    samples = loud(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
+    samples = noise_and_silence(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
     check_exact(random_model, samples, {"delay": delay}, RANDOM | {"word_timestamps": times})
 
 
 @settings(max_examples=10, phases=QUICK)
 @given(speech=speeches(), options=session_options)
-@example(speech=rambling(60), options={"delay": "high", "finals": "streamed"})
-@example(speech=rambling(60, gap_s=0.13), options={"delay": "low", "finals": "streamed"})
-@example(speech=rambling(60), options={"delay": "low", "finals": "exact"})
-def test_every_word_is_in_the_finals_exactly_once(speech: Speech, options: dict[str, Any]) -> None:
+@example(speech=speak_random_words(60), options={"delay": "high", "finals": "streamed"})
+@example(speech=speak_random_words(60, gap_s=0.13), options={"delay": "low", "finals": "streamed"})
+@example(speech=speak_random_words(60), options={"delay": "low", "finals": "exact"})
+def test_every_word_is_in_the_finals_exactly_once(speech: ToneSpeech, options: dict[str, Any]) -> None:
     """Also where utterances are split, and where the stream ends within a word."""
-    events = live(word_recognizer().stream(clock=None, **SPELLED, **options), speech.samples)
-    assert text(events) == speech.text
+    events = run_session(word_recognizer().stream(clock=None, **LETTER_OPTIONS, **options), speech.samples)
+    assert final_text(events) == speech.text
 
 
 @settings(max_examples=8, phases=QUICK)
@@ -226,11 +233,11 @@ def test_every_word_is_in_the_finals_exactly_once(speech: Speech, options: dict[
     ends=st.lists(st.integers(0, 60), max_size=3),
     finals=st.sampled_from(["exact", "streamed"]),
 )
-def test_flush_between_words_loses_no_word(speech: Speech, ends: list[int], finals: str) -> None:
+def test_flush_between_words_loses_no_word(speech: ToneSpeech, ends: list[int], finals: str) -> None:
     gaps = {round((speech.words[end % len(speech.words)][2] + 0.05) * 16_000) for end in ends}
-    events = events_with_flushes(word_recognizer(), speech.samples, [], gaps, finals=finals, **SPELLED)
-    check(events, len(speech.samples))
-    assert text(events) == speech.text
+    events = events_with_flushes(word_recognizer(), speech.samples, [], gaps, finals=finals, **LETTER_OPTIONS)
+    check_events(events, len(speech.samples))
+    assert final_text(events) == speech.text
 
 
 def events_together(
@@ -257,14 +264,14 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=
 @given(
     streams=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,
-    fickle=st.booleans(),
+    unstable=st.booleans(),
     options=session_options,
 )
 def test_streams_give_the_same_events_together_and_alone(
-    streams: list[Speech], order: list[tuple[int, int]], fickle: bool, options: dict[str, Any]
+    streams: list[ToneSpeech], order: list[tuple[int, int]], unstable: bool, options: dict[str, Any]
 ) -> None:
-    recognizer = word_recognizer(fickle=fickle)
-    check_together(recognizer, [speech.samples for speech in streams], order, SPELLED | options)
+    recognizer = word_recognizer(unstable=unstable)
+    check_together(recognizer, [speech.samples for speech in streams], order, LETTER_OPTIONS | options)
 
 
 @settings(max_examples=2, phases=QUICK)
@@ -272,7 +279,7 @@ def test_streams_give_the_same_events_together_and_alone(
 def test_streams_of_a_random_model_give_the_same_events_together_and_alone(
     random_model: Recognizer, order: list[tuple[int, int]], finals: str
 ) -> None:
-    streams = [loud(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
+    streams = [noise_and_silence(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
     check_together(random_model, streams, order, RANDOM | {"finals": finals}, exactly=False)
 
 
@@ -286,8 +293,8 @@ def check_together(
 ) -> None:
     sessions = recognizer.stream_many(3, clock=None, **options)
     for found, samples in zip(events_together(sessions, streams, order), streams, strict=True):
-        alone = live(recognizer.stream(clock=None, **options), samples)
-        assert text(found) == text(alone)
+        alone = run_session(recognizer.stream(clock=None, **options), samples)
+        assert final_text(found) == final_text(alone)
         assert [(type(e), e.audio_s, e.emitted_samples) for e in found] == [
             (type(e), e.audio_s, e.emitted_samples) for e in alone
         ]

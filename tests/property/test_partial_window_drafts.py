@@ -27,7 +27,7 @@ from harken.decoding import (
     partial_window,
 )
 from harken.decoding.alignment_attention import alignment_matrix
-from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel, make_weights
 
 EOT = TOKENIZER.eot
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
@@ -78,7 +78,7 @@ def windows(draw: st.DrawFn, most: int = 60, *, committed: int = 6) -> PartialWi
     committed_tokens = draw(st.lists(token, max_size=committed))
     room = max(0, most - len(prompt) - len(committed_tokens))
     return PartialWindow(
-        window_index=draw(st.integers(0, AUDIOS - 1)),
+        window_index=draw(st.integers(0, N_WINDOWS - 1)),
         prompt=prompt,
         committed=tuple(committed_tokens),
         draft_tokens=tuple(draw(st.lists(anything, max_size=min(room, 30)))),

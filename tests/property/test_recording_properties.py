@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from driven import Driven
 from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import Cancelled
 from harken.results import Transcript
 from harken.transcribe import TranscribeOptions, mel_windows
 from harken.types import SAMPLE_RATE
-from models import DIMS, TOKENIZER
+from single_recording import SingleRecordingTranscriber
+from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 # The tiny window has only so many timestamps; the others are beyond it, as none is in a model of 30 s.
@@ -95,7 +95,7 @@ def test_result_does_not_depend_on_block_sizes_or_earlier_calls(
     recognizer: Recognizer, samples: Floats, options: dict[str, Any], points: list[int]
 ) -> None:
     def segments(*cuts: int) -> list[Any]:
-        form = Driven(
+        form = SingleRecordingTranscriber(
             recognizer.backend,
             recognizer.tokenizer,
             iter(np.split(samples, sorted(cuts))),

@@ -14,12 +14,12 @@ from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import AudioError
 from harken.results import Transcript
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 
 @pytest.fixture(scope="module")

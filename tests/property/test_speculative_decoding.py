@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafting import Drafts, Knowing, Table, Windows, babbling, by_chance, eager_pace
+from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
+from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, correct_with_probability, measured_controller
 from harken.api import Recognizer
 from harken.contract import Backend, Features, Ints
 from harken.decoding import (
@@ -33,7 +34,7 @@ from harken.decoding import (
 )
 from harken.decoding.speculation import NEAR_TIE
 from harken.results import Transcript
-from models import AUDIOS, DIMS, TOKENIZER, make_assistant, make_backend, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel, make_weights
 
 EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
 TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
@@ -54,7 +55,7 @@ def assistants(n_text_ctx: int) -> dict[str, Assistant]:
     """Make assistants, from one that is always right to one that is unrelated."""
 
     def drafting(share: float, vocabulary: Ints | None = None) -> Assistant:
-        backend = Table(babbling(share), n_text_ctx, vocabulary=vocabulary)
+        backend = ScriptedBackend(random_logits(share), n_text_ctx, vocabulary=vocabulary)
         return Assistant(backend=backend, shares_encoder=share == 0)
 
     return {
@@ -78,7 +79,7 @@ class Bench:
         windows: Sequence[Window],
         rules: LogitRules,
         strategy: Strategy,
-        draft_context: DraftContext | Drafts | None = None,
+        draft_context: DraftContext | FakeDraftContext | None = None,
         *,
         attention: bool = False,
     ) -> Decoded:
@@ -98,7 +99,9 @@ class Bench:
 @pytest.fixture(scope="module")
 def benches() -> dict[int, Bench]:
     return {
-        n_text_ctx: Bench(Table(babbling(), n_text_ctx), Windows(AUDIOS), assistants(n_text_ctx))
+        n_text_ctx: Bench(
+            ScriptedBackend(random_logits(), n_text_ctx), FakeFeatures(N_WINDOWS), assistants(n_text_ctx)
+        )
         for n_text_ctx in (LONG, SHORT)
     }
 
@@ -106,7 +109,7 @@ def benches() -> dict[int, Bench]:
 def make_decoder(**options: Any) -> SpeculativeDecoder:
     """Make a decoder that drafts whenever it can, since its clock stands still."""
     decoder = SpeculativeDecoder(float, **options)
-    decoder.greedy.controller, decoder.sampling.controller = eager_pace(), eager_pace()
+    decoder.greedy.controller, decoder.sampling.controller = measured_controller(), measured_controller()
     return decoder
 
 
@@ -143,7 +146,7 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, i
             initial_prompt_tokens=draw(st.lists(token, max_size=3)),
             previous_tokens=draw(st.lists(token, max_size=12)),
         )
-        window_index, seed = draw(st.integers(0, AUDIOS - 1)), draw(st.integers(0, 9))
+        window_index, seed = draw(st.integers(0, N_WINDOWS - 1)), draw(st.integers(0, 9))
         return Window(window_index=window_index, prompt=prompt, seed=(seed, 7))
 
     return [window() for _ in range(draw(st.integers(1, most)))], rules, n_text_ctx
@@ -256,7 +259,9 @@ def test_partly_correct_draft_does_not_change_the_text(
     bench = benches[n_text_ctx]
     plain = bench.decode_all(windows, rules, strategy)
     texts = [plain[2][row] for row in sorted(plain[2])]
-    drafts = Drafts(lambda rows: [Knowing(texts, by_chance(share))], most=most)
+    drafts = FakeDraftContext(
+        lambda rows: [FakeCandidateGenerator(texts, correct_with_probability(share))], most=most
+    )
     ours = bench.decode_all(windows, rules, strategy, drafts)
     assert_same(ours, plain)
     if share == 1:
@@ -319,9 +324,9 @@ def test_batch_takes_as_many_passes_as_its_slowest_row(
 
     def forwards(rows: Sequence[int]) -> int:
         def right(row: int, index: int) -> bool:
-            return by_chance(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
+            return correct_with_probability(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
 
-        drafts = Drafts(lambda _: [Knowing([texts[row] for row in rows], right)])
+        drafts = FakeDraftContext(lambda _: [FakeCandidateGenerator([texts[row] for row in rows], right)])
         return bench.decode_all([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
 
     every = list(range(len(windows)))
@@ -365,7 +370,7 @@ def transformers(
     graphs = tmp_path_factory.mktemp("drafting")
     # Mostly the main model, so that it is right now and then.
     related = {
-        key: np.float32(0.9) * weights + np.float32(0.1) * make_assistant()[key]
+        key: np.float32(0.9) * weights + np.float32(0.1) * make_assistant_weights()[key]
         for key, weights in make_weights().items()
     }
     part = make_backend(name, graphs, related, shares_encoder=True, vocab_subset=PART)
@@ -423,7 +428,7 @@ lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0]
     batch_size=st.sampled_from([1, 4]),
     seed=st.integers(0, 9),
 )
-@pytest.mark.usefixtures("loud_is_speech")
+@pytest.mark.usefixtures("amplitude_vad")
 def test_drafts_do_not_change_whole_transcripts(
     open_backend: Callable[[str], Backend],
     windows: list[tuple[float, float]],
@@ -443,7 +448,7 @@ def test_drafts_do_not_change_whole_transcripts(
         lambda: float(rng.exponential()), assistant=itself if seed % 2 else None, ngram=True
     )
     for experience in (decoder.greedy, decoder.sampling):
-        experience.controller = eager_pace(experience.controller.clock if seed % 3 else float)
+        experience.controller = measured_controller(experience.controller.clock if seed % 3 else float)
     drafted = Recognizer(backend, TOKENIZER, "tiny", decoder).transcribe(
         samples, **options, batch_size=batch_size
     )

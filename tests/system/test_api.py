@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 import harken
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, OptionError
-from models import DIMS, TOKENIZER
-from real import EXAMPLE, recognizer
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from real_models import EXAMPLE, recognizer
+from tiny_models import DIMS, TOKENIZER
 
 FIRST_WORDS = "And so my fellow Americans"
 NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
-ONE, TWO, THREE = (line(0, text, WINDOW_STEPS) for text in ("one", "two", "three"))
+ONE, TWO, THREE = (window_text(0, text, WINDOW_POSITIONS) for text in ("one", "two", "three"))
 
 
 def recites(*lines: Any) -> Recognizer:
-    return Recognizer(Recital(*lines), TOKENIZER, "recital")
+    return Recognizer(TranscriptBackend(*lines), TOKENIZER, "recital")
 
 
 # A model that recites does so over noise, which is not speech.
@@ -107,7 +107,7 @@ class TestAlign:
         assert {*reading} & {TOKENIZER.language_tokens["de"], TOKENIZER.language_tokens["fr"]}
 
     def test_a_long_recording_is_aligned_piece_by_piece(self) -> None:
-        its = recites(line(0, "一二", 18), line(0, "三四", 18), line(0, "五六", 18))
+        its = recites(window_text(0, "一二", 18), window_text(0, "三四", 18), window_text(0, "五六", 18))
         words = its.align(NOISE, "一二三四五六", AS_IT_IS, language="zh", hallucination_threshold=None)
         assert [word.text for word in words] == [*"一二三四五六"]
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
@@ -155,7 +155,7 @@ class TestRefusals:
     ) -> None:
         tokenizer = TOKENIZER.bytes_only(multilingual=False)
         with pytest.raises(OptionError, match="English-only") as caught:
-            Recognizer(Recital(ONE), tokenizer, "recital.en").transcribe(NOISE, **{field: value})
+            Recognizer(TranscriptBackend(ONE), tokenizer, "recital.en").transcribe(NOISE, **{field: value})
         assert caught.value.field == field
 
     @pytest.mark.parametrize("threads", [0, -1, 5000])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import harken
-from audio_files import KINDS, VIDEO_ONLY
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY
 from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from harken.formats import FORMATS
@@ -73,7 +73,9 @@ def run(workdir: Path, environment: dict[str, str]) -> Runner:
 @pytest.fixture(scope="module")
 def long(workdir: Path) -> Path:
     """Five minutes of speech."""
-    return KINDS["flac"].write(workdir / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28))
+    return AUDIO_FORMATS["flac"].write(
+        workdir / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -134,15 +136,15 @@ def done(workdir: Path, run: Runner) -> subprocess.CompletedProcess[str]:
     speech = load_audio(JFK).astype(np.float64)
     seconds = np.arange(len(speech)) / 16_000
     for name, kind in {"telephone": "wav mu-law 8 kHz", "cinema": "flac 48 kHz 5.1"}.items():
-        at = np.arange(round(11 * KINDS[kind].rate)) / KINDS[kind].rate
-        KINDS[kind].write(folder / name, samples=np.interp(at, seconds, speech))
+        at = np.arange(round(11 * AUDIO_FORMATS[kind].rate)) / AUDIO_FORMATS[kind].rate
+        AUDIO_FORMATS[kind].write(folder / name, samples=np.interp(at, seconds, speech))
     (folder / "empty.wav").touch()
     (folder / "folder").mkdir()
     (folder / "text.mp3").write_text("Dear diary,\n" * 99)
     VIDEO_ONLY.write(folder / "mute.mp4")
-    whole = KINDS["mp4 video"].write(folder / "cut").read_bytes()
+    whole = AUDIO_FORMATS["mp4 video"].write(folder / "cut").read_bytes()
     (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
-    KINDS["wav float"].write(folder / "nan", samples=np.full(16_000, np.nan))
+    AUDIO_FORMATS["wav float"].write(folder / "nan", samples=np.full(16_000, np.nan))
     return run("transcribe", "many/*", "--format", "txt", "--output-dir", "texts")
 
 

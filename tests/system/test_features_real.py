@@ -18,7 +18,7 @@ from harken.results import Attempt, Transcript
 from harken.transcribe import Callbacks
 from harken.transcribe.chunking import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-from real import EXAMPLE, SHARED, larger_recognizer, recognizer
+from real_models import EXAMPLE, SHARED, larger_recognizer, recognizer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

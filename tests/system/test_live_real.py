@@ -14,8 +14,8 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.streaming import Event, Interim
 from harken.types import SAMPLE_RATE
-from real import EXAMPLE, SHARED, recognizer
-from utterances import check, check_streamed, live, text
+from real_models import EXAMPLE, SHARED, recognizer
+from session_events import check_committed_text, check_events, final_text, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def example() -> Floats:
 def events(finals: str, precision: str = "int8") -> list[Event]:
     samples = example()
     session = recognizer(precision).stream(clock=None, finals=finals)
-    return live(session, samples, range(BLOCK, len(samples), BLOCK))
+    return run_session(session, samples, range(BLOCK, len(samples), BLOCK))
 
 
 def words(written: str) -> list[str]:
@@ -49,7 +49,7 @@ def recordings(folder: str) -> list[Path]:
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_exact_finals_equal_offline_transcription_of_each_utterance(precision: str) -> None:
-    found = check(events("exact", precision), len(example()))
+    found = check_events(events("exact", precision), len(example()))
     assert found
     for utterance in found:
         offline = recognizer(precision).transcribe(utterance.of(example())).result().segments
@@ -62,15 +62,15 @@ def test_exact_finals_equal_offline_transcription_of_each_utterance(precision: s
 
 
 def test_streamed_finals_are_the_committed_text() -> None:
-    found = check(events("streamed"), len(example()))
-    check_streamed(found)
+    found = check_events(events("streamed"), len(example()))
+    check_committed_text(found)
     assert any(utterance.committed for utterance in found)
 
 
 def test_words_are_shown_while_they_are_spoken() -> None:
     """Almost all words of the recording appear before it ends."""
     offline = words(recognizer("int8").transcribe(example()).text)
-    assert words(text(events("exact"))) == offline
+    assert words(final_text(events("exact"))) == offline
     shown = [event for event in events("exact") if isinstance(event, Interim)]
     early = {word for event in shown for word in words(event.committed + event.tentative)}
     assert len(early & {*offline}) >= 0.8 * len({*offline})
@@ -80,7 +80,7 @@ def test_words_are_shown_while_they_are_spoken() -> None:
 def test_events_do_not_depend_on_the_blocks() -> None:
     samples = example()
     cuts = np.random.default_rng(0).integers(0, len(samples), 40)
-    assert live(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact")
+    assert run_session(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact")
 
 
 def test_streams_give_the_same_text_together_and_alone() -> None:
@@ -91,16 +91,16 @@ def test_streams_give_the_same_text_together_and_alone() -> None:
     found = {"now": sessions.feed({"now": samples[: 3 * SAMPLE_RATE]})["now"], "later": []}
     for name, more in sessions.feed({"now": samples[3 * SAMPLE_RATE :], "later": samples}).items():
         found[name] += more + sessions.close(name)
-    assert text(found["now"]) == text(found["later"]) == text(events("exact"))
+    assert final_text(found["now"]) == final_text(found["later"]) == final_text(events("exact"))
 
 
 def test_stream_that_ends_within_a_word_has_the_words_before() -> None:
     stopped = example()[: round(7.3 * SAMPLE_RATE)]
     for finals in ("exact", "streamed"):
         session = recognizer("int8").stream(clock=None, finals=finals)
-        found = live(session, stopped, range(BLOCK, len(stopped), BLOCK))
-        check(found, len(stopped))
-        assert words(text(found))[:5] == ["and", "so", "my", "fellow", "americans"]
+        found = run_session(session, stopped, range(BLOCK, len(stopped), BLOCK))
+        check_events(found, len(stopped))
+        assert words(final_text(found))[:5] == ["and", "so", "my", "fellow", "americans"]
 
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
@@ -108,7 +108,7 @@ def test_non_speech_gives_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):
         samples = load_audio(path)[: 20 * SAMPLE_RATE]
         session = recognizer("int8").stream(clock=None, finals=finals)
-        assert text(live(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
+        assert final_text(run_session(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
 
 def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
@@ -120,10 +120,10 @@ def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
     offline = words(recognizer("int8").transcribe(samples).text)
     for finals in ("exact", "streamed"):
         session = recognizer("int8").stream(clock=None, finals=finals)
-        emitted = live(session, samples, range(BLOCK, len(samples), BLOCK))
-        found = check(emitted, len(samples))
+        emitted = run_session(session, samples, range(BLOCK, len(samples), BLOCK))
+        found = check_events(emitted, len(samples))
         if finals == "streamed":
-            check_streamed(found)
-        streamed = words(text(emitted))
+            check_committed_text(found)
+        streamed = words(final_text(emitted))
         assert len({*streamed} & {*offline}) >= 0.7 * len({*offline})
         assert 0.8 * len(offline) <= len(streamed) <= 1.2 * len(offline)

@@ -9,7 +9,7 @@ import pytest
 
 import harken
 from harken.errors import OptionError
-from real import EXAMPLE, recognizer
+from real_models import EXAMPLE, recognizer
 
 NO_TORCH = """
 import sys

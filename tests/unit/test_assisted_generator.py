@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafting import EOT, VOCABULARY, Table, TableSession, Windows, free_rules, saying
+from fakes.backends import EOT, N_VOCAB, FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
+from fakes.drafts import unrestricted_rules
 from harken.contract import Features, Floats
 from harken.decoding import Assistant, make_logit_rules
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.logit_rules import LogitRules
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 TEXTS = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
 PROMPTS = [(0,), (0,), (0,)]
@@ -25,12 +26,12 @@ def make_generator(
     rules: LogitRules | None = None,
     *,
     part: Sequence[int] | None = None,
-) -> tuple[AssistedCandidateGenerator, Table]:
+) -> tuple[AssistedCandidateGenerator, ScriptedBackend]:
     vocabulary = None if part is None else np.array(part)
-    backend = Table(saying(texts, len(prompts[0])), 40, vocabulary=vocabulary)
+    backend = ScriptedBackend(logits_of_texts(texts, len(prompts[0])), 40, vocabulary=vocabulary)
     rows = range(len(prompts))
     return AssistedCandidateGenerator(
-        backend, lambda: Windows(len(rows)), rows, prompts, rules or free_rules()
+        backend, lambda: FakeFeatures(len(rows)), rows, prompts, rules or unrestricted_rules()
     ), backend
 
 
@@ -38,7 +39,7 @@ def request(row: int, prefix: Sequence[int] = (), limit: int = 3, **more: float)
     return DraftRequest(row=row, prefix=list(prefix), max_tokens=limit, **more)
 
 
-def read(backend: Table) -> list[list[tuple[int, ...]]]:
+def read(backend: ScriptedBackend) -> list[list[tuple[int, ...]]]:
     (session,) = backend.sessions
     return session.read
 
@@ -114,12 +115,12 @@ def test_skipped_row_rewinds_rejected_tokens() -> None:
 def test_assistant_does_not_encode_before_the_first_request() -> None:
     encoded: list[int] = []
 
-    def features() -> Windows:
+    def features() -> FakeFeatures:
         encoded.append(1)
-        return Windows(1)
+        return FakeFeatures(1)
 
-    backend = Table(saying(TEXTS), 40)
-    generator = AssistedCandidateGenerator(backend, features, [0], [(0,)], free_rules())
+    backend = ScriptedBackend(logits_of_texts(TEXTS), 40)
+    generator = AssistedCandidateGenerator(backend, features, [0], [(0,)], unrestricted_rules())
     assert propose(generator, request(0, [1], 0)) == [()]
     assert (encoded, backend.sessions, generator.forwards) == ([], [], 0)
     generator.propose([request(0, [1], 1)])
@@ -159,10 +160,10 @@ def test_drafted_token_above_verify_threshold_is_proposed() -> None:
 
 
 def test_confidence_is_the_probability_under_the_logit_rules() -> None:
-    generator, _ = make_generator(TEXTS[:1], rules=free_rules(suppressed=[2, 3]))
+    generator, _ = make_generator(TEXTS[:1], rules=unrestricted_rules(suppressed=[2, 3]))
     (proposal,) = generator.propose([request(0, [1], 3)])
     assert not {2, 3} & set(proposal.tokens)
-    assert proposal.confidences[0] == pytest.approx(1 / (VOCABULARY - 2), rel=0.01)
+    assert proposal.confidences[0] == pytest.approx(1 / (N_VOCAB - 2), rel=0.01)
 
 
 @pytest.mark.parametrize("suppressed", [[1], [1, 2, EOT]])
@@ -170,7 +171,7 @@ def test_confidence_is_the_probability_under_the_logit_rules() -> None:
 def test_assistant_with_vocab_subset_proposes_only_its_tokens(
     suppressed: list[int], draft_threshold: float
 ) -> None:
-    generator, _ = make_generator(TEXTS, rules=free_rules(suppressed), part=[1, 2, EOT])
+    generator, _ = make_generator(TEXTS, rules=unrestricted_rules(suppressed), part=[1, 2, EOT])
     allowed = {1, 2, EOT} - set(suppressed)
     for proposed in propose(
         generator,
@@ -187,8 +188,8 @@ def test_logit_rules_follow_the_growing_prefix() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=tuple(b"hi"))
     texts = [[stamps[0], *b"ho", stamps[1], stamps[1], stamps[1], stamps[2]]]
     prompt = TOKENIZER.sot_sequence("en")
-    backend = Table(saying(texts, len(prompt), DIMS.n_vocab), 40)
-    generator = AssistedCandidateGenerator(backend, lambda: Windows(1), [0], [prompt], rules)
+    backend = ScriptedBackend(logits_of_texts(texts, len(prompt), DIMS.n_vocab), 40)
+    generator = AssistedCandidateGenerator(backend, lambda: FakeFeatures(1), [0], [prompt], rules)
     (proposed,) = propose(generator, request(0, [], 8))
     assert proposed[:5] == (stamps[0], *b"hi", stamps[1], stamps[1])
     prefix: list[int] = []
@@ -208,13 +209,15 @@ def test_assistant_encodes_unless_it_shares_the_encoder() -> None:
 
     mel = np.zeros((1, 2, 4), np.float32)
     own = Assistant(backend=Encoder(), shares_encoder=False)
-    assert own.encode(mel, Windows(1)) == "encoded (1, 2, 4)"
-    assert replace(own, shares_encoder=True).encode(mel, Windows(1)) == "adopted Windows(n_windows=1)"
+    assert own.encode(mel, FakeFeatures(1)) == "encoded (1, 2, 4)"
+    assert replace(own, shares_encoder=True).encode(mel, FakeFeatures(1)) == "adopted FakeFeatures(n_windows=1)"
 
 
 def test_rows_of_one_window_share_no_state() -> None:
-    backend = Table(saying(TEXTS), 40)
-    generator = AssistedCandidateGenerator(backend, lambda: Windows(1), [0, 0], [(0,), (0,)], free_rules())
+    backend = ScriptedBackend(logits_of_texts(TEXTS), 40)
+    generator = AssistedCandidateGenerator(
+        backend, lambda: FakeFeatures(1), [0, 0], [(0,), (0,)], unrestricted_rules()
+    )
     assert propose(generator, request(0, [1], 2), request(1, [1, 2, 3], 2)) == [(2, 3), (4, 5)]
-    session: TableSession = backend.sessions[0]
+    session: ScriptedBackendSession = backend.sessions[0]
     assert [window for window, _ in session.rows] == [0, 0]

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio_files import KINDS, TONE_HZ, Kind, tone
+from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, tone
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.types import SAMPLE_RATE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 LOSSY = ("mp3", "ogg", "m4a", "mp4", "mkv")
-PIPEABLE = [name for name in KINDS if name not in ("m4a", "mp4 video")]
+PIPEABLE = [name for name in AUDIO_FORMATS if name not in ("m4a", "mp4 video")]
 
 
 def level_at(samples: np.ndarray, at_s: float) -> float:
@@ -29,9 +29,9 @@ def level_at(samples: np.ndarray, at_s: float) -> float:
     return 2 * abs(np.mean(around * turns))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", AUDIO_FORMATS)
 def test_every_container_and_codec_is_decoded(name, tmp_path):
-    path = KINDS[name].write(tmp_path / "tone")
+    path = AUDIO_FORMATS[name].write(tmp_path / "tone")
     samples = load_audio(path)
 
     assert samples.dtype == np.float32
@@ -46,14 +46,14 @@ def test_every_container_and_codec_is_decoded(name, tmp_path):
 @pytest.mark.parametrize("name", ["wav s16", "flac"])
 def test_16_khz_mono_16_bit_samples_are_exact(name, tmp_path):
     pcm = np.random.default_rng(1).integers(-32768, 32768, 50_000).astype(np.int16)
-    path = KINDS[name].write(tmp_path / "noise", samples=pcm / 32768)
+    path = AUDIO_FORMATS[name].write(tmp_path / "noise", samples=pcm / 32768)
 
     assert np.array_equal(load_audio(path), pcm.astype(np.float32) / np.float32(32768))
 
 
 @pytest.mark.parametrize("name", PIPEABLE)
 def test_pipe_and_file_give_equal_samples(name, tmp_path):
-    path = KINDS[name].write(tmp_path / "tone")
+    path = AUDIO_FORMATS[name].write(tmp_path / "tone")
     with subprocess.Popen([sys.executable, "-c", CAT, path], stdout=subprocess.PIPE) as cat:
         assert not cat.stdout.seekable()
         piped = load_audio(cat.stdout)
@@ -103,9 +103,9 @@ def test_blocks_have_at_least_the_requested_length():
     assert len(blocks) >= 3
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", AUDIO_FORMATS)
 def test_duration_is_read_from_the_header(name, tmp_path):
-    assert audio_duration(KINDS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
+    assert audio_duration(AUDIO_FORMATS[name].write(tmp_path / "tone")) == pytest.approx(2.0, abs=0.1)
 
 
 def test_duration_of_arrays_pipes_and_file_objects():
@@ -117,8 +117,8 @@ def test_duration_of_arrays_pipes_and_file_objects():
 
 
 def test_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
-    first = KINDS["mp3"].write(tmp_path / "first").read_bytes()
-    second = Kind(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
+    first = AUDIO_FORMATS["mp3"].write(tmp_path / "first").read_bytes()
+    second = AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp", rate=22_050)
     both = first + second.write(tmp_path / "second").read_bytes()
 
     samples = load_audio(io.BytesIO(both))
@@ -128,7 +128,7 @@ def test_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
 
 
 def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
-    data = bytearray(KINDS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
+    data = bytearray(AUDIO_FORMATS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
 
     samples = load_audio(io.BytesIO(data))
@@ -221,7 +221,7 @@ def test_import_of_audio_does_not_import_pyav():
 
 @pytest.mark.parametrize("kind", ["flac", "ogg opus", "wav 48 kHz 5.1"])
 def test_short_blocks_give_the_same_samples(tmp_path: Path, kind: str) -> None:
-    path = KINDS[kind].write(tmp_path / "tone")
+    path = AUDIO_FORMATS[kind].write(tmp_path / "tone")
     blocks = [*stream_audio(path, block_samples=800)]
     assert np.array_equal(np.concatenate(blocks), load_audio(path))
     assert all(800 <= len(block) < 2000 for block in blocks[:-1])

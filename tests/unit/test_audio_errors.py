@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio_files import KINDS, VIDEO_ONLY, Kind, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, AudioFormat, tone
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
 
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
-MP4, MP4_FRONT = KINDS["mp4 video"], KINDS["mp4 video, index in front"]
+MP4, MP4_FRONT = AUDIO_FORMATS["mp4 video"], AUDIO_FORMATS["mp4 video, index in front"]
 
 
 def error_of(source) -> str:
@@ -60,7 +60,7 @@ def mp4_without_index(folder: Path) -> Path:
 
 
 def playlist(folder: Path) -> Path:
-    KINDS["wav s16"].write(folder / "other")
+    AUDIO_FORMATS["wav s16"].write(folder / "other")
     path = folder / "talk.mp3"
     path.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nother.wav\n#EXT-X-ENDLIST\n")
     return path
@@ -82,7 +82,7 @@ def too_many_channels(folder: Path) -> Path:
 
 
 def patched_wav(folder: Path, *, offset: int, value: bytes) -> Path:
-    path = KINDS["wav s16"].write(folder / "talk")
+    path = AUDIO_FORMATS["wav s16"].write(folder / "talk")
     data = bytearray(path.read_bytes())
     data[offset : offset + len(value)] = value
     path.write_bytes(data)
@@ -126,7 +126,7 @@ def test_directory_is_explained(tmp_path):
 
 
 def test_file_without_permission_is_explained(tmp_path, monkeypatch):
-    path = KINDS["wav s16"].write(tmp_path / "talk")
+    path = AUDIO_FORMATS["wav s16"].write(tmp_path / "talk")
 
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", str(path))
@@ -167,7 +167,7 @@ def test_invalid_array_is_explained(array, reason):
 def test_first_non_finite_sample_is_located(name, value, tmp_path):
     samples = tone(2.0)
     samples[round(1.25 * SAMPLE_RATE) :: 100] = value
-    path = KINDS[name].write(tmp_path / "talk", samples=samples)
+    path = AUDIO_FORMATS[name].write(tmp_path / "talk", samples=samples)
 
     got, error = decode_until_error(path)
     assert error == f"{path}: at 1.25 s: {NOT_FINITE}"
@@ -177,7 +177,7 @@ def test_first_non_finite_sample_is_located(name, value, tmp_path):
 
 @pytest.mark.parametrize("name", ["mp4 video, index in front", "flac"])
 def test_truncated_recording_yields_its_samples_before_the_error(name, tmp_path):
-    path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
+    path = AUDIO_FORMATS[name].write(tmp_path / "talk", seconds=10.0)
     whole = load_audio(path)
     got, error = decode_until_error(cut(path, 0.6))
 
@@ -193,7 +193,7 @@ def test_truncated_recording_yields_its_samples_before_the_error(name, tmp_path)
 
 @pytest.mark.parametrize("name", ["wav s16", "mp3", "ogg opus", "mkv video"])
 def test_truncation_is_no_error_in_formats_without_sample_counts(name, tmp_path):
-    path = KINDS[name].write(tmp_path / "talk", seconds=10.0)
+    path = AUDIO_FORMATS[name].write(tmp_path / "talk", seconds=10.0)
     assert 1 * SAMPLE_RATE < len(load_audio(cut(path, 0.6))) < 8 * SAMPLE_RATE
 
 
@@ -239,7 +239,7 @@ def test_empty_standard_input_is_explained():
 
 def test_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
     """Damaged packets print nothing, not even from FFmpeg's C code."""
-    path = Kind(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
+    path = AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
     data = bytearray(path.read_bytes())
     data[2_000:6_000] = os.urandom(4_000)
     path.write_bytes(data)

@@ -22,7 +22,7 @@ from harken.errors import CheckpointError, CheckpointNotFound, HarkenError, Opti
 from harken.text import Tokenizer
 from harken.text.byte_level import bytes_to_unicode
 from harken.types import Dims
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)

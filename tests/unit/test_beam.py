@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.backends import LogitsFunction, ScriptedSession
 from harken.decoding import Beam, Hypothesis, LogitRules, Step
 from harken.decoding.beam import beam_search
-from scripted import Script, ScriptedSession
 
 A, B, C, EOT = range(4)
 RULES = LogitRules(
@@ -25,7 +25,7 @@ RULES = LogitRules(
 )
 
 
-def table(probabilities: Mapping[str, Sequence[float]]) -> Script:
+def table(probabilities: Mapping[str, Sequence[float]]) -> LogitsFunction:
     """Make a script from the probabilities of a, b, c and eot after each prefix; after others eot is likely."""
 
     def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:
@@ -36,7 +36,7 @@ def table(probabilities: Mapping[str, Sequence[float]]) -> Script:
 
 
 def run(
-    script: Script, beam: Beam, limits: Sequence[int] = (10,), windows: Sequence[int] | None = None
+    script: LogitsFunction, beam: Beam, limits: Sequence[int] = (10,), windows: Sequence[int] | None = None
 ) -> tuple[list[list[Hypothesis]], list[Step], ScriptedSession]:
     session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
     steps: list[Step] = []
@@ -141,7 +141,7 @@ def test_observer_is_called_once_a_window_and_step() -> None:
     assert steps[2].logprob == pytest.approx(math.log(0.9), abs=1e-5)
 
 
-def random_script(seed: int) -> Script:
+def random_script(seed: int) -> LogitsFunction:
     """Make random logits that differ between windows."""
 
     def script(window: int, prefix: tuple[int, ...]) -> np.ndarray:

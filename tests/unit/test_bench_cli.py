@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
 from harken.cli.exits import Stop
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable
-from models import DIMS, TOKENIZER, make_weights
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import DIMS, TOKENIZER, make_weights
 
 TEXTS = ("One dog.", "A big house")
 OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
@@ -37,7 +37,7 @@ def talks(face: Face) -> Path:
     folder = Path("talks")
     folder.mkdir()
     for number in range(len(TEXTS)):
-        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
     lines = (
         {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S}
         for number, text in enumerate(TEXTS)
@@ -48,9 +48,9 @@ def talks(face: Face) -> Path:
     return folder
 
 
-def recites(face: Face) -> Recital:
+def recites(face: Face) -> TranscriptBackend:
     """Load a model that returns the texts: once to warm up, then for each recording."""
-    return face.recites(*(line(0, text, WINDOW_STEPS) for text in (TEXTS[0], *TEXTS)))
+    return face.recites(*(window_text(0, text, WINDOW_POSITIONS) for text in (TEXTS[0], *TEXTS)))
 
 
 def replace_model(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
@@ -90,14 +90,14 @@ class TestOneModel:
         outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
         head, totals, *_ = outcome.out.splitlines()
-        assert (head, totals) == ("tiny.en, by heart", "2 recordings: 1.0 s of audio")
+        assert (head, totals) == ("tiny.en, fixed logits", "2 recordings: 1.0 s of audio")
         rows = table_rows(outcome.out)
         assert [*rows] == [
             *("decoding, s", "encoding, s", "end to end, s", "times real time"),
             *("forward passes", "tokens per forward pass", "WER, %", "CER, %"),
         ]
         assert rows["WER, %"] == ["0.00"]
-        tokens = sum(len(line(0, text, WINDOW_STEPS).tokens) + 1 for text in TEXTS)
+        tokens = sum(len(window_text(0, text, WINDOW_POSITIONS).tokens) + 1 for text in TEXTS)
         assert rows["forward passes"] == [str(tokens)]
 
     def test_recordings_without_text_have_no_error_rates(self, face: Face) -> None:
@@ -166,8 +166,8 @@ class TestSpeculative:
 
     def test_differing_tokens_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
         # Both engines take one text after another: to warm up, then plain, then with drafts.
-        lines = (line(0, text, WINDOW_STEPS) for text in ("a", "a", "one cat", "one dog"))
-        backend = Recital(*lines)
+        lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
+        backend = TranscriptBackend(*lines)
 
         class UnusedDrafts(Recognizer):
             """A recognizer that has a speculative decoder and does not use it."""

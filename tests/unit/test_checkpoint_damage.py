@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import checkpoint_files as files
-from checkpoint_files import refused
+from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import open_checkpoint
 
 WEIGHTS = files.random_weights()
@@ -27,14 +27,14 @@ def test_shard_outside_the_model_directory_is_rejected(tmp_path: Path, name: obj
     files.write_safetensors(tmp_path / "secret", {})
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": name}}))
-    with refused("allowed are files of its own directory|has no weight_map of names to files"):
+    with raises_checkpoint_error("allowed are files of its own directory|has no weight_map of names to files"):
         open_checkpoint(directory)
 
 
 def test_missing_shard_is_named(tmp_path: Path) -> None:
     directory = files.write_huggingface(tmp_path, files.TINY, WEIGHTS, shards=2)
     (directory / "model-00002-of-00002.safetensors").unlink()
-    with refused("model-00002-of-00002.safetensors: cannot be read: No such file"):
+    with raises_checkpoint_error("model-00002-of-00002.safetensors: cannot be read: No such file"):
         open_checkpoint(directory)
 
 
@@ -72,7 +72,7 @@ def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) ->
 def test_damaged_safetensors_header_is_rejected(tmp_path: Path, content: bytes, reason: str) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / "model.safetensors").write_bytes(content)
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_configuration_that_contradicts_the_weights_is_rejected(
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(tmp_path)
 
 
@@ -108,14 +108,14 @@ def test_configuration_that_is_not_a_json_object_is_rejected(
 ) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / name).write_bytes(text.encode("latin-1"))
-    with refused(f"{name}: {reason}"):
+    with raises_checkpoint_error(f"{name}: {reason}"):
         open_checkpoint(tmp_path)
 
 
 def test_configuration_without_numbers_of_heads_is_rejected(tmp_path: Path) -> None:
     files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
     (tmp_path / "config.json").write_text("{}")
-    with refused("model.safetensors: does not declare n_audio_head, n_text_head"):
+    with raises_checkpoint_error("model.safetensors: does not declare n_audio_head, n_text_head"):
         open_checkpoint(tmp_path)
 
 
@@ -158,7 +158,7 @@ HUGE = struct.pack("<I", 0xFFFFFFFF)
 def test_damaged_ctranslate2_file_is_rejected(tmp_path: Path, change: Change, reason: str) -> None:
     path = files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS) / "model.bin"
     path.write_bytes(change(path.read_bytes()))
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_damaged_ctranslate2_file_is_rejected(tmp_path: Path, change: Change, re
 def test_damaged_ggml_file_is_rejected(tmp_path: Path, change: Change, reason: str) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, WEIGHTS)
     path.write_bytes(change(path.read_bytes()))
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(path)
 
 
@@ -189,5 +189,5 @@ def test_unsupported_ggml_type_is_rejected(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, WEIGHTS)
     name = b"decoder.token_embedding.weight"
     path.write_bytes(at(name, -len(name) - 12, struct.pack("<i", 14))(path.read_bytes()))
-    with refused("has ggml type 14, allowed is float32, float16, q4_0, q4_1, q5_0, q5_1, q8_0"):
+    with raises_checkpoint_error("has ggml type 14, allowed is float32, float16, q4_0, q4_1, q5_0, q5_1, q8_0"):
         open_checkpoint(path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from checkpoint_files import refused
+from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import encoder_digest, open_checkpoint, shares_encoder
 
 WEIGHTS = files.random_weights()
@@ -51,7 +51,7 @@ def test_declared_encoder_layers_of_a_decoder_are_ignored(tmp_path: Path, layers
 
 def test_decoder_as_main_model_is_rejected_with_advice(tmp_path: Path) -> None:
     write(tmp_path)
-    with refused(
+    with raises_checkpoint_error(
         r"model\.safetensors: has no encoder: give it as assistant of the model that it was made from"
     ):
         open_checkpoint(tmp_path)
@@ -66,7 +66,7 @@ def test_whole_model_opens_as_assistant(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
 def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
     write(tmp_path, {**DECODER, name: WEIGHTS[name]})
-    with refused("not a Whisper model: weight encoder.conv1.weight is missing"):
+    with raises_checkpoint_error("not a Whisper model: weight encoder.conv1.weight is missing"):
         open_checkpoint(tmp_path, assistant=True)
 
 
@@ -99,7 +99,7 @@ def test_invalid_decoder_configuration_is_rejected(
     tmp_path: Path, config: dict[str, object], reason: str
 ) -> None:
     write(tmp_path, **config)
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(tmp_path, assistant=True)
 
 
@@ -109,7 +109,7 @@ def test_encoder_dimensions_must_be_declared(tmp_path: Path) -> None:
     assert not open_checkpoint(path, assistant=True).has_encoder
     write(tmp_path)
     (tmp_path / "config.json").write_text('{"encoder_attention_heads": 2, "decoder_attention_heads": 2}')
-    with refused("does not declare n_mels, n_audio_ctx"):
+    with raises_checkpoint_error("does not declare n_mels, n_audio_ctx"):
         open_checkpoint(tmp_path / "model.safetensors", assistant=True)
 
 
@@ -160,7 +160,7 @@ def test_encoder_digest_changes_with_every_weight(tmp_path: Path, name: str) -> 
 
 def test_encoder_digest_of_a_decoder_is_rejected(tmp_path: Path) -> None:
     write(tmp_path)
-    with refused("has no encoder"):
+    with raises_checkpoint_error("has no encoder"):
         encoder_digest(open_checkpoint(tmp_path, assistant=True))
 
 
@@ -183,12 +183,12 @@ def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path, has_dig
 def test_decoder_for_another_encoder_is_rejected(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", harken={"encoder_sha256": "0f" * 32})
-    with refused(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
+    with raises_checkpoint_error(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
         shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)
 
 
 def test_decoder_for_an_encoder_of_another_size_is_rejected(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
     write(tmp_path / "d", max_source_positions=14)
-    with refused("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):
+    with raises_checkpoint_error("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):
         shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from checkpoint_files import refused
+from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import open_checkpoint
 from harken.checkpoints.torch_pickle import Global, PickledTensor, parse_pickle
 from harken.checkpoints.weight_shapes import infer_dims
@@ -46,7 +46,7 @@ def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int)
     pickle.loads(data).close()
     assert victim.exists(), "the pickle should open the file in Python itself"
     victim.unlink()
-    with refused(r"m\.pt: data\.pkl is refused: it "):
+    with raises_checkpoint_error(r"m\.pt: data\.pkl is refused: it "):
         open_checkpoint(archive(tmp_path / "m.pt", data))
     assert not victim.exists()
 
@@ -79,7 +79,7 @@ def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int)
 def test_malicious_or_damaged_pickle_is_rejected(tmp_path: Path, data: bytes, reason: str) -> None:
     path = archive(tmp_path / "m.pt", data)
     (tmp_path / "config.json").write_text("{}")
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(path)
 
 
@@ -101,7 +101,7 @@ def doubled(times: int) -> bytes:
 
 @pytest.mark.parametrize("end", [b"K\x01s.", b")R.", b"Q."], ids=["key", "function", "persistent id"])
 def test_key_with_exponential_hash_time_is_rejected(tmp_path: Path, end: bytes) -> None:
-    with refused("do not fit together|holds no dict"):
+    with raises_checkpoint_error("do not fit together|holds no dict"):
         open_checkpoint(archive(tmp_path / "m.pt", b"\x80\x02})" + doubled(200) + end))
 
 
@@ -109,14 +109,14 @@ def test_storage_type_with_exponential_hash_or_print_time_is_rejected(tmp_path: 
     start = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage)"
     data = start + doubled(200) + b"NNNtQK\0))tRs."
     (tmp_path / "config.json").write_text("{}")
-    with refused("'w' has another type than torch FloatStorage"):
+    with raises_checkpoint_error("'w' has another type than torch FloatStorage"):
         open_checkpoint(archive(tmp_path / "m.pt", data))
 
 
 @pytest.mark.parametrize("dims", [{"n_mels": "8"}, {"n_mels": True}, {"n_mels": (8,)}, {"n_mals": 8}, {3: 8}])
 def test_unknown_or_non_integer_dimension_is_rejected(tmp_path: Path, dims: dict[object, object]) -> None:
     content = {"dims": {**asdict(files.TINY), **dims}, "model_state_dict": WEIGHTS}
-    with refused("is unknown or not an integer; known are n_mels, n_audio_ctx"):
+    with raises_checkpoint_error("is unknown or not an integer; known are n_mels, n_audio_ctx"):
         open_checkpoint(files.write_torch(tmp_path / "m.pt", content))
 
 
@@ -124,7 +124,7 @@ def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> No
     deep: object = ()
     for _ in range(200):
         deep = (deep, deep)
-    with refused("is unknown or not an integer"):
+    with raises_checkpoint_error("is unknown or not an integer"):
         infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": deep})
 
 
@@ -165,7 +165,7 @@ def write_with(path: Path, **change: object) -> Path:
     ],
 )
 def test_tensor_outside_its_storage_is_rejected(tmp_path: Path, change: dict[str, object], reason: str) -> None:
-    with refused(reason):
+    with raises_checkpoint_error(reason):
         open_checkpoint(write_with(tmp_path / "m.pt", **change))
 
 
@@ -188,7 +188,7 @@ def test_zip_bomb_is_not_inflated(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", bytes(50 << 20))
-    with refused("'archive/data.pkl' is compressed, torch.save never does that"):
+    with raises_checkpoint_error("'archive/data.pkl' is compressed, torch.save never does that"):
         open_checkpoint(path)
 
 
@@ -198,7 +198,7 @@ def test_archive_member_past_the_end_of_the_file_is_rejected(tmp_path: Path) -> 
     entry = data.index(b"PK\x01\x02")
     huge = struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0)
     path.write_bytes(data[: entry + 20] + huge + data[entry + 28 :])
-    with refused("truncated: 'archive/data.pkl' reaches past the end"):
+    with raises_checkpoint_error("truncated: 'archive/data.pkl' reaches past the end"):
         open_checkpoint(path)
 
 
@@ -209,7 +209,7 @@ def test_damaged_weights_fail_their_checksum(tmp_path: Path) -> None:
     data[data.index(WEIGHTS[name].tobytes()) + 100] ^= 1
     path.write_bytes(data)
     checkpoint = open_checkpoint(path)
-    with refused(r"'archive/data/\d+' is damaged: its checksum differs"):
+    with raises_checkpoint_error(r"'archive/data/\d+' is damaged: its checksum differs"):
         checkpoint.weights[name]
 
 
@@ -218,5 +218,5 @@ def test_archive_without_exactly_one_pickle_is_rejected(tmp_path: Path, names: l
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as file:
         for name in ["other", *names]:
             file.writestr(name, b"x")
-    with refused(f"a zip archive with {len(names)} data.pkl"):
+    with raises_checkpoint_error(f"a zip archive with {len(names)} data.pkl"):
         open_checkpoint(tmp_path / "m.pt")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence, split_at
 from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
@@ -29,14 +30,13 @@ from harken.transcribe.chunking import (
 )
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
-from loudness import Loudness, blocks, loud
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 OPTIONS = VadOptions()
 WHOLE: list[ClipRange] = [(0, None)]
 WINDOW_FRAMES = 3000
-SAMPLES = loud(5)
+SAMPLES = noise_and_silence(5)
 MEL = log_mel(SAMPLES, 8, padding_samples=WINDOW_SAMPLES)
 
 gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)), max_size=30)
@@ -223,22 +223,22 @@ class TestClips:
     def spans(
         self, samples: Floats, *clips: ClipRange, block_samples: int = WINDOW_SAMPLES
     ) -> list[FrameSpans]:
-        sample_blocks = blocks(samples, range(block_samples, len(samples), block_samples))
+        sample_blocks = split_at(samples, range(block_samples, len(samples), block_samples))
         return [spans for spans, _ in read(iter(sample_blocks), clips)[1]]
 
     @pytest.mark.parametrize("block_samples", [512, 16_000, WINDOW_SAMPLES])
     def test_clip_without_speech_does_not_change_the_next(self, block_samples: int) -> None:
-        spans = self.spans(loud(0, 6, 4, 10), (0, 200), (600, 1000), block_samples=block_samples)
+        spans = self.spans(noise_and_silence(0, 6, 4, 10), (0, 200), (600, 1000), block_samples=block_samples)
         assert spans == [((600, 1000),)]
 
     @pytest.mark.parametrize("block_samples", [512, 16_000, WINDOW_SAMPLES])
     def test_speech_across_several_clips_is_in_each(self, block_samples: int) -> None:
         clips = [(0, 100), (150, 200), (200, 450), (2000, 3000)]
-        spans = self.spans(loud(4, 26), *clips, block_samples=block_samples)
+        spans = self.spans(noise_and_silence(4, 26), *clips, block_samples=block_samples)
         assert spans == [((0, 100),), ((150, 200),), ((200, 440),)]
 
     def test_speech_outside_of_all_clips_is_left_out(self) -> None:
-        assert self.spans(loud(2, 10, 2, 10, 2), (300, 1100), (1100, 1300)) == [((1160, 1300),)]
+        assert self.spans(noise_and_silence(2, 10, 2, 10, 2), (300, 1100), (1100, 1300)) == [((1160, 1300),)]
 
     def test_blocks_behind_the_last_clip_are_not_read(self) -> None:
         n_blocks_read = 0
@@ -247,7 +247,7 @@ class TestClips:
             nonlocal n_blocks_read
             for _ in range(100):
                 n_blocks_read += 1
-                yield loud(0, 30)
+                yield noise_and_silence(0, 30)
 
         read(counted(), [(0, 100), (200, 500)])
         assert n_blocks_read == 1
@@ -255,18 +255,20 @@ class TestClips:
 
 @pytest.mark.parametrize("n_samples", [1, 100, CHUNK_SAMPLES - 1, CHUNK_SAMPLES, 3 * CHUNK_SAMPLES])
 def test_recording_shorter_than_any_speech_has_no_windows(n_samples: int) -> None:
-    segmenter, packed = read(iter([loud(1)[:n_samples]]))
+    segmenter, packed = read(iter([noise_and_silence(1)[:n_samples]]))
     assert (packed, segmenter.regions) == ([], [])
     assert len(segmenter.probabilities) == -(-n_samples // CHUNK_SAMPLES)
 
 
 @pytest.mark.parametrize("n_samples", [2048, 2100, 5000, 15_999])
 def test_short_recording_of_speech_is_packed_to_its_last_frame(n_samples: int) -> None:
-    assert [spans for spans, _ in read(iter([loud(1)[:n_samples]]))[1]] == [((0, n_samples // HOP_SAMPLES),)]
+    assert [spans for spans, _ in read(iter([noise_and_silence(1)[:n_samples]]))[1]] == [
+        ((0, n_samples // HOP_SAMPLES),)
+    ]
 
 
 def test_speech_at_the_end_is_packed() -> None:
-    samples = loud(0, 50, 0.15)
+    samples = noise_and_silence(0, 50, 0.15)
     segmenter, packed = read(iter([samples]))
     assert [spans for spans, _ in packed] == [((4958, 5015),)]
     assert segmenter.word_regions(4960, 5015) == [(4993, 5015)]
@@ -274,7 +276,7 @@ def test_speech_at_the_end_is_packed() -> None:
 
 def test_speech_before_a_read_error_is_packed() -> None:
     def unreadable() -> Iterator[Floats]:
-        yield loud(2)
+        yield noise_and_silence(2)
         raise AudioError("talk.mp3: cut short")
 
     _, packed = read(unreadable())
@@ -285,19 +287,21 @@ def test_speech_before_a_read_error_is_packed() -> None:
 def test_word_regions_use_the_threshold_of_the_windows(
     monkeypatch: pytest.MonkeyPatch, threshold: float
 ) -> None:
-    class LowProbability(Loudness):
+    class LowProbability(AmplitudeSpeechDetector):
         def feed(self, samples: Floats) -> Floats:
             return np.float32(0.4) * super().feed(samples)
 
     monkeypatch.setattr(chunking, "SpeechDetector", LowProbability)
-    segmenter = SpeechSegmenter(iter([loud(0, 3, 1, 3)]), VadOptions(threshold=threshold, min_speech_s=0.05))
+    segmenter = SpeechSegmenter(
+        iter([noise_and_silence(0, 3, 1, 3)]), VadOptions(threshold=threshold, min_speech_s=0.05)
+    )
     for _ in segmenter.blocks():
         pass
     assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
 
 
 def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
-    segmenter = SpeechSegmenter(iter([loud(1, 0.5, 1, 3)]), OPTIONS)
+    segmenter = SpeechSegmenter(iter([noise_and_silence(1, 0.5, 1, 3)]), OPTIONS)
     for _ in segmenter.blocks():
         pass
     assert segmenter.regions == [(0, 292)]
@@ -318,21 +322,21 @@ some_clips = st.sampled_from([WHOLE, WHOLE, [(0, 150), (300, 400), (400, None)],
 def test_packed_windows_do_not_depend_on_block_sizes(
     parts: list[tuple[float, float]], clips: list[ClipRange], data: st.DataObject | None
 ) -> None:
-    samples = loud(0.0, 0.5, *[length_s for pair in parts for length_s in pair])
+    samples = noise_and_silence(0.0, 0.5, *[length_s for pair in parts for length_s in pair])
     points = (
         data.draw(st.lists(st.integers(0, len(samples)), max_size=6)) if data else range(0, len(samples), 700)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
         _, expected = read(iter([samples]), clips, window_frames=300)
-        _, packed = read(iter(blocks(samples, points)), clips, window_frames=300)
+        _, packed = read(iter(split_at(samples, points)), clips, window_frames=300)
     assert [spans for spans, _ in packed] == [spans for spans, _ in expected]
     for (_, mel), (_, expected_mel) in zip(packed, expected, strict=True):
         np.testing.assert_array_equal(mel, expected_mel)
 
 
 def test_packed_windows_of_a_short_recording_equal_its_log_mel() -> None:
-    samples = loud(1, 2, 1, 40, 1)
+    samples = noise_and_silence(1, 2, 1, 40, 1)
     mel = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
     _, packed = read(iter([samples]))
     assert len(packed) == 2
@@ -359,9 +363,9 @@ class SilentMel:
 @pytest.mark.parametrize(
     "minute",
     [
-        pytest.param(loud(0, 60), id="silence"),
-        pytest.param(loud(60), id="speech"),
-        pytest.param(loud(*[0.5, 19.5] * 3), id="words"),
+        pytest.param(noise_and_silence(0, 60), id="silence"),
+        pytest.param(noise_and_silence(60), id="speech"),
+        pytest.param(noise_and_silence(*[0.5, 19.5] * 3), id="words"),
     ],
 )
 def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.MonkeyPatch, minute: Floats) -> None:

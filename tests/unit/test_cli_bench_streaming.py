@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
 from harken.evaluation import Entry, EvalRecording, Failure
@@ -23,21 +25,19 @@ from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_r
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
-from live_script import ScriptedLive, ended, interim, segment, started
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import TOKENIZER
 
 TEXTS = ("One dog.", "A big house")
 SCRIPT = (
-    started(0.0),
-    interim(0.3, " One", " fog"),
-    interim(0.5, " One dog."),
-    segment(0.6, " One dog."),
-    ended(0.6),
-    started(0.7),
-    interim(0.9, " A pig", " house"),
-    segment(1.2, " A big house"),
-    ended(1.2),
+    speech_started(0.0),
+    interim_text(0.3, " One", " fog"),
+    interim_text(0.5, " One dog."),
+    final_segment(0.6, " One dog."),
+    speech_ended(0.6),
+    speech_started(0.7),
+    interim_text(0.9, " A pig", " house"),
+    final_segment(1.2, " A big house"),
+    speech_ended(1.2),
 )
 WORDS = tuple(
     Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
@@ -54,7 +54,7 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     lines = []
     for number, text in enumerate(TEXTS):
-        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
         entry = {
             "audio": f"{number}.wav",
             "text": text,
@@ -117,14 +117,16 @@ class TestJoinedStreams:
                 return (Word(start_s=0.1, end_s=0.2, text=text, probability=1.0),)
 
         asked: list[str] = []
-        recognizer = Aligned(Recital(line(0)), TOKENIZER, "recital")
+        recognizer = Aligned(TranscriptBackend(window_text(0)), TOKENIZER, "recital")
         stream = JoinedStream(recordings=(recording(0), recording(1, text="A BIG HOUSE")), gap_s=0.3)
         words = reference_word_times(recognizer, stream, stream.load(), TranscribeOptions())
         assert asked == ["One dog.", "a big house"]
         assert [word.end_s for word in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
     def test_reference_words_are_transcribed_without_text(self) -> None:
-        recognizer = Recognizer(Recital(line(0, " One dog", WINDOW_STEPS)), TOKENIZER, "recital")
+        recognizer = Recognizer(
+            TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS)), TOKENIZER, "recital"
+        )
         stream = JoinedStream(
             recordings=(EvalRecording(entry=recording(0, text="").entry, has_reference=False),)
         )
@@ -135,7 +137,7 @@ class TestJoinedStreams:
 
 class TestLiveRuns:
     def test_run_has_texts_counts_and_latencies(self) -> None:
-        run = run_live(ScriptedLive(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
+        run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
         assert (run.interim_text, run.final_text) == (" One dog.  A pig house", " One dog. A big house")
         assert (run.retractions, run.flickered, run.revised, run.updates, run.load_changes) == (
             0,
@@ -206,10 +208,10 @@ def outcomes(repeats: int) -> tuple[list[LiveRound | Failure], list[str]]:
     order: list[str] = []
 
     def opening(name: str) -> Any:
-        def open_session(options: TranscribeOptions) -> ScriptedLive:
+        def open_session(options: TranscribeOptions) -> ScriptedLiveSession:
             assert options.language == "en"
             order.append(name)
-            return ScriptedLive(SCRIPT)
+            return ScriptedLiveSession(SCRIPT)
 
         return open_session
 
@@ -239,13 +241,13 @@ class KnownTextRecognizer(Recognizer):
 
     def stream(self, options: Any = None, /, *, stream_options: Any = None, **changes: Any) -> Any:
         self.opened.append((options, stream_options))
-        return ScriptedLive(SCRIPT)
+        return ScriptedLiveSession(SCRIPT)
 
 
 def known_text_recognizer(texts: Sequence[str] = TEXTS) -> KnownTextRecognizer:
     """Return a recognizer that returns the texts, one for each stream."""
     recognizer = KnownTextRecognizer(
-        Recital(*(line(0, text, WINDOW_STEPS) for text in texts)), TOKENIZER, "recital"
+        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in texts)), TOKENIZER, "recital"
     )
     recognizer.opened = []
     return recognizer
@@ -276,7 +278,7 @@ class TestCommand:
         outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
         assert (outcome.code, outcome.err) == (0, "")
         head, streams, sessions, *_ = outcome.out.splitlines()
-        assert (head, streams) == ("recital, by heart", "2 streams of 2 recordings: 1.0 s of audio")
+        assert (head, streams) == ("recital, fixed logits", "2 streams of 2 recordings: 1.0 s of audio")
         assert sessions.split() == ["low", "streamed", "medium", "streamed"]
         rows = table_rows(outcome.out)
         assert rows["window, hop, history, s"] == ["2, 0.5, 4", "2, 0.5, 4"]
@@ -343,7 +345,7 @@ class TestCommand:
     def test_bad_arguments_fail_before_loading_a_model(
         self, face: Face, arguments: list[str], message: str
     ) -> None:
-        face.recites(line(0))
+        face.recites(window_text(0))
         outcome = face.run("bench", "talks", "--streaming", *arguments)
         assert (outcome.out, face.loaded) == ("", [])
         assert outcome.code == 2

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, WindowText, timestamp_token, window_text
 from harken.cli.decode import TokenEvent, trace_table
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, at, line
+from tiny_models import TOKENIZER
 
 START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 
@@ -19,7 +19,7 @@ START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 @pytest.fixture
 def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
     monkeypatch.chdir(tmp_path)
-    KINDS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
+    AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
     return Face(capsys, monkeypatch)
 
 
@@ -35,7 +35,7 @@ def events_named(name: str, trace: list[dict[str, object]]) -> list[dict[str, ob
 
 class TestTable:
     def test_table_has_a_row_for_every_token(self, face: Face) -> None:
-        face.recites(line(0, "Hi.", WINDOW_STEPS))
+        face.recites(window_text(0, "Hi.", WINDOW_POSITIONS))
         outcome = face.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert (outcome.code, outcome.err) == (0, "")
         first, head, *rows, sentence, end, verdict, blank = outcome.out.splitlines()
@@ -46,11 +46,11 @@ class TestTable:
             f"       1 {TOKENIZER.language_tokens['en']:>6}  language   <|en|>",
             f"       2 {TOKENIZER.transcribe:>6}  task       <|transcribe|>",
             "attempt 1: greedy",
-            f"       3 {at(0):>6}  timestamp  <|0.00|>",
+            f"       3 {timestamp_token(0):>6}  timestamp  <|0.00|>",
             f'       4 {ord("H"):>6}  text       "H"',
             f'       5 {ord("i"):>6}  text       "i"',
             f'       6 {ord("."):>6}  text       "."',
-            f"       7 {at(24):>6}  timestamp  <|0.48|>",
+            f"       7 {timestamp_token(24):>6}  timestamp  <|0.48|>",
         ]
         assert sentence == f"{'':17}[00:00.000 --> 00:00.480] Hi."
         assert end.startswith(f"       8 {TOKENIZER.eot:>6}  eot        <|endoftext|>")
@@ -74,7 +74,7 @@ class TestTable:
         assert width("ab") == width("語") + 1 == width("ab́") - 1
 
     def test_parallel_samples_are_numbered(self, face: Face) -> None:
-        face.recites(line(0, "x", WINDOW_STEPS))
+        face.recites(window_text(0, "x", WINDOW_POSITIONS))
         outcome = face.run(
             *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
             *("--temperatures", "0.5", "--best-of", "2"),
@@ -86,7 +86,7 @@ class TestTable:
 
 class TestEvents:
     def test_windows_have_their_start_and_prompt(self, face: Face) -> None:
-        face.recites(line(0, "one", WINDOW_STEPS), line(0, "two", WINDOW_STEPS))
+        face.recites(window_text(0, "one", WINDOW_POSITIONS), window_text(0, "two", WINDOW_POSITIONS))
         trace = events(face, "--condition-on-previous-text")
         assert [event["start_s"] for event in events_named("window", trace)] == [0.0, WINDOW_S]
         assert [event["text"] for event in events_named("sentence", trace)] == ["one", "two"]
@@ -103,7 +103,7 @@ class TestEvents:
         ]
 
     def test_characters_of_several_tokens_appear_with_the_last_token(self, face: Face) -> None:
-        face.recites(line(0, "né語", WINDOW_STEPS))
+        face.recites(window_text(0, "né語", WINDOW_POSITIONS))
         trace = events(face, "--clip-timestamps", "0,0.48")
         text = [
             (event["text"], event["bytes"]) for event in events_named("token", trace) if event["kind"] == "text"
@@ -112,8 +112,8 @@ class TestEvents:
         assert [event["text"] for event in events_named("sentence", trace)] == ["né語"]
 
     def test_rejected_attempts_have_reasons(self, face: Face) -> None:
-        unsure = line(0, "hm", WINDOW_STEPS, gap=1.0)
-        face.recites([unsure, line(0, "yes", WINDOW_STEPS)])
+        unsure = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
+        face.recites([unsure, window_text(0, "yes", WINDOW_POSITIONS)])
         trace = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
         assert [(event["attempt"], event["strategy"]) for event in events_named("attempt", trace)] == [
             (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
@@ -126,14 +126,14 @@ class TestEvents:
         assert decided["silent"] is False
 
     def test_silent_window_is_marked(self, face: Face) -> None:
-        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
         (decided,) = events_named("decided", events(face, "--clip-timestamps", "0,0.48"))
         assert decided["silent"] is True
         outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert "\nsilence: temperature 0, " in outcome.out
 
     def test_beam_search_emits_sentences_at_the_end(self, face: Face) -> None:
-        face.recites(line(0, "né", 9, 9, "o", WINDOW_STEPS))
+        face.recites(window_text(0, "né", 9, 9, "o", WINDOW_POSITIONS))
         trace = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
         names = [event["event"] for event in trace]
         assert names[-3:] == ["sentence", "sentence", "decided"]
@@ -142,7 +142,7 @@ class TestEvents:
         assert events_named("attempt", trace)[0]["strategy"] == "beam search of width 2"
 
     def test_sentence_without_end_timestamp_has_no_end(self, face: Face) -> None:
-        face.recites(line(0, "and so"))
+        face.recites(window_text(0, "and so"))
         (sentence,) = events_named("sentence", events(face, "--clip-timestamps", "0,0.48"))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
@@ -156,24 +156,24 @@ class TestEvents:
             shown.append(text)
 
         monkeypatch.setattr("harken.cli.decode.write_stdout", slow)
-        face.recites(line(0, "x", WINDOW_STEPS))
+        face.recites(window_text(0, "x", WINDOW_POSITIONS))
         events(face)
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
 
 
 def test_without_trace_each_window_shows_its_tokens(face: Face) -> None:
-    face.recites(line(0, "Hi", WINDOW_STEPS))
+    face.recites(window_text(0, "Hi", WINDOW_POSITIONS))
     outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
     where, verdict, tokens, text, blank = outcome.out.splitlines()
     assert where == "window 1 at 00:00.000"
     assert verdict.startswith("kept: ")
-    assert tokens == f"{at(0)} {ord('H')} {ord('i')} {at(WINDOW_STEPS)}"
+    assert tokens == f"{timestamp_token(0)} {ord('H')} {ord('i')} {timestamp_token(WINDOW_POSITIONS)}"
     assert text == "<|0.00|>Hi<|0.48|>"
     assert blank == ""
 
 
 def test_json_without_trace_has_only_windows(face: Face) -> None:
-    face.recites(Line(tokens=(at(0), ord("x"), at(WINDOW_STEPS))))
+    face.recites(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
     outcome = face.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
 
@@ -186,7 +186,7 @@ def test_batch_size_above_one_is_refused(face: Face) -> None:
 
 
 def test_missing_file_fails_before_loading_a_model(face: Face) -> None:
-    face.recites(line(0, "x", WINDOW_STEPS))
+    face.recites(window_text(0, "x", WINDOW_POSITIONS))
     outcome = face.run("decode", "none.wav")
     assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")
     assert not face.loaded

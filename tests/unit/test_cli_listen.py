@@ -16,15 +16,15 @@ import click
 import numpy as np
 import pytest
 
-from audio_files import KINDS, tone
+from audio_files import AUDIO_FORMATS, tone
 from faces import Face
+from fakes.backends import window_text
+from fakes.live_sessions import FakeLiveSession
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
 from harken.transcribe import TranscribeOptions
-from recital import line
-from spoken import Spoken
 
 SAID = ["And so my fellow Americans", "ask not what your country", "can do for you And", "so my"]
 TONE = (tone(1.2) * 32768).astype("<i2")
@@ -35,21 +35,21 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it with --quiet
     face = Face(capsys, monkeypatch)
-    face.recites(line(0, "unheard", 1))
+    face.recites(window_text(0, "unheard", 1))
     return face
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> Spoken:
-    return hears(monkeypatch, Spoken())
+def session(monkeypatch: pytest.MonkeyPatch) -> FakeLiveSession:
+    return hears(monkeypatch, FakeLiveSession())
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, session: Spoken) -> Spoken:
+def hears(monkeypatch: pytest.MonkeyPatch, session: FakeLiveSession) -> FakeLiveSession:
     """Replace every live session; `options` and `stream_options` are those that it was opened with."""
 
     def stream(
         recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
-    ) -> Spoken:
+    ) -> FakeLiveSession:
         session.options, session.stream_options = options, stream_options
         return session
 
@@ -60,7 +60,7 @@ def hears(monkeypatch: pytest.MonkeyPatch, session: Spoken) -> Spoken:
 @pytest.fixture
 def talk(face: Face) -> Path:
     """A recording of 1.2 s in the current folder: two utterances and a half."""
-    return KINDS["wav s16"].write(Path("talk"), 1.2)
+    return AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -69,31 +69,35 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 class TestSources:
-    def test_a_file(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_file_is_transcribed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         outcome = face.run("listen", talk)
         assert (outcome.code, outcome.out.splitlines(), outcome.err) == (0, [*SAID[:2], "can do"], "")
         assert np.array_equal(session.samples, load_audio(talk))
         assert session.closed
 
-    def test_a_container_on_standard_input(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_container_on_standard_input_is_decoded(
+        self, face: Face, session: FakeLiveSession, talk: Path
+    ) -> None:
         piped(face.monkeypatch, talk.read_bytes())
         assert face.run("listen", "-").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
-    def test_without_a_file_a_pipe_is_heard(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_without_file_standard_input_is_read(
+        self, face: Face, session: FakeLiveSession, talk: Path
+    ) -> None:
         piped(face.monkeypatch, talk.read_bytes())
         assert face.run("listen").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
     @pytest.mark.parametrize("arguments", [["-", "--pcm"], ["--pcm"]])
-    def test_raw_samples(self, face: Face, session: Spoken, arguments: list[str]) -> None:
+    def test_raw_samples_are_read(self, face: Face, session: FakeLiveSession, arguments: list[str]) -> None:
         piped(face.monkeypatch, TONE.tobytes())
         outcome = face.run("listen", *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         assert np.array_equal(session.samples, (TONE / 32768).astype(np.float32))
-        assert max(map(len, session.heard)) <= 800
+        assert max(map(len, session.blocks)) <= 800
 
-    def test_raw_floats_of_two_channels_at_another_rate(self, face: Face, session: Spoken) -> None:
+    def test_raw_floats_are_mixed_and_resampled(self, face: Face, session: FakeLiveSession) -> None:
         left, right = tone(1.0, 48_000), np.zeros(48_000)
         piped(face.monkeypatch, np.stack([left, right], axis=1).astype("<f4").tobytes())
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
@@ -112,7 +116,7 @@ class TestSources:
         ],
     )
     def test_bad_raw_samples_are_an_error(
-        self, face: Face, session: Spoken, data: bytes, form: list[object], reason: str
+        self, face: Face, session: FakeLiveSession, data: bytes, form: list[object], reason: str
     ) -> None:
         piped(face.monkeypatch, data)
         outcome = face.run("listen", "-", "--pcm", *form)
@@ -121,21 +125,21 @@ class TestSources:
         assert len(outcome.err.splitlines()) == 1
         assert session.closed
 
-    def test_what_was_heard_before_it_broke_off_is_shown(self, face: Face, session: Spoken) -> None:
+    def test_text_before_an_incomplete_sample_is_shown(self, face: Face, session: FakeLiveSession) -> None:
         piped(face.monkeypatch, TONE.tobytes()[:-1])
         assert face.run("listen", "-", "--pcm").out.splitlines() == [*SAID[:2], "can"]
 
-    def test_real_time(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_real_pace_waits_for_each_block(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         slept: list[float] = []
         face.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append)
         )
         assert face.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
-        assert slept[0] == pytest.approx(len(session.heard[0]) / 16_000)
+        assert slept[0] == pytest.approx(len(session.blocks[0]) / 16_000)
         assert slept[-1] == pytest.approx(1.2)
 
-    def test_a_slow_session_is_not_waited_for_twice(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_late_blocks_are_not_delayed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         slept: list[float] = []
         face.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__",
@@ -173,7 +177,7 @@ class TestSources:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, session: Spoken, talk: Path, arguments: list[str], code: int, reason: str
+        self, face: Face, session: FakeLiveSession, talk: Path, arguments: list[str], code: int, reason: str
     ) -> None:
         outcome = face.run("listen", *arguments)
         assert (outcome.code, outcome.out) == (code, "")
@@ -184,7 +188,7 @@ class TestSources:
 
 
 class TestOptions:
-    def test_options_reach_the_session(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_options_reach_the_session(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         assert (
             face.run(
                 "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"
@@ -194,7 +198,7 @@ class TestOptions:
         assert session.options == TranscribeOptions(language="en")
         assert session.stream_options == StreamOptions(delay="1500", pause_s=2.0, adaptive=False)
 
-    def test_what_a_stream_has_no_use_for_is_no_option(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_offline_options_are_refused(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
             outcome = face.run("listen", talk, flag, "1")
             assert outcome.code == 2
@@ -202,11 +206,11 @@ class TestOptions:
 
 
 class TestOutput:
-    def test_times(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_lines_begin_with_times(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         first = face.run("listen", talk, "--times").out.splitlines()[0]
         assert first == "[00:00.000 --> 00:00.500] And so my fellow Americans"
 
-    def test_json(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_json_has_every_event(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         outcome = face.run("listen", talk, "--json")
         told = [json.loads(line) for line in outcome.out.splitlines()]
         assert [event["event"] for event in told[:3]] == ["speech_started", "interim", "interim"]
@@ -225,7 +229,7 @@ class TestOutput:
         assert told[-1]["event"] == "speech_ended"
         assert told[-1]["reason"] == "close"
 
-    def test_load_is_told(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_load_changes_are_reported(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         changed = LoadChanged(
             audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=2.0, detail="longer hops"
         )
@@ -235,40 +239,42 @@ class TestOutput:
         told = json.loads(face.run("listen", talk, "--json").out.splitlines()[-1])
         assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
 
-    def test_verbose(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_verbose_reports_engine_and_speed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         first, bound, last = face.run("listen", talk, "--verbose").err.splitlines()
-        assert first == "Recognizer('tiny.en', by heart)"
-        assert bound == f"words are {Spoken.plan.bound}"
+        assert first == "Recognizer('tiny.en', fixed logits)"
+        assert bound == f"words are {FakeLiveSession.plan.bound}"
         assert re.fullmatch(
             r"talk\.wav: 00:01\.200 of audio, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )
 
-    def test_a_transcript(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_transcript_is_written(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.srt").code == 0
         assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
         assert not session.options.word_timestamps
 
-    def test_a_transcript_with_everything_in_it(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_json_transcript_has_the_metadata(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.json", "--record", "heard.wav").code == 0
         document = json.loads(Path("said.json").read_text())
         assert (document["duration"], document["language"], document["model"]) == (1.2, "en", "tiny.en")
         assert document["text"] == f"{' '.join(SAID[:2])} can do"
 
-    def test_forms_that_show_words_have_them_found(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_formats_with_words_turn_on_word_timestamps(
+        self, face: Face, session: FakeLiveSession, talk: Path
+    ) -> None:
         assert face.run("listen", talk, "-o", "said.words.tsv").code == 0
         assert session.options.word_timestamps
 
-    def test_a_page_plays_what_was_recorded(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_html_page_links_to_the_recording(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         assert face.run("listen", talk, "-o", "said.html", "--record", "heard.wav").code == 0
         assert 'src="heard.wav"' in Path("said.html").read_text()
 
-    def test_a_record_of_what_was_heard(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_recording_holds_the_audio(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         assert face.run("listen", talk, "--record", "heard.wav").code == 0
         with wave.open("heard.wav") as heard:
             assert heard.getparams()[:4] == (1, 2, 16_000, 19_200)
         assert np.array_equal(load_audio("heard.wav"), load_audio(talk))
 
-    def test_a_reader_that_goes_away(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -288,7 +294,7 @@ class TestSignals:
                 sent.append(samples)
 
         sent: list[int] = []
-        session = hears(face.monkeypatch, Spoken(interrupt))
+        session = hears(face.monkeypatch, FakeLiveSession(interrupt))
         outcome = face.run("listen", talk, "--record", "heard.wav", "-o", "said.txt")
         heard_s = len(session.samples) / 16_000
         assert outcome.code == 130
@@ -305,13 +311,13 @@ class TestSignals:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-        session = hears(face.monkeypatch, Spoken(interrupt))
+        session = hears(face.monkeypatch, FakeLiveSession(interrupt))
         outcome = face.run("listen", talk, "--record", "heard.wav")
         assert (outcome.code, outcome.out, outcome.err) == (130, "", "harken: interrupted\n")
         assert not session.closed
         assert len(load_audio("heard.wav")) == len(session.samples)
 
-    def test_handlers_come_back(self, face: Face, session: Spoken, talk: Path) -> None:
+    def test_signal_handlers_are_restored(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
         before = signal.getsignal(signal.SIGINT)
         face.run("listen", talk)
         assert signal.getsignal(signal.SIGINT) is before

@@ -13,7 +13,7 @@ from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
 from harken.cli.screen import format_table, human_size
 from harken.errors import CheckpointError, CheckpointNotFound
-from models import DIMS
+from tiny_models import DIMS
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
 

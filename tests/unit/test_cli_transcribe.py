@@ -16,17 +16,17 @@ import click
 import numpy as np
 import pytest
 
-from audio_files import KINDS, VIDEO_ONLY, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import transcribe
 from harken.cli.exits import Stop
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OutputError
 from harken.formats import FORMATS
-from recital import WINDOW_S, WINDOW_STEPS, line
 
 WORDS = ("one", "two", "three", "four")
-COUNTING = [line(0, word, WINDOW_STEPS) for word in WORDS]
+COUNTING = [window_text(0, word, WINDOW_POSITIONS) for word in WORDS]
 LENGTH_S = WINDOW_S * len(WORDS)
 
 
@@ -42,7 +42,7 @@ def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 @pytest.fixture
 def talk(face: Face) -> Path:
     """A recording of four windows in the current folder."""
-    return KINDS["wav s16"].write(Path("talk"), LENGTH_S)
+    return AUDIO_FORMATS["wav s16"].write(Path("talk"), LENGTH_S)
 
 
 def lines(*words: str) -> str:
@@ -58,17 +58,17 @@ class TestScreen:
         assert os.listdir() == ["talk.wav"]
 
     def test_several_recordings_have_headings(self, face: Face, talk: Path) -> None:
-        KINDS["flac"].write(Path("other"), WINDOW_S)
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
         outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
         lines_of_other = lines("four")  # the texts of the model continue
         assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{lines_of_other}"
         assert len(face.loaded) == 1
 
     def test_verbose_reports_engine_rejections_and_speed(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "hm", WINDOW_STEPS, gap=1.0))
+        face.recites(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
         outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
         first, *rejected, last = outcome.err.splitlines()
-        assert first.startswith("Recognizer('tiny.en', by heart) loaded in ")
+        assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
             f"talk.wav: window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
         ]
@@ -76,7 +76,7 @@ class TestScreen:
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
     def test_verbose_reports_language_and_dropped_segments(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "Thanks for watching!", WINDOW_STEPS, gap=4.0, no_speech=0.5))
+        face.recites(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
         outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
         _, summary, language, *dropped, _ = outcome.err.splitlines()
@@ -95,7 +95,7 @@ class TestScreen:
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 
     def test_recording_without_speech_has_no_text(self, face: Face) -> None:
-        KINDS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
+        AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         outcome = face.run("transcribe", "rain.wav", "--verbose", "--vad")
         assert (outcome.code, outcome.out) == (0, "")
         assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
@@ -150,7 +150,7 @@ class TestFiles:
         assert outcome.out == Path(f"talk.{form}").read_text(encoding="utf-8")
 
     def test_silence_gives_an_empty_transcript(self, face: Face, talk: Path) -> None:
-        face.recites(line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9))
+        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
         outcome = face.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
         assert outcome.code == 0
         assert Path("talk.vtt").read_text() == "WEBVTT\n\n"
@@ -162,7 +162,7 @@ class TestLayout:
 
     @pytest.fixture(autouse=True)
     def sentences(self, face: Face) -> None:
-        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -187,7 +187,7 @@ class TestLayout:
         face.run("transcribe", talk, *arguments)
         text = Path("talk.srt").read_text(encoding="utf-8")
         assert [line for line in text.splitlines() if line[:1].isalpha()] == ["onetwothr", "eefour"]
-        face.recites(line(0, "onetwothreefour", WINDOW_STEPS))
+        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
         assert face.run("transcribe", talk, *arguments, "-o", "-").out == text
 
     def test_layout_without_word_timestamps_is_refused(self, face: Face, talk: Path) -> None:
@@ -255,11 +255,11 @@ def wav_without_samples(path: Path) -> None:
 def nan_wav(path: Path) -> None:
     samples = tone(LENGTH_S)
     samples[len(samples) * 3 // 4 :] = np.nan
-    KINDS["wav float"].write(path, samples=samples)
+    AUDIO_FORMATS["wav float"].write(path, samples=samples)
 
 
 def truncated_mp4(path: Path) -> None:
-    KINDS["m4a"].write(path, 4.0)
+    AUDIO_FORMATS["m4a"].write(path, 4.0)
     path.with_suffix(".m4a").rename(path)
     path.write_bytes(path.read_bytes()[:-2000])
 
@@ -354,7 +354,7 @@ class TestFailures:
         )  # fmt: skip
 
     def test_full_disk_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
-        KINDS["flac"].write(Path("other"), WINDOW_S)
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
         original = transcribe.open_atomic
 
         @contextmanager
@@ -419,7 +419,7 @@ class TestStopping:
         self, face: Face, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         for name in ("a", "b", "c"):
-            KINDS["wav s16"].write(Path(name), WINDOW_S)
+            AUDIO_FORMATS["wav s16"].write(Path(name), WINDOW_S)
         stop_at(1)
         outcome = face.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted\n")

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from drafting import EOT, Clock, Drafts, Knowing, Table, always_wrong, by_chance, free_rules, saying
+from fakes.backends import EOT, ScriptedBackend, logits_of_texts
+from fakes.clock import FakeClock
+from fakes.drafts import (
+    FakeCandidateGenerator,
+    FakeDraftContext,
+    always_wrong,
+    correct_with_probability,
+    unrestricted_rules,
+)
 from harken.decoding import DecodeStats
 from harken.decoding.draft_controller import (
     BUDGET_REFILL_RATE,
@@ -104,7 +112,7 @@ def record(
 
 
 def measured_controller() -> DraftController:
-    controller = DraftController(Clock())
+    controller = DraftController(FakeClock())
     for _ in range(MIN_MEASUREMENTS):
         assert not controller.may_draft(set_up=False)
         record(controller)
@@ -237,7 +245,7 @@ def decode(
     noise: Callable[[int], float] = lambda step: 1.0,
 ) -> Timing:
     """Decode windows one after another; `right` gives the accuracy of the draft in each."""
-    clock, steps = Clock(tick_s=1e-6), 0
+    clock, steps = FakeClock(tick_s=1e-6), 0
 
     def pass_s(rows: int, width: int) -> float:
         nonlocal steps
@@ -246,19 +254,21 @@ def decode(
 
     rng = np.random.default_rng(0)
     controller, ratios, stats = DraftController(clock), [], []
-    drafts = Drafts(lambda rows: [], controller)
+    drafts = FakeDraftContext(lambda rows: [], controller)
     for window in range(windows):
         texts = [[*rng.integers(0, EOT, LENGTH).tolist(), EOT] for _ in range(rows)]
-        session = Table(saying(texts), 2 * LENGTH, clock=clock, cost=pass_s).open_session(
+        session = ScriptedBackend(logits_of_texts(texts), 2 * LENGTH, clock=clock, cost=pass_s).open_session(
             None, range(rows), 2 * LENGTH
         )
         logits = session.extend([[0]] * rows)
-        draft = Knowing(texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s)
+        draft = FakeCandidateGenerator(
+            texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s
+        )
         drafts.make = lambda rows, draft=draft: [draft]
-        draft_session = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules())
+        draft_session = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, unrestricted_rules())
         start_s = clock.now_s
         active = [Row(1, LENGTH + 1, EotOrLimit(EOT)) for _ in range(rows)]
-        generate(session, active, logits, free_rules(), pick_best, draft_session=draft_session)
+        generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=draft_session)
         assert [row.tokens for row in active] == texts
         ratios.append((clock.now_s - start_s) / (LENGTH * cost(rows, 1)))
         stats.append(draft_session.stats)
@@ -278,13 +288,13 @@ def skipped_share(stats: list[DecodeStats]) -> float:
         (always_wrong, {"step_s": 3.0}),
         (always_wrong, {"setup_s": 20.0}),
         (always_wrong, {"rows": 3, "windows": 8}),
-        (by_chance(0.9), {"step_s": 1.2}),
-        (by_chance(0.9), {"setup_s": 300.0}),
-        (by_chance(0.4), {"step_s": 0.3}),
-        (by_chance(0.3), {"cost": jumpy}),
-        (by_chance(0.3), {"cost": jumpy, "step_s": 0.0}),
-        (by_chance(0.5), {"cost": steep, "step_s": 0.0}),
-        (by_chance(0.95), {"cost": steep, "step_s": 0.0}),
+        (correct_with_probability(0.9), {"step_s": 1.2}),
+        (correct_with_probability(0.9), {"setup_s": 300.0}),
+        (correct_with_probability(0.4), {"step_s": 0.3}),
+        (correct_with_probability(0.3), {"cost": jumpy}),
+        (correct_with_probability(0.3), {"cost": jumpy, "step_s": 0.0}),
+        (correct_with_probability(0.5), {"cost": steep, "step_s": 0.0}),
+        (correct_with_probability(0.95), {"cost": steep, "step_s": 0.0}),
     ],
 )
 def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, float]) -> None:
@@ -302,19 +312,19 @@ def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, fl
     [({}, 0.45), ({"step_s": 0.0}, 0.3), ({"setup_s": 20.0}, 0.6), ({"cost": jumpy}, 0.6)],
 )
 def test_good_draft_is_used(costs: dict[str, float], most: float) -> None:
-    timing = decode(lambda window: by_chance(0.9), windows=8, **costs)
+    timing = decode(lambda window: correct_with_probability(0.9), windows=8, **costs)
     assert timing.ratios.mean() < most
     assert skipped_share(timing.stats) < 0.05
 
 
 def test_draft_that_turns_bad_is_dropped() -> None:
-    timing = decode(lambda window: by_chance(0.9) if window < 8 else always_wrong)
+    timing = decode(lambda window: correct_with_probability(0.9) if window < 8 else always_wrong)
     assert timing.ratios[:8].mean() < 0.45
     assert timing.ratios[8:].sum() * LENGTH < 12 * LENGTH * 1.02 + BUDGET_STEPS
 
 
 def test_draft_that_turns_good_is_used_again() -> None:
-    timing = decode(lambda window: always_wrong if window < 8 else by_chance(0.9), windows=24)
+    timing = decode(lambda window: always_wrong if window < 8 else correct_with_probability(0.9), windows=24)
     assert timing.ratios[:8].mean() < 1.06
     assert timing.ratios[20:].mean() < 0.45
 
@@ -322,7 +332,7 @@ def test_draft_that_turns_good_is_used_again() -> None:
 def test_noise_does_not_stop_a_good_draft() -> None:
     rng = np.random.default_rng(1)
     noise = np.where(rng.random(10**5) < 0.05, 5.0, 1.0) * rng.uniform(0.9, 1.1, 10**5)
-    timing = decode(lambda window: by_chance(0.8), noise=noise.__getitem__)
+    timing = decode(lambda window: correct_with_probability(0.8), noise=noise.__getitem__)
     assert skipped_share(timing.stats) < 0.05
     assert timing.ratios.mean() < 0.75
 
@@ -338,5 +348,5 @@ def test_noise_does_not_keep_a_bad_draft() -> None:
 def test_controller_adapts_to_the_speed_of_the_machine() -> None:
     for change in (0.4, 2.0):
         factor = lambda step, change=change: 1.0 if step < 500 else change  # noqa: E731
-        timing = decode(lambda window: by_chance(0.85), noise=factor, windows=24)
+        timing = decode(lambda window: correct_with_probability(0.85), noise=factor, windows=24)
         assert timing.ratios[-4:].mean() < 0.9 * change

@@ -11,14 +11,14 @@ from typing import Any
 import click
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from faces import Face
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken.cli.exits import Stop
 from harken.contract import Floats
 from harken.evaluation import AlignmentChunk, EvalHypothesis, score
 from harken.evaluation.manifest import Entry
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import TOKENIZER
 
 REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")
 HYPOTHESES = ("One dog and the cat.", "A house", "you", "我好")
@@ -40,7 +40,7 @@ def talks(face: Face) -> Path:
     folder = Path("talks")
     folder.mkdir()
     for number in range(len(REFERENCES)):
-        KINDS["wav s16"].write(folder / str(number), WINDOW_S)
+        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
     lines = (
         {"audio": f"{number}.wav", "text": text, "language": language, "seconds": WINDOW_S}
         for number, (text, language) in enumerate(zip(REFERENCES, LANGUAGES, strict=True))
@@ -51,12 +51,12 @@ def talks(face: Face) -> Path:
     return folder
 
 
-def recites(face: Face, *texts: str) -> Recital:
+def recites(face: Face, *texts: str) -> TranscriptBackend:
     """Load a model that returns the hypotheses, one for each recording."""
-    return face.recites(*(line(0, text, WINDOW_STEPS) for text in texts or HYPOTHESES))
+    return face.recites(*(window_text(0, text, WINDOW_POSITIONS) for text in texts or HYPOTHESES))
 
 
-def interrupt_at(backend: Recital, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt_at(backend: TranscriptBackend, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the work at a window."""
     encode: Callable[[Floats], Any] = backend.encode
 

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
+from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -22,7 +23,6 @@ from harken.evaluation.latency import (
 from harken.evaluation.simulation import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event
-from live_script import ScriptedLive, ended, interim, segment, started
 
 split_units = unit_splitter("en")
 SLOW_S = 0.25
@@ -100,29 +100,40 @@ def test_matching_positions_have_the_fewest_edits(
 class TestDisplay:
     def test_words_have_their_first_display_and_commit(self) -> None:
         assert times(
-            started(0),
-            interim(1, "", " One"),
-            interim(2, " One", " dog"),
-            interim(3, " One dog", " barks"),
-            segment(4, " One dog barks."),
-            ended(4),
+            speech_started(0),
+            interim_text(1, "", " One"),
+            interim_text(2, " One", " dog"),
+            interim_text(3, " One dog", " barks"),
+            final_segment(4, " One dog barks."),
+            speech_ended(4),
         ) == [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)]
 
     def test_word_first_seen_in_a_segment_counts_from_the_segment(self) -> None:
-        assert times(interim(1, " One"), segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
+        assert times(interim_text(1, " One"), final_segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
 
     def test_word_that_disappeared_counts_from_its_return(self) -> None:
-        events = (interim(1, "", " dog"), interim(2, "", " fog"), interim(3, "", " dog"), interim(4, " dog"))
-        assert times(*events, segment(5, " dog")) == [("dog", 3, 4)]
+        events = (
+            interim_text(1, "", " dog"),
+            interim_text(2, "", " fog"),
+            interim_text(3, "", " dog"),
+            interim_text(4, " dog"),
+        )
+        assert times(*events, final_segment(5, " dog")) == [("dog", 3, 4)]
         assert display(*events).flickered == 2
 
     def test_word_that_moves_does_not_flicker(self) -> None:
-        events = (interim(1, "", " dog barks"), interim(2, "", " A dog barks"), segment(3, " A dog barks"))
+        events = (
+            interim_text(1, "", " dog barks"),
+            interim_text(2, "", " A dog barks"),
+            final_segment(3, " A dog barks"),
+        )
         assert times(*events) == [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)]
         assert display(*events).flickered == 0
 
     def test_committed_word_that_segments_replace_is_revised(self) -> None:
-        screen = display(interim(1, " One fog barks", " loud"), segment(2, " One dog barks"), ended(2))
+        screen = display(
+            interim_text(1, " One fog barks", " loud"), final_segment(2, " One dog barks"), speech_ended(2)
+        )
         assert [
             (word.text, word.committed_at.computation_unaware_s) for word in screen.words() if word.committed_at
         ] == [*(("one", 1), ("dog", 2), ("barks", 1))]
@@ -131,13 +142,25 @@ class TestDisplay:
         assert (screen.interim_texts, screen.final_texts) == ([" One fog barks loud"], [" One dog barks"])
 
     def test_case_and_punctuation_do_not_count_as_revisions(self) -> None:
-        assert display(interim(1, " one dog"), segment(2, " One, dog!")).revised() == 0
+        assert display(interim_text(1, " one dog"), final_segment(2, " One, dog!")).revised() == 0
 
     def test_changed_committed_text_is_a_retraction(self) -> None:
-        assert display(interim(1, " One"), interim(2, " One dog"), interim(3, " One fog")).retractions == 1
+        assert (
+            display(
+                interim_text(1, " One"), interim_text(2, " One dog"), interim_text(3, " One fog")
+            ).retractions
+            == 1
+        )
 
     def test_new_utterance_is_no_retraction(self) -> None:
-        events = (interim(1, " One"), segment(2, " One."), ended(2), started(3), interim(4, " Two"), ended(5))
+        events = (
+            interim_text(1, " One"),
+            final_segment(2, " One."),
+            speech_ended(2),
+            speech_started(3),
+            interim_text(4, " Two"),
+            speech_ended(5),
+        )
         screen = display(*events)
         # The second utterance has no segment, so its committed word counts as revised.
         assert screen.retractions == screen.flickered == screen.revised() - 1 == 0
@@ -146,9 +169,9 @@ class TestDisplay:
     def test_utterance_split_at_its_limit_continues_in_the_next(self) -> None:
         """Words behind the split are displayed again in the next utterance, and count from their first display."""
         events = (
-            *(started(0), interim(1, "A dog", " barks"), interim(2, "A dog barks", " loud")),
-            *(segment(3, " A dog"), ended(3, "limit"), started(3)),
-            *(interim(4, "barks loudly", " and"), segment(5, " barks loudly and"), ended(5)),
+            *(speech_started(0), interim_text(1, "A dog", " barks"), interim_text(2, "A dog barks", " loud")),
+            *(final_segment(3, " A dog"), speech_ended(3, "limit"), speech_started(3)),
+            *(interim_text(4, "barks loudly", " and"), final_segment(5, " barks loudly and"), speech_ended(5)),
         )
         screen = display(*events)
         assert screen.interim_texts == ["a dog", "barks loudly and"]
@@ -157,8 +180,15 @@ class TestDisplay:
         assert times(*events) == expected
 
     def test_segments_after_the_end_of_the_utterance_match_its_words(self) -> None:
-        events = (interim(1, " A"), ended(2), started(2), interim(3, " dog"), segment(4, " A"), ended(5))
-        assert times(*events, segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
+        events = (
+            interim_text(1, " A"),
+            speech_ended(2),
+            speech_started(2),
+            interim_text(3, " dog"),
+            final_segment(4, " A"),
+            speech_ended(5),
+        )
+        assert times(*events, final_segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
 
 
 def word(text: str, end_s: float) -> Word:
@@ -167,22 +197,22 @@ def word(text: str, end_s: float) -> Word:
 
 class TestLatencies:
     def test_latencies_count_from_the_end_of_the_word(self) -> None:
-        events = (interim(1, "", " One"), interim(2, " One"))
+        events = (interim_text(1, "", " One"), interim_text(2, " One"))
         assert display(*events).words() == []  # only segments give words
-        displayed = display(*events, segment(3, " One")).words()
+        displayed = display(*events, final_segment(3, " One")).words()
         (timed,) = measure_latencies(displayed, [word("one", 0.5)], split_units).words
         assert (timed.text, timed.end_s) == ("one", 0.5)
         assert timed.interim_latency == Latency(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
         assert timed.commit_latency == Latency(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
 
     def test_unmatched_words_are_counted(self) -> None:
-        displayed = display(segment(3, " One fog barks")).words()
+        displayed = display(final_segment(3, " One fog barks")).words()
         latencies = measure_latencies(displayed, [word("one", 1), word("dog", 2)], split_units)
         assert [timed.text for timed in latencies.words] == ["one"]
         assert (latencies.unmatched_hypothesis_words, latencies.unmatched_reference_words) == (2, 1)
 
     def test_latencies_add_up(self) -> None:
-        displayed = display(segment(3, " One")).words()
+        displayed = display(final_segment(3, " One")).words()
         one = measure_latencies(displayed, [word("one", 1)], split_units)
         none = measure_latencies(displayed, [], split_units)
         both = one + none + Latencies(unmatched_reference_words=3)
@@ -196,7 +226,7 @@ def test_percentiles_of_values() -> None:
 
 class TestSimulation:
     def test_stream_is_fed_in_blocks_and_closed(self) -> None:
-        session = ScriptedLive([started(0.05), ended(0.25)])
+        session = ScriptedLiveSession([speech_started(0.05), speech_ended(0.25)])
         calls = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
         assert session.blocks == [1000, 1000, 500]
         assert [call.position_samples for call in calls] == [1000, 2000, 2500, 2500]
@@ -205,7 +235,7 @@ class TestSimulation:
         assert calls[-1].emission_time(calls[-1].events[0]).computation_unaware_s == 2500 / 16000
 
     def test_empty_stream_is_closed(self) -> None:
-        (call,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320)
+        (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320)
         assert call.position_samples == 0
 
     def test_calls_wait_for_their_audio_and_for_the_previous_call(
@@ -215,7 +245,7 @@ class TestSimulation:
         # Each call reads the clock before and after; no time passes between two calls.
         readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
-        calls = [*simulate_real_time(ScriptedLive([]), np.zeros(48000, np.float32), 16000)]
+        calls = [*simulate_real_time(ScriptedLiveSession([]), np.zeros(48000, np.float32), 16000)]
         assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
         assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
         assert [call.lag_s for call in calls] == [0.5, 1.75, 1.25, 1.5]
@@ -224,5 +254,5 @@ class TestSimulation:
         """Closing takes 0.25 s on two processors."""
         monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
         monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
-        (call,) = simulate_real_time(ScriptedLive([]), np.zeros(0, np.float32), 320, one_core=True)
+        (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)
         assert (call.wall_s, call.cpu_s, call.done_s) == (0.25, 0.5, 0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
 from harken.errors import ManifestError, OutputError
 from harken.evaluation import EvalHypothesis, open_hypotheses, provenance, read_manifests, subsample_evenly
 from harken.transcribe import TranscribeOptions
@@ -103,7 +103,7 @@ class TestDuplicateLines:
         assert notes == [f"{manifest}:2: left out: {manifest}:1 is the same"]
 
     def test_line_with_the_closest_length_is_kept(self, folder: Path) -> None:
-        KINDS["wav s16"].write(folder / "a", 1.5)
+        AUDIO_FORMATS["wav s16"].write(folder / "a", 1.5)
         write(folder, GOOD | {"seconds": 1.52}, GOOD | {"text": "Hallo.", "seconds": 1.501})
         notes: list[str] = []
         (entry,) = read_manifests([folder], note=notes.append)
@@ -112,7 +112,7 @@ class TestDuplicateLines:
         assert notes == [f"{manifest}:1: left out: a.wav is 1.500 s long, as in {manifest}:2"]
 
     def test_different_lines_without_length_are_refused(self, folder: Path) -> None:
-        KINDS["wav s16"].write(folder / "a", 1.5)
+        AUDIO_FORMATS["wav s16"].write(folder / "a", 1.5)
         write(folder, GOOD | {"seconds": 1.5}, GOOD | {"text": "Hallo."})
         with pytest.raises(ManifestError, match=r":2: a.wav is named in .*:1 too, with other values"):
             read_manifests([folder])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from audio_files import KINDS
+from audio_files import AUDIO_FORMATS
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import OptionError
@@ -24,8 +25,7 @@ from harken.evaluation import (
 from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.speed import RecordingResult, Run, WindowTokens, first_divergence
 from harken.transcribe import TranscribeOptions
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Recital, line
+from tiny_models import TOKENIZER
 
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
@@ -34,14 +34,16 @@ def write_recording(
     folder: Path, name: str, text: str | None = None, language: str | None = "en"
 ) -> EvalRecording:
     """Write a recording of one window."""
-    path = KINDS["wav s16"].write(folder / name, WINDOW_S)
+    path = AUDIO_FORMATS["wav s16"].write(folder / name, WINDOW_S)
     entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
     return EvalRecording(entry=entry, has_reference=text is not None)
 
 
 def make_recognizer(*texts: str) -> Recognizer:
     """Return a recognizer whose model outputs one text per window."""
-    return Recognizer(Recital(*(line(0, text, WINDOW_STEPS) for text in texts)), TOKENIZER, "recital")
+    return Recognizer(
+        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in texts)), TOKENIZER, "recital"
+    )
 
 
 class TestRunRounds:
@@ -53,7 +55,10 @@ class TestRunRounds:
                 order.append(self.model)
                 return super().transcribe_many(audios, *options, **hooks)
 
-        engines = {name: RecordingOrder(Recital(line(0, "a", WINDOW_STEPS)), TOKENIZER, name) for name in "xy"}
+        engines = {
+            name: RecordingOrder(TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS)), TOKENIZER, name)
+            for name in "xy"
+        }
         recordings = [write_recording(tmp_path, name) for name in ("a", "b")]
         rounds = [*run_rounds(engines, recordings, OPTIONS, repeats=2)]
         assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
@@ -62,7 +67,7 @@ class TestRunRounds:
         assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
 
     def test_batched_round_holds_all_recordings_of_a_language(self, tmp_path: Path) -> None:
-        backend = Recital(line(0, "a", WINDOW_STEPS))
+        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
         languages = {"a": "en", "b": "de", "c": "en"}
         recordings = [write_recording(tmp_path, name, language=code) for name, code in languages.items()]
         recognizer = Recognizer(backend, TOKENIZER, "recital")
@@ -73,7 +78,7 @@ class TestRunRounds:
         assert run.stats.windows == 2
 
     def test_engine_gets_the_language_of_the_entry(self, tmp_path: Path) -> None:
-        backend = Recital(line(0, "a", WINDOW_STEPS))
+        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
         engines = {"x": Recognizer(backend, TOKENIZER, "recital")}
         [*run_rounds(engines, [write_recording(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
@@ -92,7 +97,7 @@ class TestRunRounds:
         (result,) = rounds[0].runs["x"][0].results
         assert isinstance(result, RecordingResult)
         assert result.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
-        assert result.windows == ((0.0, line(0, "ab", WINDOW_STEPS).tokens),)
+        assert result.windows == ((0.0, window_text(0, "ab", WINDOW_POSITIONS).tokens),)
         (failure,) = failures(rounds)
         assert failure.entry == bad.entry
         assert "is not a recording" in failure.reason

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fakes.backends import TranscriptBackend, WindowText, window_text
 from harken.decoding import (
     DecodeStats,
     DecodingResult,
@@ -21,27 +22,28 @@ from harken.errors import Cancelled
 from harken.results import Attempt
 from harken.transcribe import TranscribeOptions, fallback
 from harken.transcribe.fallback import decode_with_fallback
-from models import TOKENIZER
-from recital import Line, Recital, line
+from tiny_models import TOKENIZER
 
 PROMPT = make_prompt(TOKENIZER, 448, language="en", task="transcribe", timestamps=True)
 # No spaces: a vocabulary of bytes has them among its symbols that are not spoken.
 FLUENT = "andsomyfellowamericans"
-GOOD = line(0, FLUENT, 20)
-REPETITIVE = line(0, "so" * 40, 20)
-MORE_REPETITIVE = line(0, "so" * 60, 20)
-IMPROBABLE = line(0, FLUENT, 20, gap=4.5)
-MORE_IMPROBABLE = line(0, FLUENT, 20, gap=4.0)
-SILENT = line(0, FLUENT, 20, gap=4.5, no_speech=0.9)
-STUTTER_IN_SILENCE = line(0, "so" * 40, 20, no_speech=0.9)
+GOOD = window_text(0, FLUENT, 20)
+REPETITIVE = window_text(0, "so" * 40, 20)
+MORE_REPETITIVE = window_text(0, "so" * 60, 20)
+IMPROBABLE = window_text(0, FLUENT, 20, gap=4.5)
+MORE_IMPROBABLE = window_text(0, FLUENT, 20, gap=4.0)
+SILENT = window_text(0, FLUENT, 20, gap=4.5, no_speech=0.9)
+STUTTER_IN_SILENCE = window_text(0, "so" * 40, 20, no_speech=0.9)
 UNREPETITIVE = "average log-probability -"
 TOO_REPETITIVE = "compression ratio "
 
 
-def decode_one(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
+def decode_one(
+    *attempts: WindowText, **options: Any
+) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
     # Best of one, and no temperature at which anything but the line is drawn from the good ones.
     made = TranscribeOptions(**{"best_of": 1, "temperatures": (0.0, 0.01, 0.02, 0.03), **options})
-    backend = Recital(attempts, n_text_ctx=448)
+    backend = TranscriptBackend(attempts, n_text_ctx=448)
     ((decoded, attempts),), stats = decode_with_fallback(
         backend,
         backend.encode(None),
@@ -72,7 +74,7 @@ def decode_one(*attempts: Line, **options: Any) -> tuple[DecodingResult, tuple[A
     ],
 )
 def test_each_threshold_rejects_for_its_own_reason(
-    first: Line, options: dict[str, Any], reason: str | None
+    first: WindowText, options: dict[str, Any], reason: str | None
 ) -> None:
     _, attempts, _ = decode_one(first, GOOD, **options)
     if reason is None:
@@ -102,7 +104,7 @@ def test_all_attempts_are_reported_the_accepted_one_last() -> None:
 
 
 @pytest.mark.parametrize("its", [GOOD, REPETITIVE, MORE_REPETITIVE])
-def test_compression_ratio_is_computed_from_the_text(its: Line) -> None:
+def test_compression_ratio_is_computed_from_the_text(its: WindowText) -> None:
     data = TOKENIZER.decode(its.tokens).strip().encode()
     _, attempts, _ = decode_one(its, GOOD)
     assert attempts[0].compression_ratio == len(data) / len(zlib.compress(data))
@@ -118,7 +120,7 @@ def test_compression_ratio_is_computed_from_the_text(its: Line) -> None:
         ((REPETITIVE, MORE_IMPROBABLE, REPETITIVE, IMPROBABLE), 3),
     ],
 )
-def test_best_attempt_is_accepted_if_all_fail(attempts: tuple[Line, ...], best: int) -> None:
+def test_best_attempt_is_accepted_if_all_fail(attempts: tuple[WindowText, ...], best: int) -> None:
     decoded, tried, stats = decode_one(*attempts)
     temperatures = [0, 0.01, 0.02, 0.03]
     kept = temperatures.pop(best)
@@ -163,7 +165,7 @@ def test_exception_of_the_observer_ends_the_fallback() -> None:
         if len(seen) == 5:
             raise Cancelled
 
-    backend = Recital(GOOD, n_text_ctx=448)
+    backend = TranscriptBackend(GOOD, n_text_ctx=448)
     with pytest.raises(Cancelled):
         decode_with_fallback(
             backend,

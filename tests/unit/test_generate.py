@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from drafting import EOT, Drafts, Knowing, Table, TableSession, Windows, free_rules, saying
+from fakes.backends import EOT, FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
+from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, unrestricted_rules
 from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 from harken.decoding.generate import EotOrLimit, Row, Stop, generate, pick_best, prefill
@@ -17,11 +18,11 @@ TEXTS = [(1, 2, 3, 4, EOT), (5, EOT), (6, 6, 6, EOT)]
 SOT, NO_SPEECH = 0, 3
 
 
-class RecordingSession(TableSession):
+class RecordingSession(ScriptedBackendSession):
     """A table session that records its calls."""
 
     def __init__(self, texts: Sequence[Sequence[int]] = TEXTS) -> None:
-        super().__init__(Table(saying(texts), 40), range(len(texts)), 40)
+        super().__init__(ScriptedBackend(logits_of_texts(texts), 40), range(len(texts)), 40)
         self.calls: list[tuple[str, object]] = []
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
@@ -55,7 +56,7 @@ def prefilled(session: RecordingSession, rows: Sequence[Row]) -> HostLogits:
 
 def test_plain_greedy_makes_no_call_but_extend_and_reorder() -> None:
     session, rows = RecordingSession(), make_rows()
-    forwards = generate(session, rows, prefilled(session, rows), free_rules(), pick_best)
+    forwards = generate(session, rows, prefilled(session, rows), unrestricted_rules(), pick_best)
     extend = ("extend", 1)
     assert session.calls == [extend, ("reorder", (0, 2)), extend, extend, ("reorder", (0,)), extend]
     assert forwards == 4
@@ -64,7 +65,7 @@ def test_plain_greedy_makes_no_call_but_extend_and_reorder() -> None:
 
 def test_only_a_step_with_drafts_rewinds() -> None:
     session, rows = RecordingSession(), make_rows(drafts=[(1, 2, 0, 0), (5, EOT), ()])
-    generate(session, rows, prefilled(session, rows), free_rules(), pick_best)
+    generate(session, rows, prefilled(session, rows), unrestricted_rules(), pick_best)
     assert session.calls[:3] == [("rewind", (3, 2, 1)), ("reorder", (0, 2)), ("extend", 1)]
     assert [name for name, _ in session.calls].count("rewind") == 1
     assert [tuple(row.tokens) for row in rows] == TEXTS
@@ -74,23 +75,25 @@ def test_only_a_step_with_drafts_rewinds() -> None:
 def test_attention_is_captured_once_a_row() -> None:
     session, rows = RecordingSession(), make_rows()
     logits = prefilled(session, rows)
-    generate(session, rows, logits, free_rules(), pick_best, capture=capture_attention(session))
+    generate(session, rows, logits, unrestricted_rules(), pick_best, capture=capture_attention(session))
     assert [row for name, row in session.calls if name == "attention"] == [1, 1, 0]
     assert [row.attention.shape[1] for row in rows] == [len(text) for text in TEXTS]
 
 
 def test_drafted_tokens_are_read_together() -> None:
     session, rows = RecordingSession(TEXTS[:1]), make_rows(drafts=[()])
-    draft_session = Drafts(lambda n_rows: [Knowing(TEXTS)]).open_draft_session([0], [[SOT]], [[]], free_rules())
+    draft_session = FakeDraftContext(lambda n_rows: [FakeCandidateGenerator(TEXTS)]).open_draft_session(
+        [0], [[SOT]], [[]], unrestricted_rules()
+    )
     logits = prefilled(session, rows)
-    assert generate(session, rows, logits, free_rules(), pick_best, draft_session=draft_session) == 1
+    assert generate(session, rows, logits, unrestricted_rules(), pick_best, draft_session=draft_session) == 1
     assert session.calls == [("extend", 5), ("rewind", (5,))]
 
 
 @pytest.mark.parametrize(("limit", "reason"), [(4, "limit"), (5, "eot"), (6, "eot")])
 def test_row_ends_with_eot_or_at_its_limit(limit: int, reason: str) -> None:
     session, rows = RecordingSession(TEXTS[:1]), make_rows(limit, [()])
-    generate(session, rows, prefilled(session, rows), free_rules(), pick_best)
+    generate(session, rows, prefilled(session, rows), unrestricted_rules(), pick_best)
     assert rows[0].stop is not None
     assert rows[0].stop.reason == reason
     assert rows[0].tokens == [*TEXTS[0][:limit]]
@@ -107,7 +110,7 @@ def test_stopping_criterion_gets_the_attention_and_may_drop_tokens(draft: tuple[
         return Stop("loop", include_token=False, drop_last=2) if token == 4 else None
 
     session, row = RecordingSession(TEXTS[:1]), Row(1, 30, stop_before_4, draft=draft)
-    generate(session, [row], prefilled(session, [row]), free_rules(), pick_best, stop_by_attention=True)
+    generate(session, [row], prefilled(session, [row]), unrestricted_rules(), pick_best, stop_by_attention=True)
     assert row.tokens == [1]
     assert len(row.logprobs) == 1
     assert lengths == ([4] * 4 if draft else [1, 2, 3, 4])
@@ -121,7 +124,7 @@ def test_prefill_reads_no_speech_prob_behind_sot_and_logits_behind_the_draft() -
         logits[NO_SPEECH] = 10 * window + len(seen)
         return logits
 
-    session = Table(script, 40).open_session(Windows(3), range(3), 40)
+    session = ScriptedBackend(script, 40).open_session(FakeFeatures(3), range(3), 40)
     prompts = [(7, SOT, 1), (SOT, 1, 2), (7, 7, SOT)]
     logits, probabilities = prefill(session, prompts, [(4, 5), (), (6,)], NO_SPEECH, [1, None, 0])
     n_read = [3, 4, 5, 3, 3, 4]

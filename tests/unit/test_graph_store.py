@@ -24,7 +24,7 @@ from harken.backends.onnx.graph_store import (
 )
 from harken.errors import OutputError
 from harken.types import Dims
-from models import DIMS, make_weights
+from tiny_models import DIMS, make_weights
 
 ALL_FILES = {*GRAPH_FILES, CHECKSUM_FILE}
 

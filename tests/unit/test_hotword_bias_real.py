@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harken.types import SAMPLE_RATE
-from real import EXAMPLE, SHARED, recognizer
+from real_models import EXAMPLE, SHARED, recognizer
 
 pytestmark = pytest.mark.real
 

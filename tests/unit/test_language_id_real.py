@@ -13,7 +13,7 @@ from harken.contract import Floats
 from harken.decoding import language_probabilities
 from harken.transcribe.language_id import LanguageFilter
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
-from real import SHARED, larger_recognizer
+from real_models import SHARED, larger_recognizer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from harken.decoding import LogitRules, make_logit_rules
 from harken.decoding.logit_rules import matching_tokens
 from harken.errors import OptionError
 from harken.text import Tokenizer
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 EOT, BEGIN, N = TOKENIZER.eot, TOKENIZER.timestamp_begin, TOKENIZER.n_vocab
 TEXT = 97

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harken.errors import OptionError
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 

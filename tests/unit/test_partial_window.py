@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafting import Table, TableSession, Windows, saying
+from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
 from harken.contract import Floats
 from harken.decoding import (
     Greedy,
@@ -22,7 +22,7 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from models import DIMS, TOKENIZER
+from tiny_models import DIMS, TOKENIZER
 
 EOT = TOKENIZER.eot
 PROMPT = make_prompt(
@@ -43,24 +43,26 @@ def in_steps(window: int, index: int) -> int:
     return 10 * index
 
 
-class AttentiveTable(Table):
+class AttentiveTable(ScriptedBackend):
     """A table model with given attended positions."""
 
     def __init__(
         self, *texts: Sequence[int], attended: AttendedPosition = in_steps, n_text_ctx: int = 64
     ) -> None:
-        super().__init__(saying([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx)
+        super().__init__(
+            logits_of_texts([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx
+        )
         self.attended = attended
 
     def open_session(
-        self, features: Windows, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> TableSession:
+        self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> ScriptedBackendSession:
         assert attention, "partial windows need the attention"
         self.sessions.append(AttentiveSession(self, row_windows, capacity))
         return self.sessions[-1]
 
 
-class AttentiveSession(TableSession):
+class AttentiveSession(ScriptedBackendSession):
     """A session in which the prompt attends to all positions alike, and each token behind it to 7 of them."""
 
     def attention(self, row: int) -> Floats:
@@ -98,7 +100,7 @@ def partial(
 def decode_all(
     backend: AttentiveTable, *windows: PartialWindow, blank: bool = False
 ) -> list[PartialHypothesis]:
-    hypotheses, _ = decode_partial(backend, Windows(len(windows)), windows, rules(blank=blank), TOKENIZER)
+    hypotheses, _ = decode_partial(backend, FakeFeatures(len(windows)), windows, rules(blank=blank), TOKENIZER)
     return hypotheses
 
 
@@ -333,7 +335,7 @@ def test_logit_rules_see_committed_tokens():
 def test_suppressed_tokens_are_not_accepted_from_drafts():
     rules_without_e = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
     hypotheses, _ = decode_partial(
-        AttentiveTable(SPOKEN), Windows(2), [partial(), partial(draft=SPOKEN)], rules_without_e, TOKENIZER
+        AttentiveTable(SPOKEN), FakeFeatures(2), [partial(), partial(draft=SPOKEN)], rules_without_e, TOKENIZER
     )
     for hypothesis in hypotheses:
         assert ord("e") not in hypothesis.tokens
@@ -354,10 +356,10 @@ def script_with_no_speech(window: int, seen: tuple[int, ...]) -> Floats:
 
 def test_no_speech_prob_equals_that_of_an_offline_decode():
     backend = AttentiveTable()
-    backend.script = script_with_no_speech
+    backend.next_logits = script_with_no_speech
     plain, _ = decode(
-        Table(script_with_no_speech, 64),
-        Windows(2),
+        ScriptedBackend(script_with_no_speech, 64),
+        FakeFeatures(2),
         [Window(window_index=window_index, prompt=PROMPT) for window_index in range(2)],
         tokenizer=TOKENIZER,
         logit_rules=rules(),
@@ -387,7 +389,7 @@ def test_batch_of_partial_windows_equals_single_windows():
         partial(window_index=4, frame_threshold=POSITIONS - 70, n_positions=POSITIONS - 10),
     ]
     backend = AttentiveTable(*texts)
-    together, stats = decode_partial(backend, Windows(5), windows, rules(), TOKENIZER)
+    together, stats = decode_partial(backend, FakeFeatures(5), windows, rules(), TOKENIZER)
     alone = [decode_all(AttentiveTable(*texts), window)[0] for window in windows]
     for one, other in zip(together, alone, strict=True):
         assert replace(one, attended_positions=(), attention=()) == replace(
@@ -403,7 +405,7 @@ def test_batch_of_partial_windows_equals_single_windows():
 
 def test_stats_of_decode_partial():
     windows = [partial(SPOKEN[:2], SPOKEN[2:5]), partial(draft=b"toX")]
-    _, stats = decode_partial(AttentiveTable(SPOKEN), Windows(2), windows, rules(), TOKENIZER)
+    _, stats = decode_partial(AttentiveTable(SPOKEN), FakeFeatures(2), windows, rules(), TOKENIZER)
     assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
     assert (stats.drafted, stats.accepted) == (6, 5)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2

@@ -12,7 +12,7 @@ from harken.errors import AudioError, OptionError
 from harken.plot import PlotData, collect_plot_data, read_excerpt
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
-from real import EXAMPLE, recognizer
+from real_models import EXAMPLE, recognizer
 
 
 class TestReadExcerpt:

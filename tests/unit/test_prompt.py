@@ -7,7 +7,7 @@ import pytest
 from harken.decoding import make_prompt
 from harken.errors import OptionError
 from harken.text import Tokenizer
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.bytes_only(1, multilingual=False)
 N_CTX = 448

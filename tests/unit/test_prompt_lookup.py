@@ -15,7 +15,7 @@ from harken.decoding.candidate_generator import (
     common_prefix_length,
 )
 from harken.decoding.logit_rules import make_logit_rules
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 
 def request(prefix: str, limit: int = 4, row: int = 0, **more: float) -> DraftRequest:

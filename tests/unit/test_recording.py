@@ -9,38 +9,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from driven import Driven
+from fakes.backends import (
+    WINDOW_POSITIONS,
+    WINDOW_S,
+    TranscriptBackend,
+    WindowText,
+    timestamp_token,
+    window_text,
+)
 from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, window_decoder
 from harken.types import SAMPLE_RATE
-from models import DIMS, TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, at, line
+from single_recording import SingleRecordingTranscriber
+from tiny_models import DIMS, TOKENIZER
 
-WINDOW_FRAMES = 2 * WINDOW_STEPS
+WINDOW_FRAMES = 2 * WINDOW_POSITIONS
 WINDOW_SAMPLES = round(WINDOW_S * SAMPLE_RATE)
 START = TOKENIZER.sot_sequence("en", "transcribe", timestamps=True)
 MOST_PREVIOUS = DIMS.n_text_ctx // 2 - 1
 NOISE = np.random.default_rng(5).standard_normal(20 * WINDOW_SAMPLES).astype(np.float32)
 
-HELLO = line(0, "hello", WINDOW_STEPS)
-WORLD = line(0, "world", WINDOW_STEPS)
-AGAIN = line(0, "again", WINDOW_STEPS)
-SILENCE = line(0, "psst", WINDOW_STEPS, gap=1.0, no_speech=0.9)
-UNSURE = line(0, "hm", WINDOW_STEPS, gap=1.0)
-BLANK = line(0, "\n", WINDOW_STEPS)
+HELLO = window_text(0, "hello", WINDOW_POSITIONS)
+WORLD = window_text(0, "world", WINDOW_POSITIONS)
+AGAIN = window_text(0, "again", WINDOW_POSITIONS)
+SILENCE = window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9)
+UNSURE = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
+BLANK = window_text(0, "\n", WINDOW_POSITIONS)
 
 
-def work(backend: Recital, windows: float = 3, callbacks: Callbacks | None = None, **options: Any) -> Driven:
+def work(
+    backend: TranscriptBackend, windows: float = 3, callbacks: Callbacks | None = None, **options: Any
+) -> SingleRecordingTranscriber:
     """Return a recording of so many windows in blocks, to be transcribed in English."""
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "vad": False, "condition_on_previous_text": True, **options}
     )
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
-    return Driven(backend, TOKENIZER, blocks, made, callbacks or Callbacks())
+    return SingleRecordingTranscriber(backend, TOKENIZER, blocks, made, callbacks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -62,14 +71,16 @@ class TestLazyDecoding:
             yield NOISE[:WINDOW_SAMPLES]
 
         taken: list[int] = []
-        backend = Recital(HELLO)
-        segments = Driven(backend, TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False)).segments()
+        backend = TranscriptBackend(HELLO)
+        segments = SingleRecordingTranscriber(
+            backend, TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False)
+        ).segments()
         assert (len(taken), len(backend.mels), backend.steps) == (0, 0, 0)
         assert next(segments).text == "hello"
         assert (len(taken), len(backend.mels)) == (1, 1)
 
     def test_windows_are_decoded_as_segments_are_requested(self) -> None:
-        backend = Recital(line(0, "a", 5, 5, "b", WINDOW_STEPS), HELLO)
+        backend = TranscriptBackend(window_text(0, "a", 5, 5, "b", WINDOW_POSITIONS), HELLO)
         segments = work(backend).segments()
         encoded = []
         for _ in segments:
@@ -79,7 +90,9 @@ class TestLazyDecoding:
 
 class TestSegments:
     def test_segments_have_the_times_texts_and_indices_of_the_tokens(self) -> None:
-        backend = Recital(line(2, "one", 10, 12, "two", WINDOW_STEPS), line(0, "three", 7))
+        backend = TranscriptBackend(
+            window_text(2, "one", 10, 12, "two", WINDOW_POSITIONS), window_text(0, "three", 7)
+        )
         segments = list(work(backend, windows=2).segments())
         assert spans(iter(segments)) == [
             (0.04, 0.2, "one"),
@@ -88,12 +101,14 @@ class TestSegments:
         ]
         assert [segment.index for segment in segments] == [0, 1, 2]
         assert [segment.seek_s for segment in segments] == [0, 0, 0.48]
-        assert segments[0].tokens == (at(2), *b"one", at(10))
+        assert segments[0].tokens == (timestamp_token(2), *b"one", timestamp_token(10))
         assert [segment.attempts[-1].reason for segment in segments] == [None] * 3
         assert segments[0].attempts == segments[1].attempts
 
     def test_an_unfinished_segment_is_decoded_again_in_the_next_window(self) -> None:
-        backend = Recital(line(0, "one", 10, 12, "tw"), line(0, "two", WINDOW_STEPS))
+        backend = TranscriptBackend(
+            window_text(0, "one", 10, 12, "tw"), window_text(0, "two", WINDOW_POSITIONS)
+        )
         seeks: list[float] = []
         form = work(
             backend,
@@ -104,11 +119,11 @@ class TestSegments:
         assert seeks == [0, 0.2]
 
     def test_blank_segments_are_left_out(self) -> None:
-        backend = Recital(BLANK, line(3, "\n", 5, 5, "y", 9), HELLO)
+        backend = TranscriptBackend(BLANK, window_text(3, "\n", 5, 5, "y", 9), HELLO)
         assert [segment.text for segment in work(backend).segments()] == ["y", "hello"]
 
     def test_times_end_with_the_recording(self) -> None:
-        backend = Recital(HELLO, line(5, "over", 14, 14, "and", 16, 16, "out", 24))
+        backend = TranscriptBackend(HELLO, window_text(5, "over", 14, 14, "and", 16, 16, "out", 24))
         assert spans(work(backend, windows=1.25).segments())[1:] == [
             (0.58, 0.6, "over"),
             (0.6, 0.6, "and"),
@@ -116,34 +131,36 @@ class TestSegments:
         ]
 
     def test_without_timestamps_each_window_is_one_segment(self) -> None:
-        unasked = Line(tokens=(*b"no", at(9), at(4), at(2), *b"times"))
-        backend = Recital(unasked, HELLO)
+        unasked = WindowText(
+            tokens=(*b"no", timestamp_token(9), timestamp_token(4), timestamp_token(2), *b"times")
+        )
+        backend = TranscriptBackend(unasked, HELLO)
         segments = list(work(backend, windows=2, timestamps=False).segments())
         assert spans(iter(segments)) == [(0.0, 0.48, "notimes"), (0.48, 0.96, "hello")]
         assert backend.prompts[0] == (*START, TOKENIZER.no_timestamps)
 
     @pytest.mark.parametrize("windows", [0.03, 0.3])
     def test_recording_shorter_than_a_window_is_transcribed(self, windows: float) -> None:
-        form = work(Recital(line(0, "hi", 20)), windows)
+        form = work(TranscriptBackend(window_text(0, "hi", 20)), windows)
         assert spans(form.segments()) == [(0.0, form.duration_s, "hi")]
         assert form.duration_s == round(windows * WINDOW_SAMPLES) // 160 / 100
 
     def test_a_recording_shorter_than_a_frame_is_not_decoded(self) -> None:
-        backend = Recital(HELLO)
-        form = Driven(backend, TOKENIZER, iter([NOISE[:100]]), TranscribeOptions(vad=False))
+        backend = TranscriptBackend(HELLO)
+        form = SingleRecordingTranscriber(backend, TOKENIZER, iter([NOISE[:100]]), TranscribeOptions(vad=False))
         assert list(form.segments()) == []
         assert (backend.steps, form.duration_s) == (0, 0)
 
     def test_stats_of_all_windows_add_up(self) -> None:
-        backend = Recital(HELLO)
+        backend = TranscriptBackend(HELLO)
         form = work(backend)
         list(form.segments())
         assert (form.stats.windows, form.stats.forwards) == (3, backend.steps)
 
 
 class TestPreviousText:
-    def prompts(self, *lines: Line, windows: float = 3, **options: Any) -> list[tuple[int, ...]]:
-        backend = Recital(*lines)
+    def prompts(self, *lines: WindowText, windows: float = 3, **options: Any) -> list[tuple[int, ...]]:
+        backend = TranscriptBackend(*lines)
         told: list[tuple[int, ...]] = []
         callbacks = Callbacks(on_window_start=lambda start_s, prompt: told.append(prompt))
         list(work(backend, windows, callbacks, **options).segments())
@@ -190,7 +207,7 @@ class TestPreviousText:
         self, temperature: float, options: dict[str, Any], forgotten: bool
     ) -> None:
         # UNSURE fails at temperature 0; the line after it, being certain, is drawn at any other.
-        backend = Recital(HELLO, [UNSURE, WORLD], AGAIN, HELLO)
+        backend = TranscriptBackend(HELLO, [UNSURE, WORLD], AGAIN, HELLO)
         list(work(backend, windows=4, temperatures=(0.0, temperature), **options).segments())
         kept = () if forgotten else HELLO.tokens + WORLD.tokens
         told = [previous(prompt) for prompt in backend.prompts]
@@ -200,7 +217,7 @@ class TestPreviousText:
 class TestClips:
     def windows(self, *clips: float, windows: float = 4) -> list[tuple[float, int]]:
         """Return the start of each window, and its number of frames of the recording."""
-        backend = Recital(HELLO)
+        backend = TranscriptBackend(HELLO)
         seeks: list[float] = []
         callbacks = Callbacks(on_window_start=lambda start_s, prompt: seeks.append(start_s))
         list(work(backend, windows, callbacks, clip_timestamps=clips, fidelity="exact").segments())
@@ -221,7 +238,7 @@ class TestClips:
         assert self.windows(*clips) == [(1.5, 42)]
 
     def test_segment_times_end_with_the_clip(self) -> None:
-        form = work(Recital(line(0, "a", 3, 3, "b", 20)), clip_timestamps=(0.1, 0.2, 0.2, 0.4))
+        form = work(TranscriptBackend(window_text(0, "a", 3, 3, "b", 20)), clip_timestamps=(0.1, 0.2, 0.2, 0.4))
         assert spans(form.segments()) == [
             (0.1, 0.16, "a"),
             (0.16, 0.2, "b"),
@@ -233,7 +250,9 @@ class TestClips:
         told: list[float] = []
         callbacks = Callbacks(on_progress=lambda done_s, finished: told.append(done_s))
         form = work(
-            Recital(line(0, "a", 20, 20, "b")), callbacks=callbacks, clip_timestamps=(0.1, 0.2, 0.3, 0.4)
+            TranscriptBackend(window_text(0, "a", 20, 20, "b")),
+            callbacks=callbacks,
+            clip_timestamps=(0.1, 0.2, 0.3, 0.4),
         )
         list(form.segments())
         assert told == [0.2, 0.4, form.duration_s]
@@ -244,15 +263,15 @@ class TestClips:
 
 class TestLanguage:
     def test_language_of_the_options_is_used(self) -> None:
-        backend = Recital(HELLO)
+        backend = TranscriptBackend(HELLO)
         form = work(backend, windows=1, language="German")
         list(form.segments())
         assert (form.language, form.language_probability) == ("de", None)
         assert backend.prompts == [TOKENIZER.sot_sequence("de")]
 
     def test_language_is_detected_in_the_first_window(self) -> None:
-        heard = Line(tokens=(TOKENIZER.language_tokens["fr"],))
-        backend = Recital([heard, HELLO], HELLO)
+        heard = WindowText(tokens=(TOKENIZER.language_tokens["fr"],))
+        backend = TranscriptBackend([heard, HELLO], HELLO)
         form = work(backend, windows=2, language=None)
         assert form.language is None
         list(form.segments())
@@ -267,7 +286,9 @@ class TestCallbacks:
     def test_progress_rises_to_the_end(self) -> None:
         told: list[tuple[float, bool]] = []
         form = work(
-            Recital(HELLO), 2.5, Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
+            TranscriptBackend(HELLO),
+            2.5,
+            Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished))),
         )
         list(form.segments())
         assert told == [(0.48, False), (0.96, False), (1.2, False), (1.2, True)]
@@ -277,13 +298,13 @@ class TestCallbacks:
         callbacks = Callbacks(
             on_window_end=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}")
         )
-        for segment in work(Recital(HELLO, SILENCE, WORLD), callbacks=callbacks).segments():
+        for segment in work(TranscriptBackend(HELLO, SILENCE, WORLD), callbacks=callbacks).segments():
             told.append(segment.text)
         assert told == ["decided hello", "hello", "decided psst", "decided world", "world"]
 
     def test_on_token_is_called_at_every_step(self) -> None:
         steps: list[Step] = []
-        form = work(Recital(HELLO), windows=2, callbacks=Callbacks(on_token=steps.append))
+        form = work(TranscriptBackend(HELLO), windows=2, callbacks=Callbacks(on_token=steps.append))
         list(form.segments())
         assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
         assert form.stats.sampled_tokens == len(steps)
@@ -291,7 +312,7 @@ class TestCallbacks:
     @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (1.0,), "best_of": 3}])
     @pytest.mark.parametrize("done", [0, 1, 5, 9, 12])
     def test_cancelling_stops_within_one_decoder_step(self, done: int, options: dict[str, Any]) -> None:
-        backend = Recital(HELLO)
+        backend = TranscriptBackend(HELLO)
         form = work(
             backend, windows=3, callbacks=Callbacks(is_cancelled=lambda: backend.steps > done), **options
         )
@@ -303,7 +324,9 @@ class TestCallbacks:
 
     def test_segments_before_the_cancellation_are_delivered(self) -> None:
         stop: list[bool] = []
-        segments = work(Recital(HELLO), callbacks=Callbacks(is_cancelled=lambda: bool(stop))).segments()
+        segments = work(
+            TranscriptBackend(HELLO), callbacks=Callbacks(is_cancelled=lambda: bool(stop))
+        ).segments()
         assert [next(segments).text, next(segments).text] == ["hello", "hello"]
         stop.append(True)
         with pytest.raises(Cancelled):
@@ -321,10 +344,10 @@ class TestCallbacks:
     ],
 )
 def test_last_window_is_padded_with_zeros_or_with_silence(fidelity: str, precision: str, silent: bool) -> None:
-    backend = Recital(HELLO)
+    backend = TranscriptBackend(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
     list(work(backend, windows=1.5, fidelity=fidelity).segments())
-    (behind,) = np.unique(backend.mels[1][..., WINDOW_STEPS:])
+    (behind,) = np.unique(backend.mels[1][..., WINDOW_POSITIONS:])
     assert (behind < 0) == silent
     assert (behind == 0) != silent
 
@@ -337,8 +360,10 @@ class TestPartialWindows:
         monkeypatch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 10)
         monkeypatch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
 
-    def lengths(self, *lines: Line, windows: float = 0.25, **options: Any) -> tuple[list[int], list[Segment]]:
-        backend = Recital(*lines)
+    def lengths(
+        self, *lines: WindowText, windows: float = 0.25, **options: Any
+    ) -> tuple[list[int], list[Segment]]:
+        backend = TranscriptBackend(*lines)
         segments = list(work(backend, windows, **options).segments())
         return [mel.shape[-1] for mel in backend.mels], segments
 
@@ -367,7 +392,7 @@ class TestPartialWindows:
         assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
 
     def test_rejected_partial_windows_count_in_the_stats(self) -> None:
-        its = work(Recital(UNSURE, HELLO), windows=0.25)
+        its = work(TranscriptBackend(UNSURE, HELLO), windows=0.25)
         list(its.segments())
         assert its.stats.windows == 2
 
@@ -376,7 +401,7 @@ def test_samples_depend_on_the_position_of_the_window_only() -> None:
     drawn = {"temperatures": (1.0,), "logprob_threshold": None, "condition_on_previous_text": False}
 
     def tokens(**options: Any) -> list[tuple[int, ...]]:
-        backend = Recital(line(0, "mumbling", gap=1.0))
+        backend = TranscriptBackend(window_text(0, "mumbling", gap=1.0))
         return [
             segment.tokens
             for segment in work(backend, windows=2, timestamps=False, **drawn, **options).segments()
@@ -394,7 +419,9 @@ def test_segments_before_a_read_error_are_delivered() -> None:
 
     told: list[tuple[float, bool]] = []
     callbacks = Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
-    form = Driven(Recital(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), callbacks)
+    form = SingleRecordingTranscriber(
+        TranscriptBackend(HELLO), TOKENIZER, blocks(), TranscribeOptions(language="en", vad=False), callbacks
+    )
     segments = form.segments()
     assert next(segments).text == "hello"
     with pytest.raises(AudioError, match="cut short"):
@@ -403,6 +430,6 @@ def test_segments_before_a_read_error_are_delivered() -> None:
 
 
 def test_no_speech_probability_and_log_probability_decide_if_a_window_is_silent() -> None:
-    sure = line(0, "psst", WINDOW_STEPS, no_speech=0.9)
-    texts = [segment.text for segment in work(Recital(SILENCE, sure, SILENCE)).segments()]
+    sure = window_text(0, "psst", WINDOW_POSITIONS, no_speech=0.9)
+    texts = [segment.text for segment in work(TranscriptBackend(SILENCE, sure, SILENCE)).segments()]
     assert texts == ["psst"]

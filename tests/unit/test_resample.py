@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from audio_files import KINDS, tone
+from audio_files import AUDIO_FORMATS, tone
 from harken.audio import load_audio
 from harken.audio.resample import Resampler
 
@@ -30,7 +30,7 @@ def test_blocks_of_any_size_equal_a_decoded_file(
     tmp_path_factory: pytest.TempPathFactory, rate_hz: int
 ) -> None:
     folder = tmp_path_factory.mktemp("tone")
-    kind = KINDS["wav s16"]
+    kind = AUDIO_FORMATS["wav s16"]
     path = type(kind)(suffix=".wav", codec="pcm_s16le", rate=rate_hz).write(folder / "tone")
     pcm = (np.frombuffer(path.read_bytes()[-4 * rate_hz :], "<i2") / 32768).astype(np.float32)
     assert np.abs(pcm - tone(2, rate_hz)).max() < 1e-3

@@ -8,7 +8,7 @@ import pytest
 from harken.backends.numpy import NumpyBackend
 from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights, make_rotation
 from harken.contract import Floats
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 BLOCK = "decoder.blocks.1"
 

@@ -14,7 +14,7 @@ from harken.backends.onnx import OnnxBackend, backend
 from harken.backends.onnx.linear import quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 LIMIT = 2**15 - 1
 

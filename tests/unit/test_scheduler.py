@@ -9,6 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.backends import (
+    WINDOW_POSITIONS,
+    WINDOW_S,
+    FakeFeatures,
+    TranscriptBackend,
+    TranscriptSession,
+    WindowText,
+    window_text,
+)
+from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
 from harken.api import Recognizer
 from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
@@ -23,34 +33,32 @@ from harken.transcribe import (
     mel_windows,
 )
 from harken.transcription import Transcription
-from loudness import Loudness, loud
-from models import TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, RecitalSession, Window, line
+from tiny_models import TOKENIZER
 
 WINDOWS = 5
-NOISE = loud(WINDOWS * WINDOW_S)
+NOISE = noise_and_silence(WINDOWS * WINDOW_S)
 PLAIN: dict[str, Any] = {"language": "en", "vad": False, "hallucination_threshold": None}
-HELLO = line(0, "hello", WINDOW_STEPS)
+HELLO = window_text(0, "hello", WINDOW_POSITIONS)
 
 
 class Interruption(Exception):
     """An exception of a callback that harken does not know."""
 
 
-class Choir(Recital):
-    """A `Recital` that says one line of every window, of several at a time."""
+class Choir(TranscriptBackend):
+    """A `TranscriptBackend` that says one line of every window, of several at a time."""
 
-    def __init__(self, its: Line) -> None:
+    def __init__(self, its: WindowText) -> None:
         super().__init__(its)
         self._line = its
 
     def open_session(
-        self, features: Window, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> RecitalSession:
+        self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> TranscriptSession:
         return ChoirSession(self, self._line, len(row_windows))
 
 
-class ChoirSession(RecitalSession):
+class ChoirSession(TranscriptSession):
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         prompts = len(tokens) if not any(self.lengths) else 1
         return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
@@ -130,12 +138,12 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
 
 
 def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
     seen: list[float] = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    short, long = loud(*[0.3, 31] * 2), loud(*[0.3, 31] * 5)
+    short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
     work, other = its.transcribe_many(
         [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=callbacks
     )
@@ -145,7 +153,7 @@ def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest
 
 
 def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
@@ -166,9 +174,9 @@ def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatc
 def test_finished_and_stopped_recordings_release_their_audio(
     monkeypatch: pytest.MonkeyPatch, vad: bool
 ) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
     its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    works = its.transcribe_many([loud(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
+    works = its.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()
     try:
         works[0].result()

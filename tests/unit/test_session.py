@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import Clock
+from fakes.clock import FakeClock
+from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.tone_backend import (
+    LETTER_OPTIONS,
+    WORDS,
+    ToneBackend,
+    ToneEncoderState,
+    ToneSpeech,
+    silence,
+    speak_random_words,
+    speak_words,
+)
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis, SpeculativeDecoder
@@ -32,41 +43,39 @@ from harken.streaming.utterance_text import utterance_words
 from harken.streaming.worker import ModelWorker
 from harken.transcribe import TranscribeOptions, WindowDecoder, chunking
 from harken.types import SAMPLE_RATE
-from loudness import Loudness
-from models import TOKENIZER
-from tones import SPELLED, WORDS, Ear, Listener, Speech, rambling, saying, silence
-from utterances import check, check_streamed, live, text, utterances
+from session_events import check_committed_text, check_events, final_text, group_utterances, run_session
+from tiny_models import TOKENIZER
 
 FINALS = ["exact", "streamed"]
-SENTENCE = silence(1.0) + saying(0, 1, 2, 9) + silence(2.0)
+SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
 
 @pytest.fixture(autouse=True)
 def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", Loudness)
-    monkeypatch.setattr(stream, "SpeechDetector", Loudness)
+    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+    monkeypatch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
 
 
-def open_session(backend: Listener | None = None, **changes: Any) -> LiveSession:
+def open_session(backend: ToneBackend | None = None, **changes: Any) -> LiveSession:
     """Return a session with a model that recognises the synthetic words."""
-    recognizer = Recognizer(backend or Listener(), TOKENIZER, "listener")
-    return recognizer.stream(**{"clock": None, **SPELLED, **changes})
+    recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener")
+    return recognizer.stream(**{"clock": None, **LETTER_OPTIONS, **changes})
 
 
-def open_session_with_worker(backend: Listener, **changes: Any) -> tuple[LiveSession, ModelWorker]:
+def open_session_with_worker(backend: ToneBackend, **changes: Any) -> tuple[LiveSession, ModelWorker]:
     """Return a session and the worker that holds its model."""
     options = StreamOptions(**changes)
     window_decoder = WindowDecoder(
-        backend, TOKENIZER, TranscribeOptions(**SPELLED), SpeculativeDecoder(lambda: 0.0)
+        backend, TOKENIZER, TranscribeOptions(**LETTER_OPTIONS), SpeculativeDecoder(lambda: 0.0)
     )
     worker = ModelWorker(window_decoder)
     return LiveSession(worker, options, LatencyPlanner(options=options).choose()), worker
 
 
-def events_of(speech: Speech, **changes: Any) -> list[Event]:
+def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
     """Return all events of some speech."""
-    return live(open_session(**changes), speech.samples)
+    return run_session(open_session(**changes), speech.samples)
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -84,7 +93,7 @@ def test_sentence_gives_one_utterance_with_one_segment(finals: str) -> None:
         "FinalSegment",
         "SpeechEnded",
     ]
-    (utterance,) = check(events, len(SENTENCE.samples))
+    (utterance,) = check_events(events, len(SENTENCE.samples))
     assert (utterance.text, utterance.reason) == (" ba co du mi.", "sentence")
     assert utterance.began <= 1.0
     assert 2.5 <= utterance.ended <= 3.0
@@ -93,7 +102,7 @@ def test_sentence_gives_one_utterance_with_one_segment(finals: str) -> None:
 
 
 def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
-    (utterance,) = check(events_of(SENTENCE), len(SENTENCE.samples))
+    (utterance,) = check_events(events_of(SENTENCE), len(SENTENCE.samples))
     words = _words(utterance.interims)
     assert [word.text for word in words] == [" ba", " co"]
     for word, (_, start_s, end_s) in zip(words, SENTENCE.words, strict=False):
@@ -104,34 +113,34 @@ def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
 
 
 def test_pause_ends_an_utterance_without_a_sentence_end() -> None:
-    speech = silence(0.5) + saying(0, 1) + silence(0.7) + saying(2) + silence(2.0)
-    (utterance,) = check(events_of(speech), len(speech.samples))
+    speech = silence(0.5) + speak_words(0, 1) + silence(0.7) + speak_words(2) + silence(2.0)
+    (utterance,) = check_events(events_of(speech), len(speech.samples))
     assert (utterance.text, utterance.reason) == (" ba co du", "silence")
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
-    speech = silence(0.5) + saying(0, 1, 2)
+    speech = silence(0.5) + speak_words(0, 1, 2)
     stopped = speech.samples[: -round(0.25 * SAMPLE_RATE)]  # in the middle of the last word
-    events = live(open_session(finals=finals), stopped)
-    (utterance,) = check(events, len(stopped))
+    events = run_session(open_session(finals=finals), stopped)
+    (utterance,) = check_events(events, len(stopped))
     assert (utterance.text, utterance.reason) == (" ba co du", "close")
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_word_shorter_than_the_first_update_is_transcribed(finals: str) -> None:
-    speech = saying(3)
-    assert text(events_of(speech, finals=finals)) == " fe"
+    speech = speak_words(3)
+    assert final_text(events_of(speech, finals=finals)) == " fe"
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) -> None:
-    session, speech = open_session(finals=finals), silence(0.5) + saying(0, 1)
+    session, speech = open_session(finals=finals), silence(0.5) + speak_words(0, 1)
     events = session.feed(speech.samples) + session.flush()
     assert events[-1].emitted_samples == len(speech.samples)
     assert session.flush() == []
-    events += session.feed(saying(2, 3).samples) + session.close()
-    found = check(events, len(speech.samples) + len(saying(2, 3).samples))
+    events += session.feed(speak_words(2, 3).samples) + session.close()
+    found = check_events(events, len(speech.samples) + len(speak_words(2, 3).samples))
     assert [(utterance.text, utterance.reason) for utterance in found] == [
         (" ba co", "flush"),
         (" du fe", "close"),
@@ -140,7 +149,7 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
 
 def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
     """The last word attends to audio before the committed words; the full stop belongs to the word before it."""
-    utterance = ActiveUtterance(encoder=Ear(), n_mels=1, start_frame=100)
+    utterance = ActiveUtterance(encoder=ToneEncoderState(), n_mels=1, start_frame=100)
     for spoken, positions in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
         tokens = TOKENIZER.encode(spoken)
         hypothesis = PartialHypothesis(
@@ -161,35 +170,35 @@ def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
 
 
 def test_streamed_finals_run_no_final_pass() -> None:
-    backend = Listener()
-    live(open_session(backend, finals="streamed"), SENTENCE.samples)
-    assert backend.heard_frames
+    backend = ToneBackend()
+    run_session(open_session(backend, finals="streamed"), SENTENCE.samples)
+    assert backend.stream_frames
     assert not backend.encoded_frames
-    live(open_session(backend, finals="exact"), SENTENCE.samples)
+    run_session(open_session(backend, finals="exact"), SENTENCE.samples)
     assert backend.encoded_frames
 
 
 def test_wrong_committed_words_are_corrected_by_exact_finals_only() -> None:
-    speech = silence(0.5) + rambling(12) + silence(2.0)
+    speech = silence(0.5) + speak_random_words(12) + silence(2.0)
     changes = {"delay": "minimal", "commit_delay_frames": 0, "local_agreement": 1}
-    backends = {finals: Listener(fickle=True) for finals in FINALS}
+    backends = {finals: ToneBackend(unstable=True) for finals in FINALS}
     found = {
-        finals: check(
-            live(open_session(backend, finals=finals, **changes), speech.samples), len(speech.samples)
+        finals: check_events(
+            run_session(open_session(backend, finals=finals, **changes), speech.samples), len(speech.samples)
         )
         for finals, backend in backends.items()
     }
-    (offline,) = Recognizer(Listener(fickle=True), TOKENIZER, "listener").transcribe(
-        found["exact"][0].of(speech.samples), **SPELLED
+    (offline,) = Recognizer(ToneBackend(unstable=True), TOKENIZER, "listener").transcribe(
+        found["exact"][0].of(speech.samples), **LETTER_OPTIONS
     )
     assert found["exact"][0].text == offline.text
     assert not offline.text.lstrip().startswith(found["exact"][0].committed), "no word was wrong"
-    check_streamed(found["streamed"])
+    check_committed_text(found["streamed"])
 
 
 def test_local_agreement_commits_no_unstable_words() -> None:
     """The model changes each word for a second; by the time that some windows agree it is right."""
-    speech = silence(0.5) + rambling(12) + silence(2.0)
+    speech = silence(0.5) + speak_random_words(12) + silence(2.0)
     wrong = {}
     for agreement in (1, 4):
         changes = {
@@ -198,7 +207,9 @@ def test_local_agreement_commits_no_unstable_words() -> None:
             "window_frames": 100,
             "local_agreement": agreement,
         }
-        (utterance,) = utterances(live(open_session(Listener(fickle=True), **changes), speech.samples))
+        (utterance,) = group_utterances(
+            run_session(open_session(ToneBackend(unstable=True), **changes), speech.samples)
+        )
         wrong[agreement] = sum(
             word.text != right
             for word, (right, _, _) in zip(_words(utterance.interims), speech.words, strict=False)
@@ -216,19 +227,19 @@ def _words(interims: list[Interim]) -> list[Any]:
 @pytest.mark.parametrize("finals", FINALS)
 @pytest.mark.parametrize("delay", ["minimal", "low", "high"])
 def test_speech_without_pauses_is_split_without_loss_or_repetition(delay: str, finals: str) -> None:
-    speech = silence(0.4) + rambling(75, gap_s=0.12)
+    speech = silence(0.4) + speak_random_words(75, gap_s=0.12)
     events = events_of(speech, delay=delay, finals=finals)
-    found = check(events, len(speech.samples))
+    found = check_events(events, len(speech.samples))
     assert [utterance.reason for utterance in found].count("limit") >= 3
-    assert text(events) == speech.text
-    check_streamed(found)
+    assert final_text(events) == speech.text
+    check_committed_text(found)
 
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> None:
     """One pause early in the second half of the limit, where the split happens long after it."""
-    speech = silence(0.4) + rambling(10, seed=1) + silence(0.3) + rambling(40, seed=2)
-    first, second, *_ = check(events_of(speech, finals=finals), len(speech.samples))
+    speech = silence(0.4) + speak_random_words(10, seed=1) + silence(0.3) + speak_random_words(40, seed=2)
+    first, second, *_ = check_events(events_of(speech, finals=finals), len(speech.samples))
     assert first.reason == "limit"
     assert first.ended == pytest.approx(second.began)
     carried = first.committed.removeprefix(first.text.lstrip()).lstrip()
@@ -238,7 +249,7 @@ def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> 
 
 
 def test_hallucinations_are_not_emitted_at_the_limit() -> None:
-    speech = silence(0.4) + rambling(40)
+    speech = silence(0.4) + speak_random_words(40)
     events = events_of(speech, finals="streamed", hallucination_threshold=1e-9)
     assert "limit" in [event.reason for event in events if isinstance(event, SpeechEnded)]
     assert {*kinds(events)} == {"SpeechStarted", "SpeechEnded"}
@@ -248,17 +259,17 @@ def test_hallucinations_are_not_emitted_at_the_limit() -> None:
 
 
 def test_silence_gives_no_events_and_no_model_calls() -> None:
-    backend = Listener()
+    backend = ToneBackend()
     session = open_session(backend)
-    assert live(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
+    assert run_session(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
     assert backend.calls == 0
     assert session.compute_s == 0
 
 
 def test_click_gives_no_events_and_no_model_calls() -> None:
-    backend = Listener()
-    speech = silence(1) + saying(0, word_s=0.05) + silence(2)
-    assert live(open_session(backend), speech.samples) == []
+    backend = ToneBackend()
+    speech = silence(1) + speak_words(0, word_s=0.05) + silence(2)
+    assert run_session(open_session(backend), speech.samples) == []
     assert backend.calls == 0
 
 
@@ -278,17 +289,17 @@ def held_bytes(root: object, shared: tuple[object, ...]) -> int:
 @pytest.mark.slow
 def test_memory_and_cost_do_not_grow_over_an_hour() -> None:
     """One minute with 6 s of speech, 60 times."""
-    backend = Listener()
+    backend = ToneBackend()
     session, worker = open_session_with_worker(backend, sentence_pause_s=0.5)
     shared = (backend, TOKENIZER, worker)
-    minute = rambling(12) + saying(9) + silence(60 - 13 * 0.4)
+    minute = speak_random_words(12) + speak_words(9) + silence(60 - 13 * 0.4)
     assert len(minute.samples) == 60 * SAMPLE_RATE
     bytes_held, costs, texts = [], [], []
     for _ in range(60):
-        backend.heard_frames, backend.encoded_frames, backend.sessions = [], [], []
+        backend.stream_frames, backend.encoded_frames, backend.sessions = [], [], []
         events = [event for second in np.split(minute.samples, 60) for event in session.feed(second)]
-        texts.append(text(events))
-        costs.append((sum(backend.heard_frames), sum(backend.encoded_frames), _read_tokens(backend)))
+        texts.append(final_text(events))
+        costs.append((sum(backend.stream_frames), sum(backend.encoded_frames), _read_tokens(backend)))
         bytes_held.append(held_bytes(session, shared))
     assert {*texts} == {minute.text}
     partial_growth, final_growth, token_growth = (
@@ -299,14 +310,14 @@ def test_memory_and_cost_do_not_grow_over_an_hour() -> None:
     assert max(bytes_held) < 500_000, "2 s of audio are 128 KB"
 
 
-def _read_tokens(backend: Listener) -> int:
+def _read_tokens(backend: ToneBackend) -> int:
     return sum(len(row) for session in backend.sessions for rows in session.read for row in rows)
 
 
 def test_memory_is_bounded_during_long_speech() -> None:
-    session, worker = open_session_with_worker(backend := Listener())
+    session, worker = open_session_with_worker(backend := ToneBackend())
     shared = (backend, TOKENIZER, worker)
-    speech = rambling(150, gap_s=0.12)
+    speech = speak_random_words(150, gap_s=0.12)
     bytes_held = []
     for block in np.split(speech.samples, range(BLOCK, len(speech.samples), BLOCK)):
         session.feed(block)
@@ -337,10 +348,10 @@ SMEAR_S = 0.04
     ids=str,
 )
 def test_no_word_is_shown_or_committed_after_its_latency_bound(changes: dict[str, Any]) -> None:
-    speech = silence(0.83) + rambling(60, gap_s=0.1) + silence(2.0)
+    speech = silence(0.83) + speak_random_words(60, gap_s=0.1) + silence(2.0)
     session = open_session(**changes)
-    events, bound = live(session, speech.samples), session.plan.bound
-    check(events, len(speech.samples))
+    events, bound = run_session(session, speech.samples), session.plan.bound
+    check_events(events, len(speech.samples))
     shown, committed = emission_times(events)
     ends_s = [end_s for _, _, end_s in speech.words]
     assert len(committed) == len(shown) == len(ends_s)
@@ -380,17 +391,17 @@ def _count(spoken: str) -> int:
 
 
 def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
-    clock = Clock()
-    backend = Listener(clock=clock)
+    clock = FakeClock()
+    backend = ToneBackend(clock=clock)
     session = open_session(backend, clock=clock)
-    backend.hear_s = 0.8
-    slow = silence(0.5) + rambling(40)
+    backend.encode_s = 0.8
+    slow = silence(0.5) + speak_random_words(40)
     events = session.feed(slow.samples)
-    backend.hear_s = 0.0
-    fast = silence(2.0) + rambling(60) + silence(2.0)
+    backend.encode_s = 0.0
+    fast = silence(2.0) + speak_random_words(60) + silence(2.0)
     # A slow machine would get its audio late, but a session knows no time but that of the audio.
     events += session.feed(fast.samples) + session.close()
-    check(events, len(slow.samples) + len(fast.samples))
+    check_events(events, len(slow.samples) + len(fast.samples))
     changes = [event for event in events if isinstance(event, LoadChanged)]
     levels = [event.level for event in changes]
     top = max(levels)
@@ -398,31 +409,31 @@ def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
     assert levels == [*range(1, top + 1), *range(top - 1, -1, -1)]
     assert all(event.detail and event.lag_s >= 0 for event in changes)
     assert changes[0].lag_s > session.config.hop_frames / 100
-    assert text(events) == slow.text + fast.text
+    assert final_text(events) == slow.text + fast.text
     assert session.compute_s == pytest.approx(clock.now_s, abs=1.0)
     assert max(event.compute_s for event in events if isinstance(event, Interim)) == pytest.approx(0.8)
 
 
 def test_fewer_frames_are_encoded_at_higher_load_levels() -> None:
     encoded_frames = {}
-    for hear_s in (0.0, 0.8):
-        clock = Clock()
-        backend = Listener(clock=clock)
+    for encode_s in (0.0, 0.8):
+        clock = FakeClock()
+        backend = ToneBackend(clock=clock)
         session = open_session(backend, clock=clock)
-        backend.hear_s, backend.heard_frames = hear_s, []
-        live(session, (silence(0.5) + rambling(75)).samples)
-        encoded_frames[hear_s] = sum(backend.heard_frames)
+        backend.encode_s, backend.stream_frames = encode_s, []
+        run_session(session, (silence(0.5) + speak_random_words(75)).samples)
+        encoded_frames[encode_s] = sum(backend.stream_frames)
     assert encoded_frames[0.8] < 0.75 * encoded_frames[0.0]
 
 
 def test_load_level_stays_without_a_clock() -> None:
-    assert not [event for event in events_of(rambling(40)) if isinstance(event, LoadChanged)]
+    assert not [event for event in events_of(speak_random_words(40)) if isinstance(event, LoadChanged)]
 
 
 def test_delay_that_the_machine_cannot_keep_is_refused() -> None:
-    clock = Clock()
+    clock = FakeClock()
     with pytest.raises(OptionError, match="delay='low'"):
-        open_session(Listener(clock=clock, hear_s=5.0), clock=clock)
+        open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock)
 
 
 # --- samples ------------------------------------------------------------------------------------------------
@@ -452,7 +463,7 @@ def test_invalid_samples_are_refused_and_the_session_goes_on(samples: Any, messa
 
 
 def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=None, **SPELLED)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=None, **LETTER_OPTIONS)
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -463,8 +474,8 @@ def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:
 
 def test_16_bit_samples_give_the_same_events() -> None:
     pcm = (SENTENCE.samples * 32768).astype(np.int16)
-    assert live(open_session(), pcm) == live(open_session(), pcm.astype(np.float32) / 32768)
-    assert text(live(open_session(), pcm)) == SENTENCE.text
+    assert run_session(open_session(), pcm) == run_session(open_session(), pcm.astype(np.float32) / 32768)
+    assert final_text(run_session(open_session(), pcm)) == SENTENCE.text
 
 
 def test_fed_samples_are_neither_modified_nor_kept_by_reference() -> None:
@@ -498,7 +509,7 @@ def test_session_without_samples_has_no_events() -> None:
 
 
 def test_stream_names_are_unique_while_open() -> None:
-    sessions = Recognizer(Listener(), TOKENIZER, "listener").stream_many(2, clock=None, **SPELLED)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=None, **LETTER_OPTIONS)
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -514,20 +525,22 @@ def test_stream_names_are_unique_while_open() -> None:
 
 @pytest.mark.parametrize("finals", FINALS)
 def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
-    backend = Listener()
-    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(3, clock=None, finals=finals, **SPELLED)
+    backend = ToneBackend()
+    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(
+        3, clock=None, finals=finals, **LETTER_OPTIONS
+    )
     for name in "abc":
         sessions.open(name)
     events = sessions.feed(dict.fromkeys("abc", SENTENCE.samples))
     assert events["a"] == events["b"] == events["c"] == events_of(SENTENCE, finals=finals)
     together = len(backend.sessions)
-    alone = Listener()
-    live(open_session(alone, finals=finals), SENTENCE.samples)
+    alone = ToneBackend()
+    run_session(open_session(alone, finals=finals), SENTENCE.samples)
     assert together == len(alone.sessions)
-    assert len(backend.heard_frames) == 3 * len(alone.heard_frames)
+    assert len(backend.stream_frames) == 3 * len(alone.stream_frames)
 
 
 @pytest.mark.parametrize("count", [0, 257])
 def test_stream_count_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(OptionError, match=f"count={count}"):
-        Recognizer(Listener(), TOKENIZER, "listener").stream_many(count)
+        Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(count)

@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import (
+from fakes.backends import (
     EOT,
-    VOCABULARY,
-    Clock,
-    Drafts,
-    Knowing,
-    Table,
-    Windows,
+    N_VOCAB,
+    FakeFeatures,
+    LogitsFunction,
+    ScriptedBackend,
+    logits_of_texts,
+    random_logits,
+)
+from fakes.clock import FakeClock
+from fakes.drafts import (
+    FakeCandidateGenerator,
+    FakeDraftContext,
     always_wrong,
-    babbling,
-    by_chance,
-    eager_pace,
-    free_rules,
-    saying,
+    correct_with_probability,
+    measured_controller,
+    unrestricted_rules,
 )
 from harken.contract import Backend, Floats
 from harken.decoding import (
@@ -43,13 +46,12 @@ from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best,
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback, window_decoder
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
-from models import DIMS, TOKENIZER, make_mel
-from scripted import Script
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 
 def decode_rows(
-    script: Script,
-    drafts: Drafts | None,
+    script: LogitsFunction,
+    drafts: FakeDraftContext | None,
     *,
     rows: int = 1,
     limits: Sequence[int] | None = None,
@@ -57,14 +59,16 @@ def decode_rows(
     observe: Callable[[Step], None] = lambda step: None,
 ) -> tuple[list[Hypothesis], int, DecodeStats]:
     """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
-    session = Table(script, 400).open_session(Windows(rows), range(rows), 400)
+    session = ScriptedBackend(script, 400).open_session(FakeFeatures(rows), range(rows), 400)
     logits = session.extend([[0]] * rows)
     draft_session = (
-        drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, free_rules()) if drafts else None
+        drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, unrestricted_rules())
+        if drafts
+        else None
     )
     active = [Row(1, limit, EotOrLimit(EOT)) for limit in limits or [300] * rows]
     forwards = generate(
-        session, active, logits, free_rules(), pick, observe=observe, draft_session=draft_session
+        session, active, logits, unrestricted_rules(), pick, observe=observe, draft_session=draft_session
     )
     assert forwards == len(session.read) - 1
     found = [row.hypothesis(EOT) for row in active]
@@ -86,7 +90,9 @@ def random_texts(*lengths: int, seed: int = 0) -> list[list[int]]:
 def test_correct_drafts_give_their_length_and_one_token_a_pass(length: int, most: int, passes: int) -> None:
     """The first token comes with the prompt; eot counts as a token."""
     texts = random_texts(length)
-    found, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=most))
+    found, forwards, stats = decode_rows(
+        logits_of_texts(texts), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)], most=most)
+    )
     assert found[0].tokens == tuple(texts[0][:-1])
     assert forwards == passes == -(-length // (most + 1))
     assert stats.drafted == stats.accepted
@@ -94,8 +100,10 @@ def test_correct_drafts_give_their_length_and_one_token_a_pass(length: int, most
 
 def test_wrong_drafts_give_one_token_a_pass() -> None:
     texts = random_texts(30)
-    _, plain, _ = decode_rows(saying(texts), None)
-    _, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts, always_wrong)]))
+    _, plain, _ = decode_rows(logits_of_texts(texts), None)
+    _, forwards, stats = decode_rows(
+        logits_of_texts(texts), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts, always_wrong)])
+    )
     assert forwards == plain == 30
     assert stats.accepted == 0
     assert stats.drafted > 30
@@ -107,8 +115,8 @@ def test_draft_is_accepted_up_to_the_first_wrong_token() -> None:
     wrong = {4, 5, 9}
     steps: list[Step] = []
     _, forwards, stats = decode_rows(
-        saying(texts),
-        Drafts(lambda rows: [Knowing(texts, lambda row, index: index not in wrong)]),
+        logits_of_texts(texts),
+        FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts, lambda row, index: index not in wrong)]),
         observe=steps.append,
     )
     # Tokens 1 to 4, then 5 alone, then 6 to 9, then 10 to 12.
@@ -121,12 +129,19 @@ def test_draft_is_accepted_up_to_the_first_wrong_token() -> None:
 def test_rows_accept_independently() -> None:
     """Four rows take as many passes together as the slowest one alone."""
     texts = random_texts(30, 25, 30, 3)
-    rights = [by_chance(1.0), by_chance(0.8), by_chance(0.3), always_wrong]
+    rights = [
+        correct_with_probability(1.0),
+        correct_with_probability(0.8),
+        correct_with_probability(0.3),
+        always_wrong,
+    ]
 
     def passes(rows: Sequence[int]) -> tuple[int, DecodeStats]:
         row_texts = [texts[row] for row in rows]
-        draft = Knowing(row_texts, lambda row, index: rights[rows[row]](rows[row], index))
-        found, forwards, stats = decode_rows(saying(row_texts), Drafts(lambda _: [draft]), rows=len(rows))
+        draft = FakeCandidateGenerator(row_texts, lambda row, index: rights[rows[row]](rows[row], index))
+        found, forwards, stats = decode_rows(
+            logits_of_texts(row_texts), FakeDraftContext(lambda _: [draft]), rows=len(rows)
+        )
         assert [[*each.tokens, EOT] for each in found] == row_texts
         return forwards, stats
 
@@ -139,8 +154,10 @@ def test_rows_accept_independently() -> None:
 
 def test_drafts_do_not_exceed_the_limit() -> None:
     texts = random_texts(40, 40)
-    draft = Knowing(texts)
-    found, forwards, _ = decode_rows(saying(texts), Drafts(lambda rows: [draft]), rows=2, limits=[9, 1])
+    draft = FakeCandidateGenerator(texts)
+    found, forwards, _ = decode_rows(
+        logits_of_texts(texts), FakeDraftContext(lambda rows: [draft]), rows=2, limits=[9, 1]
+    )
     assert [len(hypothesis.tokens) for hypothesis in found] == [9, 1]
     assert forwards == 1
     assert [[request.max_tokens for request in requests] for requests in draft.asked] == [[7]]
@@ -154,12 +171,18 @@ def test_observer_that_raises_stops_decoding() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=4), observe=observe)
+        decode_rows(
+            logits_of_texts(texts),
+            FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)], most=4),
+            observe=observe,
+        )
 
 
 def test_one_pass_per_interval_has_no_draft() -> None:
     texts = random_texts(3 * PLAIN_STEP_INTERVAL)
-    _, _, stats = decode_rows(saying(texts), Drafts(lambda rows: [Knowing(texts)], most=1))
+    _, _, stats = decode_rows(
+        logits_of_texts(texts), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)], most=1)
+    )
     assert stats.skipped_steps == 1
 
 
@@ -168,8 +191,10 @@ def test_one_pass_per_interval_has_no_draft() -> None:
 
 def test_second_generator_drafts_for_the_remaining_rows() -> None:
     texts = random_texts(6, 6)
-    first, second = Knowing([texts[0], []]), Knowing(texts)
-    _, forwards, stats = decode_rows(saying(texts), Drafts(lambda rows: [first, second]), rows=2)
+    first, second = FakeCandidateGenerator([texts[0], []]), FakeCandidateGenerator(texts)
+    _, forwards, stats = decode_rows(
+        logits_of_texts(texts), FakeDraftContext(lambda rows: [first, second]), rows=2
+    )
     assert forwards == 1
     assert stats.drafted == stats.accepted == 12
     assert [[request.max_tokens > 0 for request in requests] for requests in first.asked] == [[True, True]]
@@ -178,36 +203,36 @@ def test_second_generator_drafts_for_the_remaining_rows() -> None:
 
 def test_calibration_is_per_generator_and_row() -> None:
     texts = random_texts(40, 40)
-    draft = Knowing(texts, lambda row, index: row == 0 or index % 2 == 0)
-    drafts = Drafts(lambda rows: [draft], most=3)
-    decode_rows(saying(texts), drafts, rows=2)
+    draft = FakeCandidateGenerator(texts, lambda row, index: row == 0 or index % 2 == 0)
+    drafts = FakeDraftContext(lambda rows: [draft], most=3)
+    decode_rows(logits_of_texts(texts), drafts, rows=2)
     good, bad = (
         next(request.calibration for request in reversed(draft.asked[8]) if request.row == row)
         for row in (0, 1)
     )
     assert bad < 0.8 < good
-    assert drafts.tallies[0].calibration() < good
-    assert drafts.tallies[1].calibration() == 1
+    assert drafts.counters[0].calibration() < good
+    assert drafts.counters[1].calibration() == 1
 
 
 def test_calibration_carries_over_to_the_next_decode() -> None:
     texts = random_texts(60)
-    drafts = Drafts(lambda rows: [Knowing(texts, always_wrong)])
-    decode_rows(saying(texts), drafts)
-    fresh = Knowing(texts)
+    drafts = FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts, always_wrong)])
+    decode_rows(logits_of_texts(texts), drafts)
+    fresh = FakeCandidateGenerator(texts)
     drafts.make = lambda rows: [fresh]
-    decode_rows(saying(texts), drafts)
+    decode_rows(logits_of_texts(texts), drafts)
     assert fresh.asked[0][0].calibration < 0.3
 
 
 # --- near ties ---------------------------------------------------------------------------------------------
 
 
-def contested(margin: float) -> Script:
+def contested(margin: float) -> LogitsFunction:
     """Make a script of six 1s and eot, in which 2 is second best by a margin in log-probability."""
 
     def script(window: int, seen: tuple[int, ...]) -> Floats:
-        logits = np.full(VOCABULARY, -20, np.float32)
+        logits = np.full(N_VOCAB, -20, np.float32)
         best = 1 if len(seen) < 7 else EOT
         logits[[best, 2]] = 0, -margin
         return logits
@@ -217,17 +242,25 @@ def contested(margin: float) -> Script:
 
 def test_near_ties_are_counted_only_in_wide_passes() -> None:
     texts = [[1] * 6 + [EOT]]
-    _, _, near = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]))
+    _, _, near = decode_rows(
+        contested(NEAR_TIE / 4), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)])
+    )
     assert near.near_ties == pytest.approx([NEAR_TIE / 4] * 6, rel=1e-2)
-    _, _, clear = decode_rows(contested(NEAR_TIE * 2), Drafts(lambda rows: [Knowing(texts)]))
+    _, _, clear = decode_rows(
+        contested(NEAR_TIE * 2), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)])
+    )
     assert clear.near_ties == ()
-    _, _, alone = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing([[]])]))
+    _, _, alone = decode_rows(
+        contested(NEAR_TIE / 4), FakeDraftContext(lambda rows: [FakeCandidateGenerator([[]])])
+    )
     assert alone.near_ties == (), "a pass over one token is a plain step"
 
 
 def test_near_ties_are_counted_in_every_row_of_a_wide_pass() -> None:
     texts = [[1] * 6 + [EOT], []]
-    _, forwards, stats = decode_rows(contested(NEAR_TIE / 4), Drafts(lambda rows: [Knowing(texts)]), rows=2)
+    _, forwards, stats = decode_rows(
+        contested(NEAR_TIE / 4), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)]), rows=2
+    )
     assert forwards == 6
     # Six tokens at once in one row, and one in the other, which then continues alone.
     assert len(stats.near_ties) == 6 + 1
@@ -236,8 +269,8 @@ def test_near_ties_are_counted_in_every_row_of_a_wide_pass() -> None:
 def test_tie_flipped_by_rounding_is_counted() -> None:
     """The model rounds differently when it reads more than one token at once."""
     texts = [[1] * 6 + [EOT]]
-    drafts = Drafts(lambda rows: [Knowing(texts)])
-    session = Table(contested(NEAR_TIE / 4), 400).open_session(Windows(1), [0], 400)
+    drafts = FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)])
+    session = ScriptedBackend(contested(NEAR_TIE / 4), 400).open_session(FakeFeatures(1), [0], 400)
     logits, extend = session.extend([[0]]), session.extend
 
     def rounding(tokens: Sequence[Sequence[int]], tail: int = 1) -> Any:
@@ -247,9 +280,9 @@ def test_tie_flipped_by_rounding_is_counted() -> None:
         return logits
 
     session.extend = rounding
-    draft_session = drafts.open_draft_session([0], [[0]], [[]], free_rules())
+    draft_session = drafts.open_draft_session([0], [[0]], [[]], unrestricted_rules())
     row = Row(1, 20, EotOrLimit(EOT))
-    generate(session, [row], logits, free_rules(), pick_best, draft_session=draft_session)
+    generate(session, [row], logits, unrestricted_rules(), pick_best, draft_session=draft_session)
     assert row.hypothesis(EOT).tokens != (1,) * 6
     assert draft_session.stats.near_ties
 
@@ -258,9 +291,9 @@ def test_picking_with_margins_picks_the_same_tokens() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         # Few different values, so that there are ties.
-        session = Table(
-            lambda window, seen, rng=rng: rng.integers(0, 3, VOCABULARY).astype(np.float32)
-        ).open_session(Windows(1), [0], 48)
+        session = ScriptedBackend(
+            lambda window, seen, rng=rng: rng.integers(0, 3, N_VOCAB).astype(np.float32)
+        ).open_session(FakeFeatures(1), [0], 48)
         logits = session.extend([[0] * 20], 20)
         positions = [(0, index) for index in range(20)]
         best, compared = pick_best(logits, positions, False), pick_best(logits, positions, True)
@@ -278,7 +311,7 @@ SEEDS = 3000
 def random_words(window: int, seen: tuple[int, ...]) -> Floats:
     """Return logits of three words and eot that depend on the last word; eot grows with the length."""
     odds = {0: (3, 2, 1, 0.5), 1: (1, 1, 2, 1), 2: (2, 4, 0.2, 1), 3: (1, 1, 1, 1)}[seen[-1] % 4]
-    logits = np.full(VOCABULARY, -np.inf, np.float32)
+    logits = np.full(N_VOCAB, -np.inf, np.float32)
     logits[[0, 1, 2]] = np.log(odds[:3])
     logits[EOT] = np.log(odds[3] * len(seen))
     return logits
@@ -304,11 +337,11 @@ def row_text(hypothesis: Hypothesis) -> tuple[int, ...]:
 
 
 def sampled(
-    make: Callable[[int], Sequence[Knowing]] | None, limit: int
+    make: Callable[[int], Sequence[FakeCandidateGenerator]] | None, limit: int
 ) -> tuple[list[tuple[int, ...]], DecodeStats]:
     generators = [np.random.default_rng(seed) for seed in range(SEEDS)]
     pick = pick_sample(TEMPERATURE, generators)
-    drafts = Drafts(make) if make else None
+    drafts = FakeDraftContext(make) if make else None
     found, _, stats = decode_rows(random_words, drafts, rows=SEEDS, limits=[limit] * SEEDS, pick=pick)
     return [row_text(hypothesis) for hypothesis in found], stats
 
@@ -324,8 +357,14 @@ def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: 
     limit = 4
     rng = np.random.default_rng(7)
     random = [[*rng.choice([0, 1, 2, EOT], limit)] for _ in range(SEEDS)]
-    right = {"good": by_chance(1.0), "half": lambda row, index: (row + index) % 2 == 0, "bad": always_wrong}
-    draft = Knowing(random if kind == "random" else plainly_sampled, right.get(kind, by_chance(1.0)))
+    right = {
+        "good": correct_with_probability(1.0),
+        "half": lambda row, index: (row + index) % 2 == 0,
+        "bad": always_wrong,
+    }
+    draft = FakeCandidateGenerator(
+        random if kind == "random" else plainly_sampled, right.get(kind, correct_with_probability(1.0))
+    )
     found, stats = sampled(lambda rows: [draft], limit)
     assert found == plainly_sampled, "the same random numbers give the same samples"
     assert {"good": 1.0, "bad": 0.0}.get(kind, stats.acceptance_rate) == stats.acceptance_rate
@@ -347,7 +386,7 @@ def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: 
 
 def test_each_position_has_one_random_number() -> None:
     pick = pick_sample(1.0, [np.random.default_rng(3), np.random.default_rng(4)])
-    session = Table(babbling()).open_session(Windows(2), [0, 0], 48)
+    session = ScriptedBackend(random_logits()).open_session(FakeFeatures(2), [0, 0], 48)
     logits = session.extend([[1, 2, 3], [1, 2, 3]], 3)
     positions = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
     first, other_generator = pick(logits, positions, False), pick(logits, positions, False)
@@ -362,28 +401,30 @@ def test_each_position_has_one_random_number() -> None:
 
 def test_stats_report_the_cost_of_drafting() -> None:
     texts = random_texts(20)
-    clock = Clock(tick_s=1e-3)
+    clock = FakeClock(tick_s=1e-3)
     controller = DraftController(clock)
     for _ in range(MIN_MEASUREMENTS):
         controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=100.0, draft_s=0.0)
-    drafts = Drafts(lambda rows: [Knowing(texts, clock=clock, step_s=0.5, setup_s=2.0)], controller, most=4)
+    drafts = FakeDraftContext(
+        lambda rows: [FakeCandidateGenerator(texts, clock=clock, step_s=0.5, setup_s=2.0)], controller, most=4
+    )
     for setup_s in (0.0, 4.0):  # the first setup does not count
-        _, forwards, stats = decode_rows(saying(texts), drafts)
+        _, forwards, stats = decode_rows(logits_of_texts(texts), drafts)
         assert forwards == 4
         assert stats.draft_forwards == 4 + 4 + 4 + 4
         assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
-        assert 100 * drafts.pace.setup_cost == pytest.approx(setup_s, abs=0.01)
-    assert 100 * drafts.pace.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
+        assert 100 * drafts.controller.setup_cost == pytest.approx(setup_s, abs=0.01)
+    assert 100 * drafts.controller.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
 
 
 def decoded(strategy: Any, decoder: SpeculativeDecoder) -> DecodeStats:
-    backend = Table(babbling())
+    backend = ScriptedBackend(random_logits())
     windows = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
     rules = make_logit_rules(TOKENIZER, timestamps=False)
-    draft_context = decoder.prepare(make_mel(2), Windows(2))
+    draft_context = decoder.prepare(make_mel(2), FakeFeatures(2))
     return decode(
         backend,
-        Windows(2),
+        FakeFeatures(2),
         windows,
         tokenizer=TOKENIZER,
         logit_rules=rules,
@@ -393,12 +434,12 @@ def decoded(strategy: Any, decoder: SpeculativeDecoder) -> DecodeStats:
 
 
 def test_assistant_does_not_encode_for_beam_search() -> None:
-    class NoEncoder(Table):
-        def encode(self, mel: Floats) -> Windows:
+    class NoEncoder(ScriptedBackend):
+        def encode(self, mel: Floats) -> FakeFeatures:
             raise AssertionError("no draft was requested")
 
     decoder = SpeculativeDecoder(
-        float, assistant=Assistant(backend=NoEncoder(babbling()), shares_encoder=False)
+        float, assistant=Assistant(backend=NoEncoder(random_logits()), shares_encoder=False)
     )
     assert decoded(Beam(width=2), decoder).undrafted_windows == 2
     with pytest.raises(AssertionError, match="no draft was requested"):
@@ -438,7 +479,7 @@ def decode_windows(
     made = TranscribeOptions(
         language="en", best_of=2, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
-    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, Clock(tick_s=1.0))
+    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 0)
         patch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
@@ -457,7 +498,7 @@ def decode_windows(
 
 def eager_decoder(**what: Any) -> SpeculativeDecoder:
     made = SpeculativeDecoder(float, **what)
-    made.greedy.controller, made.sampling.controller = eager_pace(), eager_pace()
+    made.greedy.controller, made.sampling.controller = measured_controller(), measured_controller()
     return made
 
 
@@ -502,8 +543,10 @@ def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
 def test_draft_sessions_share_only_statistics() -> None:
     """Generators live as long as their rows; calibration and costs stay."""
     decoder = eager_decoder(ngram=True)
-    draft_context = decoder.prepare(make_mel(1), Windows(1))
-    one, other = (draft_context.open_draft_session([0], [[0]], [[1, 2]], free_rules()) for _ in range(2))
+    draft_context = decoder.prepare(make_mel(1), FakeFeatures(1))
+    one, other = (
+        draft_context.open_draft_session([0], [[0]], [[1, 2]], unrestricted_rules()) for _ in range(2)
+    )
     assert isinstance(one, DraftSession)
     assert one.controller is other.controller is decoder.greedy.controller
     assert one.generators[0].generator is not other.generators[0].generator

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
+from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
 from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
 from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
-from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -27,9 +27,9 @@ def make_backend(**options: object) -> TorchBackend:
 
 def count_captures(work: Callable[[], object]) -> int:
     """Count the steps that some work captures."""
-    before = Tape.made
+    before = FakeGraphCapture.made
     work()
-    return Tape.made - before
+    return FakeGraphCapture.made - before
 
 
 def log_probabilities(logits: TorchLogits) -> np.ndarray:
@@ -45,7 +45,7 @@ def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions
 
 
 def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert count_captures(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
     assert count_captures(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
     assert count_captures(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
@@ -54,7 +54,7 @@ def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
 
 
 def test_shorter_window_needs_another_capture() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert count_captures(lambda: decode(backend, [0], [4])) == 1
     assert count_captures(lambda: decode(backend, [0], [4], positions=10)) == 1
     assert count_captures(lambda: decode(backend, [0], [4])) == 0
@@ -64,7 +64,7 @@ def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
     captured, plain = (
         backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
-        for backend in (make_backend(graph_capture=Tape), make_backend())
+        for backend in (make_backend(graph_capture=FakeGraphCapture), make_backend())
     )
 
     def compare_all_steps() -> None:
@@ -77,7 +77,7 @@ def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_long_prompts_are_not_captured() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     assert count_captures(lambda: decode(backend, [0], [7] * (CAPTURED_STEP_TOKENS[-1] + 1))) == 0
 
 
@@ -86,7 +86,7 @@ def test_no_step_is_captured_on_the_cpu() -> None:
 
 
 def test_reused_cache_does_not_leak_an_earlier_session() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     expected = log_probabilities(session.extend([PROMPT]))
     session._cache.kv_cache.kv.fill_(torch.nan)
@@ -97,7 +97,7 @@ def test_reused_cache_does_not_leak_an_earlier_session() -> None:
 
 
 def test_next_step_does_not_overwrite_logits() -> None:
-    backend = make_backend(graph_capture=Tape)
+    backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
     logits = session.extend([[4]])
@@ -179,7 +179,7 @@ def test_least_recently_used_graph_is_evicted() -> None:
 
 def test_tape_refuses_steps_that_wait_for_the_device() -> None:
     with pytest.raises(AssertionError, match="waits for the device"):
-        Tape()(lambda x: x * float(x.sum()), torch.ones(3))
+        FakeGraphCapture()(lambda x: x * float(x.sum()), torch.ones(3))
 
 
 @pytest.mark.parametrize(

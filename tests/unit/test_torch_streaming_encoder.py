@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
+from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
 from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
-from tape import Tape  # noqa: E402
 
 PROMPT = [1, 2, 3]
 MEL = make_mel(1)[0]
@@ -84,13 +84,13 @@ def test_histories_of_equal_length_have_no_mask(monkeypatch: pytest.MonkeyPatch)
 
 def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
-    captured, plain = make_backend(graph_capture=Tape), make_backend()
+    captured, plain = make_backend(graph_capture=FakeGraphCapture), make_backend()
     captured_state, plain_state = captured.open_encoder(12), plain.open_encoder(12)
     captures, positions = [], []
     for count, _ in zip(
         encode_chunks(captured, captured_state, 12, 4), encode_chunks(plain, plain_state, 12, 4), strict=True
     ):
-        before = Tape.made
+        before = FakeGraphCapture.made
         sessions = [
             backend.open_session(backend.stream_features([state]), [0], DIMS.n_text_ctx, attention=True)
             for backend, state in ((captured, captured_state), (plain, plain_state))
@@ -102,7 +102,7 @@ def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPa
         attention = [session.attention(0) for session in sessions]
         assert attention[0].shape[2] == count
         np.testing.assert_allclose(*attention, atol=1e-5)
-        captures.append(Tape.made - before)
+        captures.append(FakeGraphCapture.made - before)
         positions.append(count)
         del session, sessions
     assert positions == [6, 8, 10, 12, 14, 16, 18, 20, 22]  # padded to 10, 20 and 24

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from harken.backends.numpy import NumpyBackend
-from models import AUDIOS, DIMS, TOKENIZER, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend, linear  # noqa: E402
 from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS  # noqa: E402
-from tape import WAITS, Tape  # noqa: E402
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 MAX_DRAFT = 8
@@ -27,13 +27,13 @@ def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
     rng, mel = np.random.default_rng(seed), make_mel()
     reference = NumpyBackend(DIMS, make_weights())
     sessions = [
-        each.open_session(each.encode(mel), range(AUDIOS), DIMS.n_text_ctx) for each in (reference, backend)
+        each.open_session(each.encode(mel), range(N_WINDOWS), DIMS.n_text_ctx) for each in (reference, backend)
     ]
     for session in sessions:
-        session.extend([PROMPT] * AUDIOS)
+        session.extend([PROMPT] * N_WINDOWS)
     for _ in range(rounds):
         free_positions = [DIMS.n_text_ctx - length for length in sessions[0].lengths]
-        widths = np.minimum(rng.integers(1, MAX_DRAFT + 2, AUDIOS), free_positions)
+        widths = np.minimum(rng.integers(1, MAX_DRAFT + 2, N_WINDOWS), free_positions)
         tokens = [rng.integers(0, 256, width).tolist() for width in widths]
         lengths = [n + rng.integers(min(1, w), w + 1) for n, w in zip(sessions[0].lengths, widths, strict=True)]
         expected, actual = (session.extend(tokens, MAX_DRAFT + 1) for session in sessions)
@@ -49,25 +49,27 @@ def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_captured_steps_verify_ragged_drafts(seed: int) -> None:
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
-    before = Tape.made
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=FakeGraphCapture)
+    before = FakeGraphCapture.made
     verify(backend, seed)
-    assert Tape.made - before <= 1 + len([step for step in CAPTURED_STEP_TOKENS if step <= MAX_DRAFT + 1])
-    captured = Tape.made
+    assert FakeGraphCapture.made - before <= 1 + len(
+        [step for step in CAPTURED_STEP_TOKENS if step <= MAX_DRAFT + 1]
+    )
+    captured = FakeGraphCapture.made
     for later_seed in range(3, 6):
         verify(backend, later_seed)
-    assert Tape.made - captured <= 2  # widths that the first rounds did not happen to have
+    assert FakeGraphCapture.made - captured <= 2  # widths that the first rounds did not happen to have
 
 
 def test_drafts_of_any_length_use_few_captured_steps() -> None:
-    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=Tape)
+    backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
     session.extend([PROMPT])
-    before = Tape.made
+    before = FakeGraphCapture.made
     for width in [*range(1, 18), *range(17, 0, -1)]:
         assert len(session.extend([[65] * width], last_n=width)) == width
         session.rewind([len(PROMPT)])
-    assert Tape.made - before <= len(CAPTURED_STEP_TOKENS) == 6
+    assert FakeGraphCapture.made - before <= len(CAPTURED_STEP_TOKENS) == 6
 
 
 class WaitProbe(TorchDispatchMode):
@@ -78,22 +80,22 @@ class WaitProbe(TorchDispatchMode):
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += {func.overloadpacket.__name__} & WAITS
+        self.seen += {func.overloadpacket.__name__} & SYNCHRONIZING_OPERATORS
         return func(*args, **(kwargs or {}))
 
 
 def test_host_does_not_wait_before_tokens_are_chosen() -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1)
-    session = backend.open_session(backend.encode(make_mel()), range(AUDIOS), DIMS.n_text_ctx)
+    session = backend.open_session(backend.encode(make_mel()), range(N_WINDOWS), DIMS.n_text_ctx)
     with WaitProbe() as waits:
-        session.extend([PROMPT] * AUDIOS)
-        logits = session.extend([[65, 66]] * AUDIOS, last_n=2)
+        session.extend([PROMPT] * N_WINDOWS)
+        logits = session.extend([[65, 66]] * N_WINDOWS, last_n=2)
         logits.suppress_tokens(np.array([3, 4]))
-        logits.suppress_ranges([[(5, 9)], []] * AUDIOS)
-        logits.bias([{70: 1.0}, {}] * AUDIOS)
+        logits.suppress_ranges([[(5, 9)], []] * N_WINDOWS)
+        logits.bias([{70: 1.0}, {}] * N_WINDOWS)
         logits.prefer_timestamps(TOKENIZER.timestamp_begin)
         logits.select_positions([1, 0]).top(1)
-        session.rewind([len(PROMPT)] * AUDIOS)
+        session.rewind([len(PROMPT)] * N_WINDOWS)
     assert waits.seen == []
 
 

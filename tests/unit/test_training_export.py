@@ -15,8 +15,8 @@ from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
 from harken.training.export import COPIED_FILES, export  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.student import TOKEN_EMBEDDING, copy_decoder_layers, student_dims  # noqa: E402
-from lessons import write_model  # noqa: E402
-from models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402
+from tiny_models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402
+from training_data import write_model  # noqa: E402
 
 TOKENS = [1, 5, 9, 200, 4]
 

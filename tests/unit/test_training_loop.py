@@ -32,8 +32,8 @@ from harken.training.student import (  # noqa: E402
     trainable_weights,
 )
 from harken.types import Dims  # noqa: E402
-from lessons import make_example, make_examples  # noqa: E402
-from models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
+from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights  # noqa: E402
+from training_data import make_example, make_examples  # noqa: E402
 
 OPTIONS = DistillOptions(
     epochs=6, batch_size=3, learning_rate=5e-3, eval_steps=4, dropout=0.1, mask_time_fraction=0.2

@@ -22,7 +22,7 @@ from harken.training.recordings import (
     read_entries,
 )
 from harken.training.windows import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
-from lessons import write_wave
+from training_data import write_wave
 
 OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)
 

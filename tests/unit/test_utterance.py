@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.speech_detector import noise_and_silence
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
@@ -25,8 +26,7 @@ from harken.streaming.utterance import (
     TimedToken,
     stable_prefix_length,
 )
-from loudness import loud
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 N_MELS = 8
 CONFIG = StreamingConfig(window_frames=100, hop_frames=30, history_frames=0, commit_delay_frames=40)
@@ -125,18 +125,18 @@ class UtteranceFeeder:
 
 
 def test_first_update_is_due_one_frame_after_the_first_hop():
-    feeder = UtteranceFeeder(loud(3.0))
+    feeder = UtteranceFeeder(noise_and_silence(3.0))
     due = feeder.utterance.next_update_sample(CONFIG)
     assert due == 30 * 160 + 200
-    feeder.utterance.add_samples(loud(3.0)[: due - 1])
+    feeder.utterance.add_samples(noise_and_silence(3.0)[: due - 1])
     assert feeder.utterance.next_chunk(replace(CONFIG, hop_frames=30)).positions == 0
-    feeder.utterance.add_samples(loud(3.0)[due - 1 : due])
+    feeder.utterance.add_samples(noise_and_silence(3.0)[due - 1 : due])
     assert feeder.utterance.next_chunk(CONFIG).positions == 15
 
 
 @pytest.mark.parametrize("start_frame", [0, 1, 77, 1234])
 def test_positions_count_from_the_start_of_the_utterance(start_frame: int):
-    feeder = UtteranceFeeder(loud(15.0), start_frame)
+    feeder = UtteranceFeeder(noise_and_silence(15.0), start_frame)
     assert feeder.utterance.start_sample == feeder.utterance.next_sample == 160 * start_frame
     for update in range(1, 6):
         due = feeder.utterance.next_update_sample(CONFIG)
@@ -149,7 +149,7 @@ def test_positions_count_from_the_start_of_the_utterance(start_frame: int):
 
 
 def test_windows_overlap_by_the_look_ahead():
-    feeder = UtteranceFeeder(loud(5.0))
+    feeder = UtteranceFeeder(noise_and_silence(5.0))
     for _ in range(8):
         feeder.update(CONFIG)
     assert feeder.windows == [
@@ -166,7 +166,7 @@ def test_windows_overlap_by_the_look_ahead():
 
 
 def test_windows_grow_until_there_is_a_history():
-    feeder = UtteranceFeeder(loud(5.0))
+    feeder = UtteranceFeeder(noise_and_silence(5.0))
     for _ in range(7):
         feeder.update(replace(CONFIG, history_frames=60))
     assert feeder.windows == [(0, 30), (0, 60), (0, 90), (0, 120), (0, 150), (80, 180), (110, 210)]
@@ -174,7 +174,7 @@ def test_windows_grow_until_there_is_a_history():
 
 
 def test_only_the_last_chunk_has_no_alignatt_threshold():
-    feeder = UtteranceFeeder(loud(1.0))
+    feeder = UtteranceFeeder(noise_and_silence(1.0))
     assert feeder.update(CONFIG).frame_threshold == ALIGNATT_THRESHOLD_FRAMES // 2
     assert feeder.end(100).frame_threshold == 0
 
@@ -197,7 +197,7 @@ def test_every_frame_becomes_final_exactly_once(
     updates: list[tuple[StreamingConfig, int]], start_frame: int, end: float
 ):
     """For any changes of the configuration, late updates, and any end."""
-    feeder = UtteranceFeeder(loud(20.0, seed=3), start_frame)
+    feeder = UtteranceFeeder(noise_and_silence(20.0, seed=3), start_frame)
     for config, late in updates:
         feeder.update(config, late)
     last = round(end * (feeder.utterance.encoded_frames + 130))
@@ -220,14 +220,14 @@ def test_every_frame_becomes_final_exactly_once(
 
 
 def test_late_update_encodes_whole_hops():
-    feeder = UtteranceFeeder(loud(5.0))
+    feeder = UtteranceFeeder(noise_and_silence(5.0))
     assert feeder.update(CONFIG, more=160 * 95).positions == 4 * 15
     assert feeder.utterance.next_update_sample(CONFIG) == 150 * 160 + 200
 
 
 @pytest.mark.parametrize(("end", "positions"), [(120, 60), (121, 61), (149, 75), (151, 76), (160, 80)])
 def test_utterance_may_end_after_the_last_update(end: int, positions: int):
-    feeder = UtteranceFeeder(loud(5.0), 50)
+    feeder = UtteranceFeeder(noise_and_silence(5.0), 50)
     for _ in range(4):
         feeder.update(CONFIG)
     chunk = feeder.end(50 + end)
@@ -236,7 +236,7 @@ def test_utterance_may_end_after_the_last_update(end: int, positions: int):
 
 
 def test_utterance_may_end_before_the_last_update():
-    feeder = UtteranceFeeder(loud(5.0), 50)
+    feeder = UtteranceFeeder(noise_and_silence(5.0), 50)
     for _ in range(5):
         feeder.update(CONFIG)
     assert feeder.end(50 + 131).positions == 66
@@ -244,7 +244,7 @@ def test_utterance_may_end_before_the_last_update():
 
 
 def test_utterance_that_ends_before_the_final_frames_leaves_silence():
-    feeder = UtteranceFeeder(loud(5.0), 50)
+    feeder = UtteranceFeeder(noise_and_silence(5.0), 50)
     for _ in range(6):
         feeder.update(CONFIG)
     chunk = feeder.end(50 + 20)
@@ -255,7 +255,7 @@ def test_utterance_that_ends_before_the_final_frames_leaves_silence():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 19])
 def test_utterance_that_ends_before_its_first_update_is_encoded(length: int):
-    feeder = UtteranceFeeder(loud(2.0), 10)
+    feeder = UtteranceFeeder(noise_and_silence(2.0), 10)
     chunk = feeder.end(10 + length)
     assert chunk.positions == (length + 1) // 2
     assert feeder.windows == [(0, length)]
@@ -263,7 +263,7 @@ def test_utterance_that_ends_before_its_first_update_is_encoded(length: int):
 
 def test_added_silence_is_relative_to_the_loudest_audio_so_far():
     """8 decades below it, as in a transcription."""
-    samples = loud(2.0)
+    samples = noise_and_silence(2.0)
     samples[:12_000] *= 1e-2
     feeder = UtteranceFeeder(samples)
     floors = [feeder.update(CONFIG).mel.min() for _ in range(4)]

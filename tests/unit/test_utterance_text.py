@@ -21,7 +21,7 @@ from harken.streaming.utterance_text import (
     utterance_words,
 )
 from harken.text import Tokenizer
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 START_FRAME = 1000
 STEP = 10

@@ -8,31 +8,33 @@ from typing import Any
 
 import pytest
 
-from driven import Driven
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, WindowText, window_text
+from fakes.speech_detector import noise_and_silence
 from harken.contract import Floats
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, window_chain
 from harken.transcribe.hallucination import HallucinationFeatures, HallucinationVerdict
-from loudness import loud
-from models import DIMS, TOKENIZER
-from recital import WINDOW_S, WINDOW_STEPS, Line, Recital, line
+from single_recording import SingleRecordingTranscriber
+from tiny_models import DIMS, TOKENIZER
 
 START = TOKENIZER.sot_sequence("en")
-HELLO, WORLD, AGAIN = (line(0, text, WINDOW_STEPS) for text in ("hello", "world", "again"))
+HELLO, WORLD, AGAIN = (window_text(0, text, WINDOW_POSITIONS) for text in ("hello", "world", "again"))
 LIMIT = DIMS.n_text_ctx // 2
 SHORT_PAUSES = {"vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0, "vad_min_speech_s": 0.0}
-THREE = loud(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
+THREE = noise_and_silence(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
 """Three words far apart: each is packed into a window of its own."""
 
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 
-def work(backend: Recital, samples: Floats, callbacks: Callbacks | None = None, **options: Any) -> Driven:
+def work(
+    backend: TranscriptBackend, samples: Floats, callbacks: Callbacks | None = None, **options: Any
+) -> SingleRecordingTranscriber:
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "hallucination_threshold": None, **SHORT_PAUSES, **options}
     )
-    return Driven(backend, TOKENIZER, iter([samples]), made, callbacks or Callbacks())
+    return SingleRecordingTranscriber(backend, TOKENIZER, iter([samples]), made, callbacks or Callbacks())
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -47,33 +49,35 @@ def previous(prompts: Sequence[tuple[int, ...]]) -> list[str]:
 
 class TestPackedSpeech:
     def test_times_are_mapped_back_over_the_silence_left_out(self) -> None:
-        samples = loud(0, 1.024, 0.128, 5.12, 0.256, 1)  # in whole chunks
-        form = work(Recital(line(0, "one", 6, 6, "two", 12)), samples)
+        samples = noise_and_silence(0, 1.024, 0.128, 5.12, 0.256, 1)  # in whole chunks
+        form = work(TranscriptBackend(window_text(0, "one", 6, 6, "two", 12)), samples)
         regions = [(1.02, 1.15), (6.27, 6.52)]
         found = spans(form.segments())
         assert form.speech == tuple(regions)
         assert found == [(1.02, 1.14, "one"), (1.14, 6.38, "two")]
 
     def test_unfinished_segment_at_the_end_of_packed_speech_is_kept(self) -> None:
-        form = work(Recital(line(0, "one", 6, 7, "two")), loud(0.4, 1))
+        form = work(TranscriptBackend(window_text(0, "one", 6, 7, "two")), noise_and_silence(0.4, 1))
         assert [segment.text for segment in form.segments()] == ["one", "two"]
 
     def test_text_that_ran_out_of_tokens_continues_in_another_window(self) -> None:
-        endless = line(0, "one", 6, 7, "x" * 2 * LIMIT)
-        backend = Recital(endless, line(0, "two", 14))
-        form = work(backend, loud(0.4, 1))
+        endless = window_text(0, "one", 6, 7, "x" * 2 * LIMIT)
+        backend = TranscriptBackend(endless, window_text(0, "two", 14))
+        form = work(backend, noise_and_silence(0.4, 1))
         assert spans(form.segments()) == [(0, 0.12, "one"), (0.12, 0.4, "two")]
         assert len(backend.mels) == 2
 
     def test_silent_window_of_packed_speech_gives_no_segment(self) -> None:
-        silent = Line(tokens=HELLO.tokens, gap=1.0, no_speech=0.9)
-        form = work(Recital(HELLO, silent, silent, WORLD), THREE, fidelity="exact", temperatures=(0.0,))
+        silent = WindowText(tokens=HELLO.tokens, gap=1.0, no_speech=0.9)
+        form = work(
+            TranscriptBackend(HELLO, silent, silent, WORLD), THREE, fidelity="exact", temperatures=(0.0,)
+        )
         assert [segment.text for segment in form.segments()] == ["hello"]
 
 
 class TestContext:
     def prompts(self, **options: Any) -> list[str]:
-        backend = Recital(HELLO, WORLD, AGAIN)
+        backend = TranscriptBackend(HELLO, WORLD, AGAIN)
         list(work(backend, THREE, **options).segments())
         assert len(backend.prompts) == 3
         return previous(backend.prompts)
@@ -100,7 +104,7 @@ class TestContext:
         assert self.prompts(initial_prompt="Ann", **options) == told
 
     def test_prefix_is_forced_in_the_first_window_only(self) -> None:
-        backend = Recital(HELLO, WORLD, AGAIN)
+        backend = TranscriptBackend(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, prefix="So", condition_on_previous_text=False, logprob_threshold=None)
         texts = [segment.text for segment in form.segments()]
         assert texts[0].startswith(" So")
@@ -111,7 +115,7 @@ class TestContext:
             return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
         monkeypatch.setattr(window_chain, "score_hallucination", score_hallucination)
-        backend = Recital(HELLO, WORLD, AGAIN)
+        backend = TranscriptBackend(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
         kept = list(form.segments())
         assert [(its.index, its.text, its.hallucination_score) for its in kept] == [
@@ -126,10 +130,12 @@ class TestContext:
 
 class TestWords:
     def test_words_joined_are_the_text_of_the_segment(self) -> None:
-        backend = Recital(line(0, " one two", 9, 9, " three", 20))
+        backend = TranscriptBackend(window_text(0, " one two", 9, 9, " three", 20))
         for options in ({"vad": False}, {"vad": True}):
             for fidelity in ("exact", "fast"):
-                form = work(backend, loud(0.4, 1), word_timestamps=True, fidelity=fidelity, **options)
+                form = work(
+                    backend, noise_and_silence(0.4, 1), word_timestamps=True, fidelity=fidelity, **options
+                )
                 for segment in form.segments():
                     assert "".join(word.text for word in segment.words) == segment.text
                     assert segment.start_s == segment.words[0].start_s
@@ -155,10 +161,10 @@ class TestWords:
             assert len(seeks) < 300, "it does not get on"
             seeks.append(start_s)
 
-        unfinished = line(0, " one")
+        unfinished = window_text(0, " one")
         form = work(
-            Recital(unfinished),
-            loud(2 * WINDOW_S),
+            TranscriptBackend(unfinished),
+            noise_and_silence(2 * WINDOW_S),
             Callbacks(on_window_start=window),
             vad=False,
             word_timestamps=True,
@@ -169,8 +175,8 @@ class TestWords:
     def test_window_that_ends_with_a_single_timestamp_is_finished(self) -> None:
         seeks: list[float] = []
         form = work(
-            Recital(line(0, " one", 9)),
-            loud(2 * WINDOW_S),
+            TranscriptBackend(window_text(0, " one", 9)),
+            noise_and_silence(2 * WINDOW_S),
             Callbacks(on_window_start=lambda start_s, _: seeks.append(start_s)),
             vad=False,
             word_timestamps=True,
@@ -180,7 +186,9 @@ class TestWords:
 
 
 def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together() -> None:
-    backend = Recital(line(0, " one", 6, 6), line(0, " two", 9), HELLO)
-    form = work(backend, loud(0.4, 31, 0.4, 1), multilingual=True, condition_on_previous_text=False)
+    backend = TranscriptBackend(window_text(0, " one", 6, 6), window_text(0, " two", 9), HELLO)
+    form = work(
+        backend, noise_and_silence(0.4, 31, 0.4, 1), multilingual=True, condition_on_previous_text=False
+    )
     first, second, _ = (segment.language for segment in form.segments())
     assert first == second

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from driven import Driven
+from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
+from fakes.speech_detector import noise_and_silence, split_at
 from harken.contract import Backend, Floats
 from harken.decoding import DecodeStats
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, window_decoder
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
-from loudness import blocks, loud
-from models import DIMS, TOKENIZER, make_mel
-from recital import WINDOW_STEPS, Recital, line
+from single_recording import SingleRecordingTranscriber
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 WINDOW_FRAMES = 2 * DIMS.n_audio_ctx
 PROMPT = TOKENIZER.sot_sequence("en")
 
 
-pytestmark = pytest.mark.usefixtures("loud_is_speech")
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,10 @@ def test_no_requests_give_no_results(backend: Backend) -> None:
 def test_only_a_rejected_partial_window_is_encoded_again(
     probable: bool, encoded: list[int], accepted: list[bool]
 ) -> None:
-    backend = Recital(line(0, "yes", WINDOW_STEPS, gap=40.0 if probable else 1.0), line(0, "yes", WINDOW_STEPS))
+    backend = TranscriptBackend(
+        window_text(0, "yes", WINDOW_POSITIONS, gap=40.0 if probable else 1.0),
+        window_text(0, "yes", WINDOW_POSITIONS),
+    )
     options = TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast")
     decoder = WindowDecoder(backend, TOKENIZER, options)
     (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
@@ -156,17 +159,19 @@ EVERYTHING = {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestam
 def test_result_does_not_depend_on_the_sizes_of_the_sample_blocks(
     backend: Backend, durations_s: list[tuple[float, float]], options: dict[str, Any], points: list[float]
 ) -> None:
-    samples = loud(0, 0.4, *[length_s for pair in durations_s for length_s in pair], 0.2)
+    samples = noise_and_silence(0, 0.4, *[length_s for pair in durations_s for length_s in pair], 0.2)
 
     def transcribe(blocks_of_samples: list[Floats]) -> tuple[list[Segment], Any, Any]:
-        transcriber = Driven(backend, TOKENIZER, iter(blocks_of_samples), TranscribeOptions(**options))
+        transcriber = SingleRecordingTranscriber(
+            backend, TOKENIZER, iter(blocks_of_samples), TranscribeOptions(**options)
+        )
         return list(transcriber.segments()), transcriber.dropped, transcriber.language
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
         patch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 10)
         patch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
-        found, dropped, language = transcribe(blocks(samples, [round(p * len(samples)) for p in points]))
+        found, dropped, language = transcribe(split_at(samples, [round(p * len(samples)) for p in points]))
         assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]
     assert all(0 <= time_s <= len(samples) / 16_000 for time_s in speech)
@@ -190,8 +195,8 @@ class QuickMel:
         return np.empty((self.n_mels, 0), np.float32)
 
 
-class Forgetful(Recital):
-    """A `Recital` that keeps no prompts and no log-mel."""
+class Forgetful(TranscriptBackend):
+    """A `TranscriptBackend` that keeps no prompts and no log-mel."""
 
     def encode(self, mel: Floats) -> Any:
         self.prompts.clear()
@@ -203,13 +208,13 @@ class Forgetful(Recital):
 @pytest.mark.slow
 def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
-    minute = loud(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
-    text = line(0, "hello", WINDOW_STEPS)
+    minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
+    text = window_text(0, "hello", WINDOW_POSITIONS)
 
     def peak_bytes(minutes: int) -> int:
         blocks = (minute for _ in range(minutes))
         options = TranscribeOptions(language="en", condition_on_previous_text=True)
-        transcriber = Driven(Forgetful(text), TOKENIZER, blocks, options)
+        transcriber = SingleRecordingTranscriber(Forgetful(text), TOKENIZER, blocks, options)
         tracemalloc.start()
         try:
             assert sum(1 for _ in transcriber.segments()) >= 3 * minutes

@@ -8,7 +8,7 @@ import pytest
 from harken.text import Tokenizer
 from harken.transcribe.segments import TokenSegment
 from harken.transcribe.word_timestamps import Alignment, WordTiming, words_by_segment
-from models import TOKENIZER
+from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import Clock, Table, TableSession
+from fakes.backends import WINDOW_S, ScriptedBackend, ScriptedBackendSession
+from fakes.clock import FakeClock
+from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import PartialHypothesis, make_prompt
 from harken.streaming.utterance import EncoderChunk
@@ -23,9 +25,7 @@ from harken.streaming.worker import (
 )
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from loudness import loud
-from models import DIMS, TOKENIZER, make_mel
-from recital import WINDOW_S
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot
 OPTIONS = TranscribeOptions(
@@ -55,7 +55,7 @@ class StreamFeatures:
         return len(self.numbers)
 
 
-class StreamBackend(Table):
+class StreamBackend(ScriptedBackend):
     """`harken.contract.Backend` that decodes a given text for each stream.
 
     Parameters
@@ -76,7 +76,7 @@ class StreamBackend(Table):
     """
 
     def __init__(
-        self, *texts: str, languages: Sequence[str] = (), clock: Clock | None = None, seconds: float = 1.0
+        self, *texts: str, languages: Sequence[str] = (), clock: FakeClock | None = None, seconds: float = 1.0
     ) -> None:
         super().__init__(self._logits, 64, clock=clock, cost=lambda rows, width: seconds)
         self.texts, self.languages = texts, languages
@@ -95,7 +95,7 @@ class StreamBackend(Table):
 
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> TableSession:
+    ) -> ScriptedBackendSession:
         numbers = features.numbers if isinstance(features, StreamFeatures) else [-1] * features.n_windows
         row_numbers = [numbers[row] for row in row_windows]
         if capacity > 1:
@@ -160,10 +160,10 @@ def partial_request(
 
 
 def final_request(start_s: float) -> FinalRequest:
-    return FinalRequest(samples=loud(WINDOW_S), start_s=start_s)
+    return FinalRequest(samples=noise_and_silence(WINDOW_S), start_s=start_s)
 
 
-def worker(backend: Backend, clock: Clock | None = None, **options: object) -> ModelWorker:
+def worker(backend: Backend, clock: FakeClock | None = None, **options: object) -> ModelWorker:
     return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)), clock)
 
 
@@ -368,7 +368,7 @@ def test_english_only_model_detects_no_language():
     english = Tokenizer.bytes_only(multilingual=False)
     backend = StreamBackend("one")
     model_worker = ModelWorker(WindowDecoder(backend, english, replace(OPTIONS, language=None)))
-    backend.script = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
+    backend.next_logits = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
         EOT if len(seen) > 5 else ord("a")
     ]
     stream = ScriptedStream(partial_request(StreamEncoder(0), language=None))
@@ -391,7 +391,7 @@ def test_suppressed_tokens_are_not_decoded():
 
 
 def test_computing_time_of_a_batch_counts_for_each_of_its_requests():
-    clock = Clock()
+    clock = FakeClock()
     backend = StreamBackend("one", "three", "ab", clock=clock)
     first, second, third = (
         ScriptedStream(partial_request(StreamEncoder(0))),
@@ -462,11 +462,11 @@ def responses_of(backend: Backend, streams: Sequence[int]) -> dict[int, list[Mod
     return responses
 
 
-def test_streams_get_the_same_results_together_and_alone(oracle: Backend):
-    together = responses_of(oracle, [0, 1, 2])
+def test_streams_get_the_same_results_together_and_alone(reference_backend: Backend):
+    together = responses_of(reference_backend, [0, 1, 2])
     assert [len(responses) for responses in together.values()] == [2, 3, 1]
     for number, found in together.items():
-        for one, other in zip(found, responses_of(oracle, [number])[number], strict=True):
+        for one, other in zip(found, responses_of(reference_backend, [number])[number], strict=True):
             assert one.partial.language == other.partial.language
             ours, alone = one.partial.hypothesis, other.partial.hypothesis
             assert (ours.tokens, ours.reached_eot) == (alone.tokens, alone.reached_eot)

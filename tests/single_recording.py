@@ -1,4 +1,4 @@
-"""A long form that drives itself: for tests that look at one recording."""
+"""A transcription of a single recording that runs its own scheduler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from harken.text import Tokenizer
 from harken.transcribe import Callbacks, RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder
 
 
-class Driven(RecordingTranscriber):
-    """One recording, decoded as its segments are asked for."""
+class SingleRecordingTranscriber(RecordingTranscriber):
+    """A transcriber of one recording, decoded as its segments are asked for."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A tiny model with random weights, and every backend over it, by names such as ``"onnx-fp32"``."""
+"""Tiny Whisper models with random weights, and every backend for them, by names such as ``"onnx-fp32"``."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ DIMS = Dims(
     n_text_head=2,
     n_text_layer=2,
 )
-AUDIOS = 4
+N_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """How far the log-probabilities of one way to compute may be from the oracle's.
+class BackendCase:
+    """A backend under test, and how far its log-probabilities may be from the reference backend's.
 
     Parameters
     ----------
     tolerance : float
-        Largest difference, in standard deviations of the oracle's logits.
+        Largest difference, in standard deviations of the reference logits.
     reason : str
-        Why it is that wide.
+        Source of the difference, and its measured size.
     """
 
     tolerance: float
     reason: str
 
 
-ENGINES = {
-    "numpy": Engine(tolerance=1e-6, reason="it is the oracle"),
-    "onnx-fp32": Engine(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
-    "onnx-bf16": Engine(tolerance=0.08, reason="8-bit mantissa in the encoder; measured 0.04"),
-    "onnx-int8": Engine(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
-    "torch-fp32": Engine(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
-    "torch-taped": Engine(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
-    "torch-fp16": Engine(tolerance=0.02, reason="11-bit mantissa throughout; measured 0.008"),
-    "torch-bf16": Engine(tolerance=0.12, reason="8-bit mantissa throughout; measured 0.08"),
+BACKENDS = {
+    "numpy": BackendCase(tolerance=1e-6, reason="it is the reference"),
+    "onnx-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
+    "onnx-bf16": BackendCase(tolerance=0.08, reason="8-bit mantissa in the encoder; measured 0.04"),
+    "onnx-int8": BackendCase(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
+    "torch-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
+    "torch-graphs": BackendCase(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
+    "torch-fp16": BackendCase(tolerance=0.02, reason="11-bit mantissa throughout; measured 0.008"),
+    "torch-bf16": BackendCase(tolerance=0.12, reason="8-bit mantissa throughout; measured 0.08"),
 }
 
 
 def make_weights(seed: int = 0) -> dict[str, Floats]:
-    """Draw weights that make up their mind: peaked attention, and logits some units apart."""
+    """Draw weights with peaked attention, and with logits some units apart."""
     weights = random_weights(DIMS, seed)
     sharp = {name: 3 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
     return {
@@ -67,17 +67,19 @@ def make_weights(seed: int = 0) -> dict[str, Floats]:
     }
 
 
-def make_mel(audios: int = AUDIOS, seed: int = 1) -> Floats:
+def make_mel(n_windows: int = N_WINDOWS, seed: int = 1) -> Floats:
     """Draw windows of log-mel, all different."""
-    return np.random.default_rng(seed).standard_normal((audios, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)
+    return np.random.default_rng(seed).standard_normal(
+        (n_windows, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32
+    )
 
 
-def make_assistant(seed: int = 1) -> dict[str, Floats]:
+def make_assistant_weights(seed: int = 1) -> dict[str, Floats]:
     """Draw weights with the encoder of `make_weights` and another decoder."""
     return {
         name: values
-        for its_seed, side in ((0, "encoder."), (seed, "decoder."))
-        for name, values in make_weights(its_seed).items()
+        for side_seed, side in ((0, "encoder."), (seed, "decoder."))
+        for name, values in make_weights(side_seed).items()
         if name.startswith(side)
     }
 
@@ -85,7 +87,7 @@ def make_assistant(seed: int = 1) -> dict[str, Floats]:
 def make_backend(
     name: str, cache: Path, weights: dict[str, Floats] | None = None, *, dims: Dims = DIMS, **options: Any
 ) -> Backend:
-    """Build one of `ENGINES` over the tiny model or other weights; its graphs are kept under `cache`."""
+    """Build one of `BACKENDS` for the tiny model or other weights; graphs are stored under `cache`."""
     kind, _, precision = name.partition("-")
     digest = "tiny" if weights is None else f"assistant-{dims.n_text_layer}"
     weights = weights or make_weights()
@@ -101,11 +103,13 @@ def make_backend(
 
 
 def make_torch_backend(precision: str, dims: Dims, weights: dict[str, Floats], **options: Any) -> Backend:
-    """Build the PyTorch backend on the CPU; "taped" is float32 with its steps replayed."""
+    """Build the PyTorch backend on the CPU; "graphs" is float32 with its steps recorded and replayed."""
     from harken.backends.torch import TorchBackend
 
-    if precision != "taped":
+    if precision != "graphs":
         return TorchBackend(dims, weights, device="cpu", precision=precision, threads=1, **options)
-    from tape import Tape
+    from fakes.cuda_graphs import FakeGraphCapture
 
-    return TorchBackend(dims, weights, device="cpu", precision="fp32", threads=1, graph_capture=Tape, **options)
+    return TorchBackend(
+        dims, weights, device="cpu", precision="fp32", threads=1, graph_capture=FakeGraphCapture, **options
+    )

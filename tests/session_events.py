@@ -1,4 +1,4 @@
-"""What the events of a live session say, utterance by utterance, and what holds of any."""
+"""Events of a live session: grouped by utterance, and checked for what always holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 
 @dataclass
-class Said:
+class Utterance:
     """One utterance of a session.
 
     Parameters
@@ -23,7 +23,7 @@ class Said:
     began, ended : float
         Seconds in the stream.
     reason : str
-        Why it ended.
+        Cause of the end.
     interims : list of Interim
     segments : list of Segment
     """
@@ -36,75 +36,75 @@ class Said:
 
     @property
     def text(self) -> str:
-        """What was said in the end."""
+        """The final text."""
         return "".join(segment.text for segment in self.segments)
 
     @property
     def committed(self) -> str:
-        """What was said before the end."""
+        """The text committed before the end."""
         return self.interims[-1].committed if self.interims else ""
 
     def of(self, samples: Floats) -> Floats:
-        """Its samples, out of those of the stream."""
+        """Return the samples of the utterance, given those of the stream."""
         start, end = (round(seconds * FRAMES_PER_SECOND) * HOP_SAMPLES for seconds in (self.began, self.ended))
         return samples[start:end]
 
 
-def live(session: LiveSession, samples: Floats, cuts: Iterable[int] = ()) -> list[Event]:
-    """All events of samples that are fed cut at some points; the session is closed."""
+def run_session(session: LiveSession, samples: Floats, cuts: Iterable[int] = ()) -> list[Event]:
+    """Feed samples, split at `cuts`, close the session, and return all events."""
     pieces = np.split(samples, sorted(cuts))
     return [event for piece in pieces for event in session.feed(piece)] + session.close()
 
 
-def utterances(events: Sequence[Event]) -> list[Said]:
-    """What was said, one utterance after the other; fails where events are in another order than they should be."""
-    told: list[Said] = []
+def group_utterances(events: Sequence[Event]) -> list[Utterance]:
+    """Group events by utterance; fail where their order is wrong."""
+    utterances: list[Utterance] = []
     open_ = False
     for event in events:
         match event:
             case SpeechStarted():
                 assert not open_
-                told.append(Said(event.audio_s))
+                utterances.append(Utterance(event.audio_s))
                 open_ = True
             case Interim():
                 assert open_
-                assert not told[-1].segments
-                told[-1].interims.append(event)
+                assert not utterances[-1].segments
+                utterances[-1].interims.append(event)
             case FinalSegment():
                 assert open_
-                told[-1].segments.append(event.segment)
+                utterances[-1].segments.append(event.segment)
             case SpeechEnded():
                 assert open_
-                told[-1].ended, told[-1].reason = event.audio_s, event.reason
+                utterances[-1].ended, utterances[-1].reason = event.audio_s, event.reason
                 open_ = False
     assert not open_
-    return told
+    return utterances
 
 
-def text(events: Sequence[Event]) -> str:
-    """What was said in the end."""
+def final_text(events: Sequence[Event]) -> str:
+    """Return the text of all final segments."""
     return "".join(event.segment.text for event in events if isinstance(event, FinalSegment))
 
 
-def check(events: Sequence[Event], fed_samples: int) -> list[Said]:
-    """Check what holds of any stream, and return its utterances."""
+def check_events(events: Sequence[Event], fed_samples: int) -> list[Utterance]:
+    """Check what holds for the events of any stream, and return the utterances."""
     emitted = [event.emitted_samples for event in events]
     assert emitted == sorted(emitted)
     assert not emitted or emitted[-1] <= fed_samples
     for event in events:
-        if not isinstance(event, FinalSegment | LoadChanged):  # what a model says of times is its own affair
+        if not isinstance(event, FinalSegment | LoadChanged):  # the times in segments come from the model
             assert 0 <= event.audio_s <= event.emitted_samples / SAMPLE_RATE + 1e-9
 
-    told = utterances(events)
-    edges = [edge for its in told for edge in (its.began, its.ended)]
+    utterances = group_utterances(events)
+    edges = [edge for utterance in utterances for edge in (utterance.began, utterance.ended)]
     assert edges == sorted(edges)
-    for its in told:
-        assert its.reason in ("silence", "sentence", "limit", "flush", "close")
-        for earlier, later in pairwise(its.interims):
+    for utterance in utterances:
+        assert utterance.reason in ("silence", "sentence", "limit", "flush", "close")
+        for earlier, later in pairwise(utterance.interims):
             assert later.committed.startswith(earlier.committed)
             assert (later.committed, later.tentative) != (earlier.committed, earlier.tentative)
-        words = "".join(word.text for interim in its.interims for word in interim.words)
-        assert its.committed.endswith(words.lstrip())
+        words = "".join(word.text for interim in utterance.interims for word in interim.words)
+        assert utterance.committed.endswith(words.lstrip())
 
     segments = [event.segment for event in events if isinstance(event, FinalSegment)]
     assert [segment.index for segment in segments] == [*range(len(segments))]
@@ -112,15 +112,15 @@ def check(events: Sequence[Event], fed_samples: int) -> list[Said]:
     assert all(segment.start_s <= segment.end_s for segment in segments)
     for edges in ([s.start_s for s in segments], [s.end_s for s in segments]):
         assert edges == sorted(edges)
-    return told
+    return utterances
 
 
-def check_streamed(told: Sequence[Said]) -> None:
-    """Check that what was committed word by word is what was said in the end; a cut utterance goes on in the next."""
-    for first, its in enumerate(told):
-        chain = its.text
-        for before, after in pairwise(told[first:]):
+def check_committed_text(utterances: Sequence[Utterance]) -> None:
+    """Check that the committed text is the beginning of the final one; a cut utterance goes on in the next."""
+    for first, utterance in enumerate(utterances):
+        chain = utterance.text
+        for before, after in pairwise(utterances[first:]):
             if before.reason != "limit":
                 break
             chain += after.text
-        assert chain.lstrip().startswith(its.committed)
+        assert chain.lstrip().startswith(utterance.committed)

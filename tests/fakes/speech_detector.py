@@ -1,4 +1,4 @@
-"""Voice activity that a test can see: whatever is loud is speech."""
+"""A voice activity detector by amplitude, and audio of noise and silence for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harken.contract import Floats
 from harken.types import SAMPLE_RATE
 
 
-class Loudness:
-    """In place of `harken.audio.vad.SpeechDetector`."""
+class AmplitudeSpeechDetector:
+    """`harken.audio.vad.SpeechDetector` that takes every chunk above an amplitude of 0.01 for speech."""
 
     def __init__(self) -> None:
         self._rest = np.empty(0, np.float32)
@@ -26,8 +26,8 @@ class Loudness:
         return self.feed(np.zeros(-len(self._rest) % CHUNK_SAMPLES, np.float32))
 
 
-def loud(*lengths_s: float, seed: int = 0) -> Floats:
-    """Noise and silence in turns, noise first, each so many seconds long."""
+def noise_and_silence(*lengths_s: float, seed: int = 0) -> Floats:
+    """Draw noise and silence in turns, noise first, each so many seconds long."""
     rng = np.random.default_rng(seed)
     parts = [
         (i + 1) % 2 * 0.2 * rng.standard_normal(round(length_s * SAMPLE_RATE))
@@ -36,6 +36,6 @@ def loud(*lengths_s: float, seed: int = 0) -> Floats:
     return np.concatenate(parts).astype(np.float32)
 
 
-def blocks(samples: Floats, points: Sequence[int]) -> list[Floats]:
-    """Samples cut at some points."""
+def split_at(samples: Floats, points: Sequence[int]) -> list[Floats]:
+    """Split samples at some points, in any order."""
     return np.split(samples, sorted(points))

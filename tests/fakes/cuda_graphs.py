@@ -1,4 +1,4 @@
-"""A recorder for the PyTorch backend that stands in for CUDA graphs on any device."""
+"""A stand-in for CUDA graphs on any device."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item"}
-"""Operators that bring numbers to the host, which no CUDA graph can record."""
+SYNCHRONIZING_OPERATORS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item"}
+"""Operators that copy numbers to the host, which no CUDA graph can record."""
 
 
-class Tape:
-    """`harken.backends.torch.cuda_graphs.Recorder` that does what a CUDA graph does, operator by operator.
+class FakeGraphCapture:
+    """`harken.backends.torch.cuda_graphs.GraphCapture` that replays operator by operator.
 
     A recording is a list of operators with the tensors that they were given. A replay runs them over these very
-    tensors and leaves each result where it lay when it was recorded; nothing of the Python around them runs again.
+    tensors and writes each result to where it was when recorded; nothing of the Python around them runs again.
     """
 
     made = 0
-    """Recordings made by all tapes of this process."""
+    """Recordings made in this process."""
 
     def __call__(
         self, step: Callable[[Tensor], Tensor], static_input: Tensor
@@ -30,7 +30,7 @@ class Tape:
         with _Recording() as recording:
             output = step(static_input)
         output.fill_(torch.nan)  # a graph computes nothing until it is replayed
-        Tape.made += 1
+        FakeGraphCapture.made += 1
         return recording.replay, output
 
 
@@ -40,7 +40,7 @@ class _Recording(TorchDispatchMode):
         self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.overloadpacket.__name__ not in WAITS, f"{func} waits for the device"
+        assert func.overloadpacket.__name__ not in SYNCHRONIZING_OPERATORS, f"{func} waits for the device"
         result = func(*args, **(kwargs or {}))
         aliases = [value.alias_info for value in func._schema.returns]
         if any(alias is None or alias.is_write for alias in aliases):  # the others are only views

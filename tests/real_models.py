@@ -17,15 +17,19 @@ from harken.errors import CheckpointNotFound
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "jfk.flac"
 SHARED = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared"))
-"""Where recordings lie under audio/."""
+"""Folder with recordings under audio/."""
 
-# Graphs of its own, so that what is tested is what this source builds, not what an older one has left behind.
-_graphs = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
-atexit.register(_graphs.cleanup)
+# A cache of its own, so that no graph of older source code is tested; the workers of a run inherit it.
+if "HARKEN_TESTS_CACHE" not in os.environ:
+    _folder = TemporaryDirectory(prefix="harken-tests-", ignore_cleanup_errors=True)
+    atexit.register(_folder.cleanup)
+    os.environ["HARKEN_TESTS_CACHE"] = _folder.name
+CACHE = Path(os.environ["HARKEN_TESTS_CACHE"])
+"""Value of HARKEN_CACHE for tests of published models."""
 
 
 def model_path(name: str) -> Path:
-    """The embedded tiny.en, or a model in a directory that HARKEN_MODELS names; skip where it is missing."""
+    """Return the path of the embedded tiny.en or of a model under HARKEN_MODELS; skip where it is missing."""
     if name == "tiny.en":
         try:
             return resolve_model(name, download=False)
@@ -53,4 +57,7 @@ def larger_recognizer(model: str) -> harken.Recognizer:
 
 
 def _load(model: str, precision: str) -> harken.Recognizer:
-    return harken.load(model_path(model), precision=precision, cache=_graphs.name, download=False)
+    threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # workers share the processors
+    return harken.load(
+        model_path(model), precision=precision, threads=threads, cache=CACHE / "graphs", download=False
+    )

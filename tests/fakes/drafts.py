@@ -1,0 +1,135 @@
+"""Fake sources of draft tokens for speculative decoding: of known accuracy, at a known cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fakes.backends import EOT, N_VOCAB
+from fakes.clock import FakeClock
+from harken.decoding.candidate_generator import CandidateGenerator, DraftRequest, DraftTokens
+from harken.decoding.draft_controller import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
+from harken.decoding.logit_rules import LogitRules
+from harken.decoding.speculation import MAX_DRAFT_TOKENS, DraftSession, _CalibratedGenerator
+
+
+def unrestricted_rules(suppressed: Sequence[int] = ()) -> LogitRules:
+    """Make rules over the vocabulary of `N_VOCAB` tokens that forbid nothing but `suppressed`."""
+    return LogitRules(
+        eot=EOT,
+        timestamp_begin=N_VOCAB,
+        suppressed=np.array(suppressed, np.int64),
+        first_banned=(),
+        timestamps=False,
+        max_initial_timestamp=None,
+    )
+
+
+def measured_controller(clock: Callable[[], float] = float) -> DraftController:
+    """Make a controller that has all its measurements; on a clock that stands still it always drafts."""
+    controller = DraftController(clock)
+    for _ in range(MIN_MEASUREMENTS):
+        controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=0.0, draft_s=0.0)
+    return controller
+
+
+class FakeCandidateGenerator:
+    """`harken.decoding.candidate_generator.CandidateGenerator` that is given the texts, and may be wrong.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of int
+        Tokens to come in each row, the end of text included.
+    is_correct : callable
+        Maps a row and an index to whether the guess there is correct; a wrong guess is a neighbouring id.
+    claim : float
+        Probability reported for every guess.
+    clock, step_s, setup_s
+        Cost of a forward pass on a clock, and of the first one in addition.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Sequence[int]],
+        is_correct: Callable[[int, int], bool] = lambda row, index: True,
+        *,
+        claim: float = 0.95,
+        clock: FakeClock | None = None,
+        step_s: float = 0.0,
+        setup_s: float = 0.0,
+    ) -> None:
+        self.texts, self.is_correct, self.claim = texts, is_correct, claim
+        self.clock, self.step_s, self.setup_s = clock, step_s, setup_s
+        self.forwards = 0
+        self.asked: list[list[DraftRequest]] = []
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
+        self.asked.append([replace(request, prefix=tuple(request.prefix)) for request in requests])
+        drafts = [self._propose(request) for request in requests]
+        if self.clock and any(request.max_tokens for request in requests):
+            # The token below the threshold has been computed, too.
+            forwards = max(
+                min(len(draft.tokens) + 1, request.max_tokens)
+                for request, draft in zip(requests, drafts, strict=True)
+            )
+            self.clock.spend(forwards * self.step_s + (0.0 if self.forwards else self.setup_s))
+            self.forwards += forwards
+        return drafts
+
+    def _propose(self, request: DraftRequest) -> DraftTokens:
+        acceptance, tokens = 1.0, []
+        text = self.texts[request.row]
+        for index in range(len(request.prefix), min(len(text), len(request.prefix) + request.max_tokens)):
+            acceptance *= request.acceptance_prob(self.claim)
+            if acceptance < request.draft_threshold:
+                break
+            tokens.append(text[index] if self.is_correct(request.row, index) else text[index] ^ 1)
+        return DraftTokens(tuple(tokens), (self.claim,) * len(tokens))
+
+
+def always_wrong(row: int, index: int) -> bool:
+    """Return False: no guess is correct."""
+    return False
+
+
+def correct_with_probability(probability: float, seed: int = 0) -> Callable[[int, int], bool]:
+    """Make guesses that are correct at a random share of all indices, always the same ones."""
+    return lambda row, index: bool(np.random.default_rng((seed, row, index)).random() < probability)
+
+
+@dataclass
+class FakeDraftContext:
+    """`harken.decoding.speculation.DraftContext` with candidate generators of the test.
+
+    Parameters
+    ----------
+    make : callable
+        Maps the number of rows to the generators, in the order in which they are asked.
+    controller : DraftController
+    counters : list of AcceptanceCounter
+        Acceptance of each generator; kept from one decode to the next.
+    most : int
+        Largest number of draft tokens.
+    """
+
+    make: Callable[[int], Sequence[CandidateGenerator]]
+    controller: DraftController = field(default_factory=measured_controller)
+    counters: list[AcceptanceCounter] = field(default_factory=lambda: [AcceptanceCounter() for _ in range(4)])
+    most: int = MAX_DRAFT_TOKENS
+
+    def open_draft_session(
+        self,
+        row_windows: Sequence[int],
+        prompts: Sequence[Sequence[int]],
+        previous_hypotheses: Sequence[Sequence[int]],
+        logit_rules: LogitRules,
+        *,
+        sampling: bool = False,
+    ) -> DraftSession:
+        sources = [
+            _CalibratedGenerator(generator, tally, len(row_windows), max_tokens=self.most)
+            for generator, tally in zip(self.make(len(row_windows)), self.counters, strict=False)
+        ]
+        return DraftSession(self.controller, sources)

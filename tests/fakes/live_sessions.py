@@ -1,0 +1,168 @@
+"""Live sessions with known events: scripted ones, or a word for each tenth of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from harken.contract import Floats
+from harken.results import Segment
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
+from harken.streaming.latency import LatencyBound, LatencyPlan
+from harken.types import SAMPLE_RATE
+
+WORDS = (
+    *("And", "so", "my", "fellow", "Americans", "ask", "not"),
+    *("what", "your", "country", "can", "do", "for", "you"),
+)
+WORD_SAMPLES = SAMPLE_RATE // 10
+
+
+class FakeLiveSession:
+    """`harken.streaming.LiveSession` with a word for each tenth of a second; its utterances have five words.
+
+    Parameters
+    ----------
+    on_feed : callable, optional
+        Called with the number of samples fed so far, before a block is processed.
+
+    Attributes
+    ----------
+    blocks : list of ndarray
+        The blocks fed.
+    closed : bool
+    plan : LatencyPlan
+    """
+
+    plan = LatencyPlan(
+        config=StreamingConfig(), bound=LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5)
+    )
+
+    def __init__(self, on_feed: Callable[[int], None] = lambda samples: None) -> None:
+        self.blocks: list[Floats] = []
+        self.closed = False
+        self._on_feed = on_feed
+        self._samples = self._words = self._segments = 0
+
+    @property
+    def samples(self) -> Floats:
+        """All samples fed."""
+        return np.concatenate([np.zeros(0, np.float32), *self.blocks])
+
+    def feed(self, samples: Floats) -> list[Event]:
+        assert not self.closed
+        assert samples.dtype == np.float32
+        assert len(samples)
+        self.blocks.append(samples)
+        self._samples += len(samples)
+        self._on_feed(self._samples)
+        events: list[Event] = []
+        while self._samples // WORD_SAMPLES > self._words:
+            self._words += 1
+            events += self._word_events()
+        return events
+
+    def close(self) -> list[Event]:
+        self.closed = True
+        return self._final_events("close") if self._words % 5 else []
+
+    def _word_events(self) -> list[Event]:
+        """Return the events of the latest word."""
+        count = self._words % 5 or 5
+        start, now = self._words - count, self._words
+        stamps = {"emitted_samples": now * WORD_SAMPLES, "compute_s": 0.0}
+        begun: list[Event] = [SpeechStarted(audio_s=start / 10, **stamps)] if count == 1 else []
+        words = [f" {WORDS[i % len(WORDS)]}" for i in range(start, now)]
+        shown = Interim(
+            audio_s=now / 10, committed="".join(words[:-2]), tentative="".join(words[-2:]), **stamps
+        )
+        return [*begun, shown, *(self._final_events("silence") if count == 5 else [])]
+
+    def _final_events(self, reason: str) -> list[Event]:
+        start = (self._words - 1) // 5 * 5
+        stamps = {"emitted_samples": self._samples, "compute_s": 0.0, "audio_s": self._words / 10}
+        segment = Segment(
+            index=self._segments,
+            start_s=start / 10,
+            end_s=self._words / 10,
+            text="".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words)),
+            tokens=(1, 2),
+            temperature=0.0,
+            avg_logprob=-0.1,
+            compression_ratio=1.0,
+            no_speech_prob=0.0,
+            seek_s=start / 10,
+            language="en",
+        )
+        self._segments += 1
+        return [FinalSegment(segment=segment, **stamps), SpeechEnded(reason=reason, **stamps)]
+
+
+class ScriptedLiveSession:
+    """A live session that emits each event of a script once enough samples are fed, and the rest when closed.
+
+    Parameters
+    ----------
+    script : iterable of Event
+        In order of `emitted_samples`.
+
+    Attributes
+    ----------
+    blocks : list of int
+        Number of samples of each call.
+    """
+
+    config = StreamingConfig()
+
+    def __init__(self, script: Iterable[Event]) -> None:
+        self.blocks: list[int] = []
+        self._script = [*script]
+        self._closed = False
+
+    def feed(self, samples: Floats) -> list[Event]:
+        assert not self._closed
+        self.blocks.append(len(samples))
+        due = [event for event in self._script if event.emitted_samples <= sum(self.blocks)]
+        self._script = self._script[len(due) :]
+        return due
+
+    def flush(self) -> list[Event]:
+        rest, self._script = self._script, []
+        return [replace(event, emitted_samples=min(event.emitted_samples, sum(self.blocks))) for event in rest]
+
+    def close(self) -> list[Event]:
+        rest = self.flush()
+        self._closed = True
+        return rest
+
+
+def speech_started(at_s: float) -> Event:
+    """Make a `SpeechStarted` that is emitted at `at_s`."""
+    return SpeechStarted(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0)
+
+
+def interim_text(at_s: float, committed: str, tentative: str = "") -> Event:
+    """Make an `Interim` that is emitted at `at_s`."""
+    return Interim(
+        audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, committed=committed, tentative=tentative
+    )
+
+
+def final_segment(at_s: float, text: str) -> Event:
+    """Make a `FinalSegment` that is emitted at `at_s`."""
+    segment = Segment(
+        index=0, start_s=0.0, end_s=at_s, text=text, tokens=(), temperature=0.0, avg_logprob=0.0,
+        compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
+    )  # fmt: skip
+    return FinalSegment(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=segment)
+
+
+def speech_ended(at_s: float, reason: str = "silence") -> Event:
+    """Make a `SpeechEnded` that is emitted at `at_s`."""
+    return SpeechEnded(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, reason=reason)
+
+
+def _samples(at_s: float) -> int:
+    return round(at_s * SAMPLE_RATE)
