@@ -21,8 +21,8 @@ pytestmark = pytest.mark.real
 def transcribe(name: str, precision: str = "fp32") -> Transcript:
     case = CASES[name]
     need(case.recording)
-    its = recognizer(precision) if case.model == "tiny.en" else larger_recognizer(case.model)
-    return its.transcribe(samples(case.recording), **AS_REFERENCE | case.options).result()
+    model = recognizer(precision) if case.model == "tiny.en" else larger_recognizer(case.model)
+    return model.transcribe(samples(case.recording), **AS_REFERENCE | case.options).result()
 
 
 @pytest.mark.parametrize("recording", GOLDEN["sha256_of_files"])
@@ -36,19 +36,25 @@ def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name:
     transcript, golden = transcribe(name), GOLDEN["transcripts"][name]
     segments, expected = transcript.segments, golden["segments"]
     assert transcript.language == golden["language"]
-    assert [list(segment.tokens) for segment in segments] == [its["tokens"] for its in expected]
-    assert [segment.text for segment in segments] == [its["text"] for its in expected]
-    for segment, its in zip(segments, expected, strict=True):
-        if "words" in its:
-            assert_words(segment.words, its["words"])
+    assert [list(segment.tokens) for segment in segments] == [
+        golden_segment["tokens"] for golden_segment in expected
+    ]
+    assert [segment.text for segment in segments] == [golden_segment["text"] for golden_segment in expected]
+    for segment, golden_segment in zip(segments, expected, strict=True):
+        if "words" in golden_segment:
+            assert_words(segment.words, golden_segment["words"])
             # The reference leaves a segment's time where it has moved a word to it.
-            its = {**its, "start": segment.words[0].start_s, "end": segment.words[-1].end_s}
-        assert segment.start_s == pytest.approx(its["start"], abs=1e-6)
+            golden_segment = {
+                **golden_segment,
+                "start": segment.words[0].start_s,
+                "end": segment.words[-1].end_s,
+            }
+        assert segment.start_s == pytest.approx(golden_segment["start"], abs=1e-6)
         # The reference lets a segment end in the padding; here it ends with the recording.
-        assert segment.end_s == pytest.approx(min(its["end"], transcript.duration_s), abs=1e-6)
-        assert segment.seek_s == its["seek"] / 100
-        assert segment.avg_logprob == pytest.approx(its["avg_logprob"], abs=1e-3)
-        assert segment.no_speech_prob == pytest.approx(its["no_speech_prob"], abs=1e-3)
+        assert segment.end_s == pytest.approx(min(golden_segment["end"], transcript.duration_s), abs=1e-6)
+        assert segment.seek_s == golden_segment["seek"] / 100
+        assert segment.avg_logprob == pytest.approx(golden_segment["avg_logprob"], abs=1e-3)
+        assert segment.no_speech_prob == pytest.approx(golden_segment["no_speech_prob"], abs=1e-3)
 
 
 def assert_words(words: Sequence[Word], expected: Sequence[tuple[float, float, str, float]]) -> None:
@@ -63,7 +69,7 @@ def assert_words(words: Sequence[Word], expected: Sequence[tuple[float, float, s
 @pytest.mark.parametrize("name", ["jfk", "jfk, beam"])
 def test_int8_gives_the_words_of_the_reference(name: str) -> None:
     """Not its times and stops: it prefers one timestamp by 0.004 of log-probability, which int8 does not."""
-    expected = "".join(its["text"] for its in GOLDEN["transcripts"][name]["segments"])
+    expected = "".join(golden_segment["text"] for golden_segment in GOLDEN["transcripts"][name]["segments"])
     assert words(transcribe(name, "int8").text) == words(expected)
 
 
@@ -75,5 +81,7 @@ def test_recorded_tokens_and_texts_belong_together() -> None:
     for name, case in CASES.items():
         tokenizer = Tokenizer.builtin(51864 if case.model == "tiny.en" else 51865)
         recorded = GOLDEN["transcripts"][name]["segments"]
-        assert [tokenizer.decode(its["tokens"]) for its in recorded] == [its["text"] for its in recorded]
+        assert [tokenizer.decode(golden_segment["tokens"]) for golden_segment in recorded] == [
+            golden_segment["text"] for golden_segment in recorded
+        ]
     assert GOLDEN["transcripts"].keys() == CASES.keys()

@@ -68,20 +68,20 @@ def test_segments_follow_one_another_inside_the_recording(
     transcript = recognizer.transcribe(
         samples, **options, on_progress=lambda done_s, finished: told.append((done_s, finished))
     ).result()
-    times = [time for its in transcript.segments for time in (its.start_s, its.end_s)]
+    times = [time for segment in transcript.segments for time in (segment.start_s, segment.end_s)]
     assert times == sorted(times)
     assert all(0 <= time <= transcript.duration_s for time in times)
     assert transcript.duration_s <= len(samples) / SAMPLE_RATE
-    assert [its.index for its in transcript.segments] == list(range(len(transcript.segments)))
+    assert [segment.index for segment in transcript.segments] == list(range(len(transcript.segments)))
     clips = TranscribeOptions(**options).clips(1000)
-    for its in transcript.segments:
+    for segment in transcript.segments:
         ends_s = [
-            end / 1000 if end is not None else np.inf for start, end in clips if start <= 1000 * its.seek_s
+            end / 1000 if end is not None else np.inf for start, end in clips if start <= 1000 * segment.seek_s
         ]
-        assert its.seek_s <= its.start_s
-        assert its.end_s <= max(ends_s)
-        assert its.text.strip()
-        assert [attempt.reason is None for attempt in its.attempts][-1]
+        assert segment.seek_s <= segment.start_s
+        assert segment.end_s <= max(ends_s)
+        assert segment.text.strip()
+        assert [attempt.reason is None for attempt in segment.attempts][-1]
 
     done = [done_s for done_s, _ in told]
     assert done == sorted(done)

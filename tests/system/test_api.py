@@ -25,40 +25,40 @@ NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).a
 ONE, TWO, THREE = (window_text(0, text, WINDOW_POSITIONS) for text in ("one", "two", "three"))
 
 
-def recites(*lines: Any) -> Recognizer:
+def use_texts(*lines: Any) -> Recognizer:
     return Recognizer(TranscriptBackend(*lines), TOKENIZER, "recital")
 
 
-# A model that recites does so over noise, which is not speech.
+# A model that use_texts does so over noise, which is not speech.
 AS_IT_IS = harken.TranscribeOptions(vad=False)
 
 
 class TestTranscription:
     def test_is_lazy(self) -> None:
-        its = recites(ONE)
-        its.transcribe(NOISE)
-        its.transcribe("there-is-no-such-file.mp3")
-        assert its.backend.mels == []
+        model = use_texts(ONE)
+        model.transcribe(NOISE)
+        model.transcribe("there-is-no-such-file.mp3")
+        assert model.backend.mels == []
 
     def test_iterates_again_and_decodes_nothing_twice(self) -> None:
-        its = recites(ONE, TWO, THREE)
-        work = its.transcribe(NOISE, AS_IT_IS, language="en")
+        model = use_texts(ONE, TWO, THREE)
+        work = model.transcribe(NOISE, AS_IT_IS, language="en")
         first, second = iter(work), iter(work)
         texts = [next(first).text, next(second).text, next(second).text, next(first).text, next(first).text]
         assert texts == ["one", "one", "two", "two", "three"]
         assert list(first) == []
         assert [segment.text for segment in work] == ["one", "two", "three"]
-        assert len(its.backend.mels) == 3
+        assert len(model.backend.mels) == 3
 
     def test_so_far_is_what_has_been_decoded(self) -> None:
-        work = recites(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr")
+        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr")
         assert (work.so_far().segments, work.stats.windows) == ((), 0)
         next(iter(work))
         assert work.so_far().text == "one"
         assert (work.language, work.stats.windows) == ("fr", 1)
 
     def test_result_is_the_whole(self) -> None:
-        work = recites(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
+        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
         next(iter(work))
         result = work.result()
         assert result.segments == tuple(work)
@@ -68,21 +68,21 @@ class TestTranscription:
         assert work.text == result.text == "onetwothree"
 
     def test_options_come_in_one_piece_or_by_name(self) -> None:
-        its, options = recites(ONE), harken.TranscribeOptions(language="de", task="translate")
-        assert its.transcribe(NOISE, options).result().language == "de"
-        changed = its.transcribe(NOISE, options, language="fr").result()
+        model, options = use_texts(ONE), harken.TranscribeOptions(language="de", task="translate")
+        assert model.transcribe(NOISE, options).result().language == "de"
+        changed = model.transcribe(NOISE, options, language="fr").result()
         assert (changed.language, changed.task) == ("fr", "translate")
         assert options.language == "de"
 
     def test_hooks_come_by_name(self) -> None:
         told: list[Any] = []
-        work = recites(ONE).transcribe(NOISE, on_progress=lambda *done: told.append(done), language="en")
+        work = use_texts(ONE).transcribe(NOISE, on_progress=lambda *done: told.append(done), language="en")
         work.result()
         assert told[-1] == (pytest.approx(3 * WINDOW_S), True)
 
     def test_what_ended_it_is_raised_each_time(self) -> None:
         stop: list[bool] = []
-        work = recites(ONE, TWO).transcribe(NOISE, AS_IT_IS, is_cancelled=lambda: bool(stop), language="en")
+        work = use_texts(ONE, TWO).transcribe(NOISE, AS_IT_IS, is_cancelled=lambda: bool(stop), language="en")
         next(iter(work))
         stop.append(True)
         for attempt in (work.result, lambda: list(work), lambda: work.text):
@@ -94,42 +94,42 @@ class TestTranscription:
 class TestAlign:
     def test_words_are_those_of_the_text(self) -> None:
         samples = NOISE[: round(WINDOW_S * 16_000)]
-        words = recites(ONE).align(samples, "你好", language="zh", vad=False)
+        words = use_texts(ONE).align(samples, "你好", language="zh", vad=False)
         assert [word.text for word in words] == ["你", "好"]
         assert 0 <= words[0].start_s <= words[0].end_s == words[1].start_s <= words[1].end_s <= WINDOW_S
-        assert recites(ONE).align(samples, " ") == ()
+        assert use_texts(ONE).align(samples, " ") == ()
 
     def test_the_language_is_looked_for_where_it_is_not_given(self) -> None:
-        its = recites(ONE)
-        its.align(NOISE[: round(WINDOW_S * 16_000)], "eins", languages=("de", "fr"))
-        detection, reading = its.backend.prompts
+        model = use_texts(ONE)
+        model.align(NOISE[: round(WINDOW_S * 16_000)], "eins", languages=("de", "fr"))
+        detection, reading = model.backend.prompts
         assert detection == (TOKENIZER.sot,)
         assert {*reading} & {TOKENIZER.language_tokens["de"], TOKENIZER.language_tokens["fr"]}
 
     def test_a_long_recording_is_aligned_piece_by_piece(self) -> None:
-        its = recites(window_text(0, "一二", 18), window_text(0, "三四", 18), window_text(0, "五六", 18))
-        words = its.align(NOISE, "一二三四五六", AS_IT_IS, language="zh", hallucination_threshold=None)
+        model = use_texts(window_text(0, "一二", 18), window_text(0, "三四", 18), window_text(0, "五六", 18))
+        words = model.align(NOISE, "一二三四五六", AS_IT_IS, language="zh", hallucination_threshold=None)
         assert [word.text for word in words] == [*"一二三四五六"]
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
         assert words[0].start_s < WINDOW_S < words[-1].end_s <= 3 * WINDOW_S
 
     def test_a_long_recording_that_says_something_else(self) -> None:
         with pytest.raises(AudioError, match=r"does not match the text from 0\.00 s on"):
-            recites(ONE).align(NOISE, "seven", AS_IT_IS, language="en")
+            use_texts(ONE).align(NOISE, "seven", AS_IT_IS, language="en")
 
     def test_a_text_longer_than_the_context_is_refused(self) -> None:
         with pytest.raises(OptionError, match=r"text='100 tokens': allowed is at most \d+ tokens"):
-            recites(ONE).align(NOISE[:1600], "x" * 99, language="en")
+            use_texts(ONE).align(NOISE[:1600], "x" * 99, language="en")
 
     def test_options_are_checked(self) -> None:
         with pytest.raises(OptionError, match="language='klingon'"):
-            recites(ONE).align(NOISE, "one", language="klingon")
+            use_texts(ONE).align(NOISE, "one", language="klingon")
 
 
 class TestRefusals:
     def test_an_unknown_option_lists_what_there_is(self) -> None:
         with pytest.raises(OptionError) as caught:
-            recites(ONE).transcribe(NOISE, beam=5)
+            use_texts(ONE).transcribe(NOISE, beam=5)
         assert caught.value.field == "beam"
         for name in ("beam_size", "clip_timestamps", "temperatures"):
             assert name in caught.value.allowed
@@ -146,7 +146,7 @@ class TestRefusals:
     )
     def test_a_value_is_refused_before_any_work(self, field: str, value: Any) -> None:
         with pytest.raises(OptionError) as caught:
-            recites(ONE).transcribe(NOISE, **{field: value})
+            use_texts(ONE).transcribe(NOISE, **{field: value})
         assert caught.value.field == field
 
     @pytest.mark.parametrize(("field", "value"), [("language", "de"), ("task", "translate")])
@@ -172,11 +172,11 @@ class TestRefusals:
             harken.load("no-such-model", download=False)
 
     def test_audio_fails_when_it_is_asked_for(self, tmp_path: Path) -> None:
-        work = recites(ONE).transcribe(tmp_path / "none.mp3")
+        work = use_texts(ONE).transcribe(tmp_path / "none.mp3")
         with pytest.raises(AudioNotFound, match=r"none\.mp3"):
             work.result()
         with pytest.raises(AudioError, match="allowed is one channel"):
-            recites(ONE).transcribe(NOISE.reshape(-1, 2)).result()
+            use_texts(ONE).transcribe(NOISE.reshape(-1, 2)).result()
 
 
 def as_path(path: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from faces import Face
+from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import TIMING_ROWS, command
 from harken.cli.bench_streaming import LIVE_ROWS
@@ -59,7 +59,9 @@ def test_drafts_do_not_change_the_tokens(
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.chdir(ROOT)
     arguments = ("--speculative", "--assistant", "ngram", "--precision", "fp32", "--repeat", "1")
-    outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments, "--json", tmp_path / "out.json")
+    outcome = CliRunner(capsys, monkeypatch).run(
+        "bench", "examples", *arguments, "--json", tmp_path / "out.json"
+    )
     assert (outcome.code, outcome.err) == (0, "")
     assert "The tokens are the same in 1 recording.\n" in outcome.out
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -93,7 +95,7 @@ def test_live_sessions_equal_the_offline_pass(
         "--json",
         tmp_path / "out.json",
     )
-    outcome = Face(capsys, monkeypatch).run("bench", "examples", *arguments)
+    outcome = CliRunner(capsys, monkeypatch).run("bench", "examples", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     exact, streamed = report["configs"].values()

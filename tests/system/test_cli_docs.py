@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from faces import Face
+from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
 from harken.cli.exits import EXITS
 from harken.cli.options import Option
@@ -55,7 +55,7 @@ def test_command_output_equals_the_page(
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("HARKEN_CACHE", str(workdir / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    outcome = Face(capsys, monkeypatch).run(*shlex.split(line))
+    outcome = CliRunner(capsys, monkeypatch).run(*shlex.split(line))
     assert shape(outcome.out + outcome.err) == shape(expected)
 
 

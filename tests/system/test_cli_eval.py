@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from faces import Face
+from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
 from harken.cli.eval import command
 from harken.evaluation import summarise
@@ -39,12 +39,12 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def face(workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
+def cli(workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     (workdir / "other.jsonl").write_text(LINES[-1], encoding="utf-8")
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("HARKEN_CACHE", str(workdir / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
 def without_times(text: str) -> str:
@@ -54,14 +54,14 @@ def without_times(text: str) -> str:
 @pytest.mark.real
 @needs_the_model
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_command_output_equals_the_page(face: Face, line: str, expected: str) -> None:
-    outcome = face.run(*shlex.split(line))
+def test_command_output_equals_the_page(cli: CliRunner, line: str, expected: str) -> None:
+    outcome = cli.run(*shlex.split(line))
     assert without_times(outcome.out + outcome.err) == without_times(expected)
 
 
 @pytest.mark.real
 @needs_the_model
-def test_python_output_equals_the_page(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_output_equals_the_page(cli: CliRunner, capsys: pytest.CaptureFixture[str]) -> None:
     ((code, expected),) = PYTHON
     exec(compile(code, "docs/eval.md", "exec"), {})
     assert capsys.readouterr().out == expected

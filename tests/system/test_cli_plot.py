@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from faces import Face
+from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
 from real_models import EXAMPLE
 
@@ -21,23 +21,25 @@ needs_model = pytest.mark.skipif(
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLE, tmp_path)
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture
-def real_face(face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Face:
+def real_face(
+    cli: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> CliRunner:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path_factory.getbasetemp() / "plot-graphs"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return face
+    return cli
 
 
 @pytest.mark.real
 @needs_model
 class TestDrawn:
-    def test_html_page_is_written_beside_the_recording(self, real_face: Face) -> None:
+    def test_html_page_is_written_beside_the_recording(self, real_face: CliRunner) -> None:
         outcome = real_face.run("plot", "jfk.flac")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "jfk.plot.html\n")
         content = Path("jfk.plot.html").read_text(encoding="utf-8")
@@ -47,7 +49,7 @@ class TestDrawn:
         assert "·country" in tokens
         assert "temperature 0 kept" in content
 
-    def test_png_of_an_excerpt_is_written(self, real_face: Face) -> None:
+    def test_png_of_an_excerpt_is_written(self, real_face: CliRunner) -> None:
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
         outcome = real_face.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
         assert (outcome.code, outcome.err) == (0, "out.PNG\n")
@@ -67,32 +69,34 @@ class TestRefused:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, arguments: list[str], code: int, message: str
+        self, cli: CliRunner, arguments: list[str], code: int, message: str
     ) -> None:
-        face.recites()
+        cli.use_texts()
         before = {*os.listdir()}
-        outcome = face.run("plot", *arguments)
+        outcome = cli.run("plot", *arguments)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
         assert message in outcome.err
-        assert face.loaded == []
+        assert cli.loaded == []
         assert {*os.listdir()} == before
 
-    def test_png_without_matplotlib_names_the_extra(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_png_without_matplotlib_names_the_extra(
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delitem(sys.modules, "harken.plot.figure", raising=False)
         for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        outcome = face.run("plot", "jfk.flac", "-o", "out.png")
+        outcome = cli.run("plot", "jfk.flac", "-o", "out.png")
         assert (outcome.code, outcome.err) == (
             6,
             "harken: a PNG needs matplotlib: pip install 'harken[plot]'; an HTML page (-o out.html) needs nothing\n",
         )
         assert not Path("out.png").exists()
 
-    def test_unreadable_recording_leaves_no_file(self, face: Face) -> None:
+    def test_unreadable_recording_leaves_no_file(self, cli: CliRunner) -> None:
         Path("notes.mp3").write_text("Dear diary,")
         AUDIO_FORMATS["wav s16"].write(Path("talk"), 0.5)
         before = {*os.listdir()}
-        outcome = face.run("plot", "notes.mp3")
+        outcome = cli.run("plot", "notes.mp3")
         assert outcome.code == 3
         assert {*os.listdir()} == before

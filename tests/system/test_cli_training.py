@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import harken  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
-from faces import Face, Outcome  # noqa: E402
+from cli_runner import CliRunner, Outcome  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
 from harken.cli import distill, finetune  # noqa: E402
 from harken.cli.options import Option  # noqa: E402
@@ -52,24 +52,26 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def face(
+def cli(
     data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Face]:
+) -> Iterator[CliRunner]:
     monkeypatch.chdir(data_folder)
     monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     threads = torch.get_num_threads()
-    yield Face(capsys, monkeypatch)
+    yield CliRunner(capsys, monkeypatch)
     torch.set_num_threads(threads)
 
 
-def distilled(face: Face, out: Path, *more: object) -> Outcome:
-    return face.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SHORT_TRAINING, *more)
+def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
+    return cli.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SHORT_TRAINING, *more)
 
 
-def test_assistant_is_distilled_from_a_folder_of_speech(face: Face, data_folder: Path, tmp_path: Path) -> None:
+def test_assistant_is_distilled_from_a_folder_of_speech(
+    cli: CliRunner, data_folder: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "new" / "assistant"
-    outcome = distilled(face, out)
+    outcome = distilled(cli, out)
     assert outcome.code == 0, outcome.err
     assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens predicted", outcome.err)
     assert "best" in outcome.out
@@ -81,17 +83,19 @@ def test_assistant_is_distilled_from_a_folder_of_speech(face: Face, data_folder:
     recording = data_folder / "speech" / "0.wav"
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
     assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
-    again = distilled(face, out)
+    again = distilled(cli, out)
     assert (again.code, again.out) == (0, outcome.out)
 
 
-def test_assistant_is_initialized_from_a_smaller_model(face: Face, data_folder: Path, tmp_path: Path) -> None:
+def test_assistant_is_initialized_from_a_smaller_model(
+    cli: CliRunner, data_folder: Path, tmp_path: Path
+) -> None:
     narrow = replace(DIMS, n_audio_state=32, n_text_state=32)
     if not (data_folder / "narrow").exists():
         (data_folder / "narrow").mkdir()
         export(data_folder / "narrow", narrow, random_weights(narrow, 3), TOKENIZER)
         shutil.copy(data_folder / "model" / "vocab.json", data_folder / "narrow")
-    outcome = distilled(face, tmp_path / "out", "--init-from", "narrow")
+    outcome = distilled(cli, tmp_path / "out", "--init-from", "narrow")
     assert outcome.code == 0, outcome.err
     made = open_checkpoint(tmp_path / "out", assistant=True)
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
@@ -100,11 +104,13 @@ def test_assistant_is_initialized_from_a_smaller_model(face: Face, data_folder: 
     recording = data_folder / "speech" / "0.wav"
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
     assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
-    assert distilled(face, tmp_path / "out", "--init-from", "narrow").out == outcome.out
-    assert "allowed is the same command" in distilled(face, tmp_path / "out").err
+    assert distilled(cli, tmp_path / "out", "--init-from", "narrow").out == outcome.out
+    assert "allowed is the same command" in distilled(cli, tmp_path / "out").err
 
 
-def test_interrupted_labelling_continues(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_labelling_continues(
+    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labelled: list[str] = []
     label = Teacher.__call__
 
@@ -115,17 +121,19 @@ def test_interrupted_labelling_continues(face: Face, tmp_path: Path, monkeypatch
         return label(self, window, previous)
 
     monkeypatch.setattr(Teacher, "__call__", interrupted)
-    first = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
+    first = distilled(cli, tmp_path / "out", "--unpacked-fraction", 1)
     assert first.code == 130
     assert first.err.endswith("and the same command goes on from there\n")
     assert len([*(tmp_path / "out" / "training" / "examples").iterdir()]) == 2
-    second = distilled(face, tmp_path / "out", "--unpacked-fraction", 1)
+    second = distilled(cli, tmp_path / "out", "--unpacked-fraction", 1)
     assert second.code == 0, second.err
     assert len(labelled) == len(set(labelled)) > 3
 
 
-def test_interrupted_training_continues(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = distilled(face, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
+def test_interrupted_training_continues(
+    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = distilled(cli, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
     get, count = ExampleStore.get, [0]
 
     def interrupted(self: ExampleStore, window):
@@ -136,9 +144,9 @@ def test_interrupted_training_continues(face: Face, tmp_path: Path, monkeypatch:
 
     with monkeypatch.context() as patched:
         patched.setattr(ExampleStore, "get", interrupted)
-        first = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
+        first = distilled(cli, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert first.code == 143
-    second = distilled(face, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
+    second = distilled(cli, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
     assert second.out == whole.out
     one, other = (torch.load(tmp_path / name / "training" / "state.pt") for name in ("whole", "parts"))
     assert one["step"] == other["step"]
@@ -147,10 +155,10 @@ def test_interrupted_training_continues(face: Face, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("frozen", ["--freeze-encoder", "--no-freeze-encoder"])
 def test_fine_tuning_reduces_the_held_out_loss(
-    face: Face, data_folder: Path, tmp_path: Path, frozen: str
+    cli: CliRunner, data_folder: Path, tmp_path: Path, frozen: str
 ) -> None:
     out = tmp_path / "tuned"
-    outcome = face.run(
+    outcome = cli.run(
         *("finetune", "model", frozen, "--data", "labelled", "--out", out, *SHORT_TRAINING),
         *("--epochs", 8, "--learning-rate", 0.003, "--batch-size", 1, "--eval-steps", 100),
     )
@@ -163,14 +171,14 @@ def test_fine_tuning_reduces_the_held_out_loss(
     assert harken.load(out, threads=1).dims == before.dims
 
 
-def fail(face: Face, *arguments: object) -> tuple[int, str]:
-    outcome = face.run(*arguments)
+def fail(cli: CliRunner, *arguments: object) -> tuple[int, str]:
+    outcome = cli.run(*arguments)
     assert outcome.err.count("\n") == 1
     assert outcome.out == ""
     return outcome.code, outcome.err
 
 
-def test_each_error_is_one_line(face: Face, data_folder: Path, tmp_path: Path) -> None:
+def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Path) -> None:
     new, data = ("--out", tmp_path / "x"), ("--data", "speech")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -194,15 +202,17 @@ def test_each_error_is_one_line(face: Face, data_folder: Path, tmp_path: Path) -
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
     for arguments, code, message in cases:
-        assert fail(face, *arguments)[0] == code
-        assert message in fail(face, *arguments)[1]
+        assert fail(cli, *arguments)[0] == code
+        assert message in fail(cli, *arguments)[1]
     assert not (tmp_path / "x").exists()
 
 
-def test_missing_pytorch_names_the_extra(face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pytorch_names_the_extra(
+    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, run.__name__)
     monkeypatch.setitem(sys.modules, "torch", None)
-    code, line = fail(face, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
+    code, line = fail(cli, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
     assert code == 6
     assert "pip install 'harken[torch]'" in line
 

@@ -47,32 +47,32 @@ def words(transcript: Transcript) -> list[str]:
     return "".join(letters).split()
 
 
-class Heard:
-    """What was decoded of every window of a recording."""
+class WindowResults:
+    """Result of every window of a recording, by its start."""
 
     def __init__(self) -> None:
         self.windows: dict[float, DecodingResult] = {}
-        self.hooks = Callbacks(on_window_end=self._decided)
+        self.callbacks = Callbacks(on_window_end=self._add)
 
-    def _decided(self, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
+    def _add(self, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         self.windows[start_s] = decoded
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
     samples = joined(recordings("librispeech-train-clean")[:10])
-    heard = {1: Heard(), 8: Heard()}
+    results_by_size = {1: WindowResults(), 8: WindowResults()}
     texts = {
         size: recognizer(precision)
-        .transcribe_many([samples], **PARALLEL, batch_size=size, callbacks={0: its.hooks})[0]
+        .transcribe_many([samples], **PARALLEL, batch_size=size, callbacks={0: results.callbacks})[0]
         .result()
-        for size, its in heard.items()
+        for size, results in results_by_size.items()
     }
-    assert len(heard[1].windows) > 3
-    assert heard[1].windows.keys() == heard[8].windows.keys()
+    assert len(results_by_size[1].windows) > 3
+    assert results_by_size[1].windows.keys() == results_by_size[8].windows.keys()
     near = 0
-    for start_s, alone in heard[1].windows.items():
-        together = heard[8].windows[start_s]
+    for start_s, alone in results_by_size[1].windows.items():
+        together = results_by_size[8].windows[start_s]
         assert together.temperature == alone.temperature
         pairs = zip(alone.hypothesis.tokens, together.hypothesis.tokens, strict=False)
         parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
@@ -88,14 +88,14 @@ def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_many_recordings_together_say_what_each_says_alone(precision: str) -> None:
     files = [*recordings("arctic")[:3], *recordings("telephone")[:3], EXAMPLE]
-    its = recognizer(precision)
-    together = its.transcribe_many(files, batch_size=4)
-    assert [work.text for work in together] == [its.transcribe(file).text for file in files]
+    model = recognizer(precision)
+    together = model.transcribe_many(files, batch_size=4)
+    assert [work.text for work in together] == [model.transcribe(file).text for file in files]
 
 
 def test_nothing_is_said_where_nobody_speaks() -> None:
-    its = recognizer("int8")
-    works = {path.name: its.transcribe(path) for path in recordings("non-speech")}
+    model = recognizer("int8")
+    works = {path.name: model.transcribe(path) for path in recordings("non-speech")}
     assert {name: work.text for name, work in works.items() if work.text} == {}
 
 
@@ -131,14 +131,14 @@ def speech_s(path: Path) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("folder", ["long-form", "noisy", "telephone"])
 def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
     jiwer = pytest.importorskip("jiwer")
-    its = recognizer("int8")
+    model = recognizer("int8")
     spoken = missing = 0
     for path in recordings(folder)[:4]:
-        plain = words(its.transcribe(path, vad=False, hallucination_threshold=None).result())
-        kept = words(its.transcribe(path).result())
+        plain = words(model.transcribe(path, vad=False, hallucination_threshold=None).result())
+        kept = words(model.transcribe(path).result())
         lost = jiwer.process_words(" ".join(plain), " ".join(kept) or "-")
         for chunk in lost.alignments[0]:
-            # Runs of words that are not there: what is heard otherwise is no loss.
+            # Runs of words that are not there: a word that is recognised differently is no loss.
             run = chunk.ref_end_idx - chunk.ref_start_idx if chunk.type == "delete" else 0
             assert run < 4, f"{path.name}: {plain[chunk.ref_start_idx : chunk.ref_end_idx]}"
         spoken, missing = spoken + len(plain), missing + lost.deletions
@@ -160,10 +160,10 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
         # A laugh far from everything is a window of its own, and says little of any language.
         laughs_s.append(sum(map(len, [*parts, part, pause])) / SAMPLE_RATE)
         parts += [part, pause, weak, pause]
-    its = larger_recognizer("base")
-    heard: list[str] = []
+    model = larger_recognizer("base")
+    languages: list[str] = []
     starts_s: list[float] = []
-    found = its.transcribe(
+    found = model.transcribe(
         np.concatenate(parts),
         multilingual=True,
         hallucination_threshold=None,
@@ -175,29 +175,29 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
         middle_s = (segment.start_s + segment.end_s) / 2
         expected = [code for start_s, code in bounds if start_s <= middle_s][-1]
         assert segment.language == expected, segment
-        heard.append(expected)
-    assert [code for code, _ in groupby(heard)] == ["de", "en", "fr"]
+        languages.append(expected)
+    assert [code for code, _ in groupby(languages)] == ["de", "en", "fr"]
 
 
 def test_translation_is_in_english() -> None:
-    its = larger_recognizer("base")
+    model = larger_recognizer("base")
     german = joined(recordings("german")[:3])
-    found = its.transcribe(german, task="translate").result()
+    found = model.transcribe(german, task="translate").result()
     assert (found.language, found.task) == ("de", "translate")
     assert {"the", "is", "of", "and", "a", "to", "in"} & set(words(found))
     assert not {"der", "die", "das", "und", "ist", "nicht"} & set(words(found))
-    spoken = its.transcribe(german).result()
+    spoken = model.transcribe(german).result()
     assert {"der", "die", "das", "und", "ist", "nicht"} & set(words(spoken))
 
 
 @pytest.mark.parametrize("options", [{}, {"vad": False, "hallucination_threshold": None}])
 def test_hotwords_never_appear_where_nobody_speaks(options: dict[str, Any]) -> None:
-    its = recognizer("int8")
+    model = recognizer("int8")
     silent = [np.zeros(5 * SAMPLE_RATE, np.float32)]
     silent += [
         load_audio(path) for path in recordings("non-speech") if "silence" in path.name or "empty" in path.name
     ]
     for samples in silent:
-        text = its.transcribe(samples, hotwords=("Zebulon", "Kubernetes"), **options).text.lower()
+        text = model.transcribe(samples, hotwords=("Zebulon", "Kubernetes"), **options).text.lower()
         assert "zebulon" not in text
         assert "kubernetes" not in text

@@ -118,7 +118,9 @@ class TestTranscribed:
         assert TEXT in " ".join(done.stdout.split())
 
     def test_json_events_agree_with_the_transcript(self, run, workdir: Path, pcm: bytes) -> None:
-        done = run("-", "--pcm", "--json", "--record", "heard.wav", "--output", "said.json", stdin=pcm)
+        done = run(
+            "-", "--pcm", "--json", "--record", "recording.wav", "--output", "transcript.json", stdin=pcm
+        )
         assert (done.returncode, done.stderr) == (0, "")
         events = [json.loads(line) for line in done.stdout.splitlines()]
         kinds = [event["event"] for event in events]
@@ -133,11 +135,11 @@ class TestTranscribed:
             for earlier, later in pairwise(event["committed"] for event in utterance):
                 assert later.startswith(earlier)
         text = "".join(event["segment"]["text"] for event in events if event["event"] == "final_segment")
-        document = json.loads((workdir / "said.json").read_text(encoding="utf-8"))
+        document = json.loads((workdir / "transcript.json").read_text(encoding="utf-8"))
         assert document["text"] == text.strip()
         assert document["duration"] == 13.0
-        with wave.open(str(workdir / "heard.wav")) as heard:
-            assert heard.readframes(heard.getnframes()) == pcm
+        with wave.open(str(workdir / "recording.wav")) as recorded:
+            assert recorded.readframes(recorded.getnframes()) == pcm
 
     def test_input_without_audio_is_an_error(self, run) -> None:
         done = run("-", stdin=b"Dear diary,\n" * 99)

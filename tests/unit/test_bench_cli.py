@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
@@ -25,14 +25,14 @@ OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--halluc
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
-def talks(face: Face) -> Path:
+def talks(cli: CliRunner) -> Path:
     """A folder of two recordings of one window, and a manifest of their texts."""
     folder = Path("talks")
     folder.mkdir()
@@ -48,9 +48,9 @@ def talks(face: Face) -> Path:
     return folder
 
 
-def recites(face: Face) -> TranscriptBackend:
+def use_texts(cli: CliRunner) -> TranscriptBackend:
     """Load a model that returns the texts: once to warm up, then for each recording."""
-    return face.recites(*(window_text(0, text, WINDOW_POSITIONS) for text in (TEXTS[0], *TEXTS)))
+    return cli.use_texts(*(window_text(0, text, WINDOW_POSITIONS) for text in (TEXTS[0], *TEXTS)))
 
 
 def replace_model(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognizer]) -> list[dict[str, Any]]:
@@ -84,10 +84,10 @@ def table_rows(text: str) -> dict[str, list[str]]:
 
 
 class TestOneModel:
-    def test_table_lists_times_and_counts(self, face: Face) -> None:
+    def test_table_lists_times_and_counts(self, cli: CliRunner) -> None:
         pytest.importorskip("jiwer")
-        recites(face)
-        outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
+        use_texts(cli)
+        outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
         head, totals, *_ = outcome.out.splitlines()
         assert (head, totals) == ("tiny.en, fixed logits", "2 recordings: 1.0 s of audio")
@@ -100,18 +100,18 @@ class TestOneModel:
         tokens = sum(len(window_text(0, text, WINDOW_POSITIONS).tokens) + 1 for text in TEXTS)
         assert rows["forward passes"] == [str(tokens)]
 
-    def test_recordings_without_text_have_no_error_rates(self, face: Face) -> None:
-        recites(face)
-        outcome = face.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
+    def test_recordings_without_text_have_no_error_rates(self, cli: CliRunner) -> None:
+        use_texts(cli)
+        outcome = cli.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
         assert "WER" not in outcome.out
         assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
 
-    def test_limit_reduces_the_recordings(self, face: Face) -> None:
-        recites(face)
-        assert "1 recording: 0.5 s" in face.run("bench", "talks", "--limit", "1", *OPTIONS).out
+    def test_limit_reduces_the_recordings(self, cli: CliRunner) -> None:
+        use_texts(cli)
+        assert "1 recording: 0.5 s" in cli.run("bench", "talks", "--limit", "1", *OPTIONS).out
 
     def test_missing_extra_is_reported_with_its_install_command(
-        self, face: Face, monkeypatch: pytest.MonkeyPatch
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def missing(language: str | None) -> None:
             raise BackendUnavailable(
@@ -119,8 +119,8 @@ class TestOneModel:
             )
 
         monkeypatch.setattr("harken.cli.bench.normalizer", missing)
-        recites(face)
-        outcome = face.run("bench", "talks", "--repeat", "1", *OPTIONS)
+        use_texts(cli)
+        outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
         assert outcome.code == 0
         assert outcome.err == (
             "harken: errors are not counted: jiwer is not installed, which evaluation needs: "
@@ -129,19 +129,19 @@ class TestOneModel:
         assert "WER" not in outcome.out
 
     def test_assistant_without_speculative_is_measured(
-        self, monkeypatch: pytest.MonkeyPatch, face: Face
+        self, monkeypatch: pytest.MonkeyPatch, cli: CliRunner
     ) -> None:
         loaded = replace_model(monkeypatch, speculative_recognizer)
-        outcome = face.run("bench", "talks/0.wav", "--assistant", "small.en", *OPTIONS)
+        outcome = cli.run("bench", "talks/0.wav", "--assistant", "small.en", *OPTIONS)
         assert loaded[0]["assistant"] == "small.en"
         assert "acceptance, %" in outcome.out
         assert "plain" not in outcome.out
 
 
 class TestSpeculative:
-    def test_table_lists_times_and_counts(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_table_lists_times_and_counts(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = replace_model(monkeypatch, speculative_recognizer)
-        outcome = face.run("bench", "talks/0.wav", "talks/1.wav", "--speculative", *OPTIONS)
+        outcome = cli.run("bench", "talks/0.wav", "talks/1.wav", "--speculative", *OPTIONS)
         assert (outcome.code, outcome.err) == (0, "")
         assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
         assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out
@@ -155,16 +155,16 @@ class TestSpeculative:
         assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
 
     def test_beam_search_reports_that_it_uses_no_drafts(
-        self, face: Face, monkeypatch: pytest.MonkeyPatch
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
-        outcome = face.run("bench", *arguments, *OPTIONS)
+        outcome = cli.run("bench", *arguments, *OPTIONS)
         assert table_rows(outcome.out)["drafted tokens"] == ["-", "0"]
         assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
         assert outcome.out.endswith(": 1 window decoded plainly.\n")
 
-    def test_differing_tokens_are_shown(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_differing_tokens_are_shown(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         # Both engines take one text after another: to warm up, then plain, then with drafts.
         lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
         backend = TranscriptBackend(*lines)
@@ -180,7 +180,7 @@ class TestSpeculative:
             lambda: UnusedDrafts(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)),
         )
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json")
-        outcome = face.run("bench", *arguments, *OPTIONS)
+        outcome = cli.run("bench", *arguments, *OPTIONS)
         assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out
         assert outcome.out.endswith(
             "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
@@ -192,10 +192,10 @@ class TestSpeculative:
             **dict(zip(("plain", "speculative"), TOKENIZER.encode("cd"), strict=True)),
         }
 
-    def test_json_holds_all_results(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_json_holds_all_results(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json", "--threads", "1")
-        face.run("bench", *arguments, *OPTIONS)
+        cli.run("bench", *arguments, *OPTIONS)
         report = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert report["by"]["assistant"] == "auto"
         assert (report["by"]["threads"], report["by"]["temperatures"]) == (1, [0.0])
@@ -217,19 +217,19 @@ class TestSpeculative:
 class TestTranscribe:
     """The lines of ``harken transcribe --verbose`` about drafts."""
 
-    def test_accepted_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_accepted_drafts_are_reported(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--language", "en")
-        *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
+        *_, last = cli.run("transcribe", *arguments, *OPTIONS).err.splitlines()
         line_start = r"talks/0.wav: drafted tokens accepted: (\d+) of (\d+), [\d.]+ tokens per forward pass, "
         found = re.fullmatch(line_start + r"steps without a draft: \d+", last)
         assert found
         assert found[1] == found[2] != "0"
 
-    def test_windows_without_drafts_are_reported(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_windows_without_drafts_are_reported(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         replace_model(monkeypatch, speculative_recognizer)
         arguments = ("talks/0.wav", "--assistant", "auto", "--verbose", "--beam-size", "2")
-        *_, last = face.run("transcribe", *arguments, *OPTIONS).err.splitlines()
+        *_, last = cli.run("transcribe", *arguments, *OPTIONS).err.splitlines()
         assert last == "talks/0.wav: windows without drafts, as beam search does not use them: 1"
 
 
@@ -247,17 +247,17 @@ class TestRefusals:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, arguments: list[str], code: int, message: str
+        self, cli: CliRunner, arguments: list[str], code: int, message: str
     ) -> None:
-        recites(face)
-        outcome = face.run("bench", *arguments)
-        assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
+        use_texts(cli)
+        outcome = cli.run("bench", *arguments)
+        assert (outcome.code, outcome.out, cli.loaded) == (code, "", [])
         assert outcome.err.startswith(message.replace("/", str(Path("/"))) if code == 5 else message)
 
-    def test_failed_recording_is_reported_and_the_others_measured(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_measured(self, cli: CliRunner) -> None:
         Path("talks/1.wav").write_text("Dear diary")
-        recites(face)
-        outcome = face.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
+        use_texts(cli)
+        outcome = cli.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
         assert outcome.code == 1
         assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
         assert outcome.err.count("\n") == 1
@@ -265,8 +265,10 @@ class TestRefusals:
         (failed,) = json.loads(Path("out.json").read_text())["failed"]
         assert failed["audio"] == "talks/1.wav"
 
-    def test_interruption_reports_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        backend = recites(face)
+    def test_interruption_reports_the_results_so_far(
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend = use_texts(cli)
         encode = backend.encode
 
         def interrupted(mel: Any) -> Any:
@@ -275,7 +277,7 @@ class TestRefusals:
             return encode(mel)
 
         monkeypatch.setattr(backend, "encode", interrupted)
-        outcome = face.run("bench", "talks", "--repeat", "1", "--json", "out.json", *OPTIONS)
+        outcome = cli.run("bench", "talks", "--repeat", "1", "--json", "out.json", *OPTIONS)
         assert outcome.code == 130
         assert outcome.err == "harken: interrupted after 1 of 2 recordings\n"
         assert "\n1 recording: 0.5 s" in outcome.out

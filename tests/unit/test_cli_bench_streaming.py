@@ -15,7 +15,7 @@ pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
 from audio_files import AUDIO_FORMATS
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken import Recognizer, TranscribeOptions
@@ -254,17 +254,17 @@ def known_text_recognizer(texts: Sequence[str] = TEXTS) -> KnownTextRecognizer:
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
-    return Face(capsys, monkeypatch)
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    return CliRunner(capsys, monkeypatch)
 
 
 OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
 
 
-def bench(face: Face, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Any, KnownTextRecognizer]:
+def bench(cli: CliRunner, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Any, KnownTextRecognizer]:
     recognizer = known_text_recognizer(texts)
-    face.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
-    return face.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
+    cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+    return cli.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
 
 
 def table_rows(text: str) -> dict[str, list[str]]:
@@ -274,8 +274,8 @@ def table_rows(text: str) -> dict[str, list[str]]:
 
 
 class TestCommand:
-    def test_table_compares_the_sessions(self, face: Face) -> None:
-        outcome, recognizer = bench(face, "--delay", "low,medium", "--finals", "streamed")
+    def test_table_compares_the_sessions(self, cli: CliRunner) -> None:
+        outcome, recognizer = bench(cli, "--delay", "low,medium", "--finals", "streamed")
         assert (outcome.code, outcome.err) == (0, "")
         head, streams, sessions, *_ = outcome.out.splitlines()
         assert (head, streams) == ("recital, fixed logits", "2 streams of 2 recordings: 1.0 s of audio")
@@ -292,16 +292,16 @@ class TestCommand:
         }
         assert all(not options.vad for options, _ in recognizer.opened)
 
-    def test_joined_streams_are_reported(self, face: Face) -> None:
-        outcome, _ = bench(face, "--join", "0.0", "--json", "out.json", texts=["One dog. A big house"])
+    def test_joined_streams_are_reported(self, cli: CliRunner) -> None:
+        outcome, _ = bench(cli, "--join", "0.0", "--json", "out.json", texts=["One dog. A big house"])
         assert "1 stream of 2 recordings: 1.0 s of audio\n" in outcome.out
         report = json.loads(Path("out.json").read_text(encoding="utf-8"))
         (stream,) = report["streams"]
         assert stream["audio"] == "talks/anna"
         assert stream["low exact"]["final"] == "One dog. A big house"
 
-    def test_json_holds_all_results(self, face: Face) -> None:
-        bench(face, "--hop-frames", "40", "--json", "out.json")
+    def test_json_holds_all_results(self, cli: CliRunner) -> None:
+        bench(cli, "--hop-frames", "40", "--json", "out.json")
         report = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert [*report] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
         (session,) = report["configs"].values()
@@ -312,14 +312,14 @@ class TestCommand:
         slowest = [word["commit_latency"]["computation_aware_s"] for word in session["slowest"]]
         assert slowest == sorted(slowest, reverse=True)
 
-    def test_failed_recording_is_reported_and_the_others_measured(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_measured(self, cli: CliRunner) -> None:
         Path("talks/1.wav").write_text("Dear diary")
-        outcome, _ = bench(face)
+        outcome, _ = bench(cli)
         assert outcome.code == 1
         assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
 
-    def test_interruption_reports_the_results_so_far(self, face: Face) -> None:
+    def test_interruption_reports_the_results_so_far(self, cli: CliRunner) -> None:
         def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveRun:
             lengths.append(len(samples))
             if len(lengths) > 2:
@@ -327,8 +327,8 @@ class TestCommand:
             return run_live(session, samples, *rest, **options)
 
         lengths: list[int] = []
-        face.monkeypatch.setattr("harken.evaluation.live_runs.run_live", interrupted)
-        outcome, _ = bench(face, "--json", "out.json")
+        cli.monkeypatch.setattr("harken.evaluation.live_runs.run_live", interrupted)
+        outcome, _ = bench(cli, "--json", "out.json")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted after 1 of 2 recordings\n")
         assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
         assert json.loads(Path("out.json").read_text(encoding="utf-8"))["complete"] is False
@@ -343,11 +343,11 @@ class TestCommand:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, arguments: list[str], message: str
+        self, cli: CliRunner, arguments: list[str], message: str
     ) -> None:
-        face.recites(window_text(0))
-        outcome = face.run("bench", "talks", "--streaming", *arguments)
-        assert (outcome.out, face.loaded) == ("", [])
+        cli.use_texts(window_text(0))
+        outcome = cli.run("bench", "talks", "--streaming", *arguments)
+        assert (outcome.out, cli.loaded) == ("", [])
         assert outcome.code == 2
         assert outcome.err.startswith(message)
 

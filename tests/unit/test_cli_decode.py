@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, WindowText, timestamp_token, window_text
 from harken.cli.decode import TokenEvent, trace_table
 from tiny_models import TOKENIZER
@@ -17,14 +17,14 @@ START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
-def events(face: Face, *arguments: str) -> list[dict[str, object]]:
-    outcome = face.run("decode", "talk.wav", "--trace", "--json", "--language", "en", *arguments)
+def events(cli: CliRunner, *arguments: str) -> list[dict[str, object]]:
+    outcome = cli.run("decode", "talk.wav", "--trace", "--json", "--language", "en", *arguments)
     assert outcome.code == 0
     return [json.loads(line) for line in outcome.out.splitlines()]
 
@@ -34,9 +34,9 @@ def events_named(name: str, trace: list[dict[str, object]]) -> list[dict[str, ob
 
 
 class TestTable:
-    def test_table_has_a_row_for_every_token(self, face: Face) -> None:
-        face.recites(window_text(0, "Hi.", WINDOW_POSITIONS))
-        outcome = face.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+    def test_table_has_a_row_for_every_token(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "Hi.", WINDOW_POSITIONS))
+        outcome = cli.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert (outcome.code, outcome.err) == (0, "")
         first, head, *rows, sentence, end, verdict, blank = outcome.out.splitlines()
         assert first.startswith("window 1 at 00:00.000, prepared in ")
@@ -73,9 +73,9 @@ class TestTable:
 
         assert width("ab") == width("語") + 1 == width("ab́") - 1
 
-    def test_parallel_samples_are_numbered(self, face: Face) -> None:
-        face.recites(window_text(0, "x", WINDOW_POSITIONS))
-        outcome = face.run(
+    def test_parallel_samples_are_numbered(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "x", WINDOW_POSITIONS))
+        outcome = cli.run(
             *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
             *("--temperatures", "0.5", "--best-of", "2"),
         )
@@ -85,9 +85,9 @@ class TestTable:
 
 
 class TestEvents:
-    def test_windows_have_their_start_and_prompt(self, face: Face) -> None:
-        face.recites(window_text(0, "one", WINDOW_POSITIONS), window_text(0, "two", WINDOW_POSITIONS))
-        trace = events(face, "--condition-on-previous-text")
+    def test_windows_have_their_start_and_prompt(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "one", WINDOW_POSITIONS), window_text(0, "two", WINDOW_POSITIONS))
+        trace = events(cli, "--condition-on-previous-text")
         assert [event["start_s"] for event in events_named("window", trace)] == [0.0, WINDOW_S]
         assert [event["text"] for event in events_named("sentence", trace)] == ["one", "two"]
         assert [(event["start_s"], event["end_s"]) for event in events_named("sentence", trace)] == [
@@ -102,19 +102,19 @@ class TestEvents:
             *range(len(events_named("token", second)))
         ]
 
-    def test_characters_of_several_tokens_appear_with_the_last_token(self, face: Face) -> None:
-        face.recites(window_text(0, "né語", WINDOW_POSITIONS))
-        trace = events(face, "--clip-timestamps", "0,0.48")
+    def test_characters_of_several_tokens_appear_with_the_last_token(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "né語", WINDOW_POSITIONS))
+        trace = events(cli, "--clip-timestamps", "0,0.48")
         text = [
             (event["text"], event["bytes"]) for event in events_named("token", trace) if event["kind"] == "text"
         ]
         assert text == [("n", ""), ("", "c3"), ("é", ""), ("", "e8"), ("", "aa"), ("語", "")]
         assert [event["text"] for event in events_named("sentence", trace)] == ["né語"]
 
-    def test_rejected_attempts_have_reasons(self, face: Face) -> None:
+    def test_rejected_attempts_have_reasons(self, cli: CliRunner) -> None:
         unsure = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
-        face.recites([unsure, window_text(0, "yes", WINDOW_POSITIONS)])
-        trace = events(face, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
+        cli.use_texts([unsure, window_text(0, "yes", WINDOW_POSITIONS)])
+        trace = events(cli, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
         assert [(event["attempt"], event["strategy"]) for event in events_named("attempt", trace)] == [
             (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
         ]  # fmt: skip
@@ -125,28 +125,28 @@ class TestEvents:
         assert decided["text"] == "<|0.00|>yes<|0.48|>"
         assert decided["silent"] is False
 
-    def test_silent_window_is_marked(self, face: Face) -> None:
-        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
-        (decided,) = events_named("decided", events(face, "--clip-timestamps", "0,0.48"))
+    def test_silent_window_is_marked(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
+        (decided,) = events_named("decided", events(cli, "--clip-timestamps", "0,0.48"))
         assert decided["silent"] is True
-        outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+        outcome = cli.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert "\nsilence: temperature 0, " in outcome.out
 
-    def test_beam_search_emits_sentences_at_the_end(self, face: Face) -> None:
-        face.recites(window_text(0, "né", 9, 9, "o", WINDOW_POSITIONS))
-        trace = events(face, "--beam-size", "2", "--clip-timestamps", "0,0.48")
+    def test_beam_search_emits_sentences_at_the_end(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "né", 9, 9, "o", WINDOW_POSITIONS))
+        trace = events(cli, "--beam-size", "2", "--clip-timestamps", "0,0.48")
         names = [event["event"] for event in trace]
         assert names[-3:] == ["sentence", "sentence", "decided"]
         assert "sentence" not in names[:-3]
         assert [event["text"] for event in events_named("sentence", trace)] == ["né", "o"]
         assert events_named("attempt", trace)[0]["strategy"] == "beam search of width 2"
 
-    def test_sentence_without_end_timestamp_has_no_end(self, face: Face) -> None:
-        face.recites(window_text(0, "and so"))
-        (sentence,) = events_named("sentence", events(face, "--clip-timestamps", "0,0.48"))
+    def test_sentence_without_end_timestamp_has_no_end(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "and so"))
+        (sentence,) = events_named("sentence", events(cli, "--clip-timestamps", "0,0.48"))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
-    def test_step_time_excludes_printing(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_step_time_excludes_printing(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = [0.0]
         monkeypatch.setattr("harken.cli.decode.perf_counter", lambda: clock[0])
         shown: list[str] = []
@@ -156,14 +156,14 @@ class TestEvents:
             shown.append(text)
 
         monkeypatch.setattr("harken.cli.decode.write_stdout", slow)
-        face.recites(window_text(0, "x", WINDOW_POSITIONS))
-        events(face)
+        cli.use_texts(window_text(0, "x", WINDOW_POSITIONS))
+        events(cli)
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
 
 
-def test_without_trace_each_window_shows_its_tokens(face: Face) -> None:
-    face.recites(window_text(0, "Hi", WINDOW_POSITIONS))
-    outcome = face.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
+def test_without_trace_each_window_shows_its_tokens(cli: CliRunner) -> None:
+    cli.use_texts(window_text(0, "Hi", WINDOW_POSITIONS))
+    outcome = cli.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
     where, verdict, tokens, text, blank = outcome.out.splitlines()
     assert where == "window 1 at 00:00.000"
     assert verdict.startswith("kept: ")
@@ -172,21 +172,21 @@ def test_without_trace_each_window_shows_its_tokens(face: Face) -> None:
     assert blank == ""
 
 
-def test_json_without_trace_has_only_windows(face: Face) -> None:
-    face.recites(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
-    outcome = face.run("decode", "talk.wav", "--json", "--language", "en")
+def test_json_without_trace_has_only_windows(cli: CliRunner) -> None:
+    cli.use_texts(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
+    outcome = cli.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
 
 
-def test_batch_size_above_one_is_refused(face: Face) -> None:
-    outcome = face.run("decode", "talk.wav", "--trace", "--batch-size", "4")
+def test_batch_size_above_one_is_refused(cli: CliRunner) -> None:
+    outcome = cli.run("decode", "talk.wav", "--trace", "--batch-size", "4")
     assert (outcome.code, outcome.out, outcome.err) == (
         2, "", "harken: batch_size=4: allowed is 1, as windows are shown one after another\n",
     )  # fmt: skip
 
 
-def test_missing_file_fails_before_loading_a_model(face: Face) -> None:
-    face.recites(window_text(0, "x", WINDOW_POSITIONS))
-    outcome = face.run("decode", "none.wav")
+def test_missing_file_fails_before_loading_a_model(cli: CliRunner) -> None:
+    cli.use_texts(window_text(0, "x", WINDOW_POSITIONS))
+    outcome = cli.run("decode", "none.wav")
     assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")
-    assert not face.loaded
+    assert not cli.loaded

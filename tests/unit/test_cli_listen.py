@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, tone
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import window_text
 from fakes.live_sessions import FakeLiveSession
 from harken.api import Recognizer
@@ -31,12 +31,12 @@ TONE = (tone(1.2) * 32768).astype("<i2")
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it with --quiet
-    face = Face(capsys, monkeypatch)
-    face.recites(window_text(0, "unheard", 1))
-    return face
+    cli = CliRunner(capsys, monkeypatch)
+    cli.use_texts(window_text(0, "unheard", 1))
+    return cli
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def hears(monkeypatch: pytest.MonkeyPatch, session: FakeLiveSession) -> FakeLive
 
 
 @pytest.fixture
-def talk(face: Face) -> Path:
+def talk(cli: CliRunner) -> Path:
     """A recording of 1.2 s in the current folder: two utterances and a half."""
     return AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
 
@@ -69,39 +69,39 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 class TestSources:
-    def test_file_is_transcribed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        outcome = face.run("listen", talk)
+    def test_file_is_transcribed(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        outcome = cli.run("listen", talk)
         assert (outcome.code, outcome.out.splitlines(), outcome.err) == (0, [*SAID[:2], "can do"], "")
         assert np.array_equal(session.samples, load_audio(talk))
         assert session.closed
 
     def test_container_on_standard_input_is_decoded(
-        self, face: Face, session: FakeLiveSession, talk: Path
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
     ) -> None:
-        piped(face.monkeypatch, talk.read_bytes())
-        assert face.run("listen", "-").code == 0
+        piped(cli.monkeypatch, talk.read_bytes())
+        assert cli.run("listen", "-").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
     def test_without_file_standard_input_is_read(
-        self, face: Face, session: FakeLiveSession, talk: Path
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
     ) -> None:
-        piped(face.monkeypatch, talk.read_bytes())
-        assert face.run("listen").code == 0
+        piped(cli.monkeypatch, talk.read_bytes())
+        assert cli.run("listen").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
     @pytest.mark.parametrize("arguments", [["-", "--pcm"], ["--pcm"]])
-    def test_raw_samples_are_read(self, face: Face, session: FakeLiveSession, arguments: list[str]) -> None:
-        piped(face.monkeypatch, TONE.tobytes())
-        outcome = face.run("listen", *arguments)
+    def test_raw_samples_are_read(self, cli: CliRunner, session: FakeLiveSession, arguments: list[str]) -> None:
+        piped(cli.monkeypatch, TONE.tobytes())
+        outcome = cli.run("listen", *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         assert np.array_equal(session.samples, (TONE / 32768).astype(np.float32))
         assert max(map(len, session.blocks)) <= 800
 
-    def test_raw_floats_are_mixed_and_resampled(self, face: Face, session: FakeLiveSession) -> None:
+    def test_raw_floats_are_mixed_and_resampled(self, cli: CliRunner, session: FakeLiveSession) -> None:
         left, right = tone(1.0, 48_000), np.zeros(48_000)
-        piped(face.monkeypatch, np.stack([left, right], axis=1).astype("<f4").tobytes())
+        piped(cli.monkeypatch, np.stack([left, right], axis=1).astype("<f4").tobytes())
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
-        assert face.run("listen", "-", "--pcm", *form).code == 0
+        assert cli.run("listen", "-", "--pcm", *form).code == 0
         assert len(session.samples) == 16_000
         inner = slice(-100)  # the filter lacks samples after the end
         assert np.abs(session.samples - tone(1.0) / 2)[inner].max() < 1e-4
@@ -116,36 +116,36 @@ class TestSources:
         ],
     )
     def test_bad_raw_samples_are_an_error(
-        self, face: Face, session: FakeLiveSession, data: bytes, form: list[object], reason: str
+        self, cli: CliRunner, session: FakeLiveSession, data: bytes, form: list[object], reason: str
     ) -> None:
-        piped(face.monkeypatch, data)
-        outcome = face.run("listen", "-", "--pcm", *form)
+        piped(cli.monkeypatch, data)
+        outcome = cli.run("listen", "-", "--pcm", *form)
         assert outcome.code == 3
         assert outcome.err.startswith(f"harken: <stdin>: {reason}")
         assert len(outcome.err.splitlines()) == 1
         assert session.closed
 
-    def test_text_before_an_incomplete_sample_is_shown(self, face: Face, session: FakeLiveSession) -> None:
-        piped(face.monkeypatch, TONE.tobytes()[:-1])
-        assert face.run("listen", "-", "--pcm").out.splitlines() == [*SAID[:2], "can"]
+    def test_text_before_an_incomplete_sample_is_shown(self, cli: CliRunner, session: FakeLiveSession) -> None:
+        piped(cli.monkeypatch, TONE.tobytes()[:-1])
+        assert cli.run("listen", "-", "--pcm").out.splitlines() == [*SAID[:2], "can"]
 
-    def test_real_pace_waits_for_each_block(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_real_pace_waits_for_each_block(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         slept: list[float] = []
-        face.monkeypatch.setattr(
+        cli.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append)
         )
-        assert face.run("listen", talk, "--pace", "real").code == 0
+        assert cli.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(len(session.blocks[0]) / 16_000)
         assert slept[-1] == pytest.approx(1.2)
 
-    def test_late_blocks_are_not_delayed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_late_blocks_are_not_delayed(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         slept: list[float] = []
-        face.monkeypatch.setattr(
+        cli.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__",
             (iter([0] + [9] * 99).__next__, slept.append),
         )
-        assert face.run("listen", talk, "--pace", "real").code == 0
+        assert cli.run("listen", talk, "--pace", "real").code == 0
         assert {*slept} == {0.0}
 
     @pytest.mark.parametrize(
@@ -177,20 +177,20 @@ class TestSources:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, session: FakeLiveSession, talk: Path, arguments: list[str], code: int, reason: str
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path, arguments: list[str], code: int, reason: str
     ) -> None:
-        outcome = face.run("listen", *arguments)
+        outcome = cli.run("listen", *arguments)
         assert (outcome.code, outcome.out) == (code, "")
         assert outcome.err.replace(os.sep, "/").startswith(f"harken: {reason}")
         assert len(outcome.err.splitlines()) == 1
-        assert face.loaded == []
+        assert cli.loaded == []
         assert os.listdir() == ["talk.wav"]
 
 
 class TestOptions:
-    def test_options_reach_the_session(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_options_reach_the_session(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         assert (
-            face.run(
+            cli.run(
                 "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"
             ).code
             == 0
@@ -198,20 +198,20 @@ class TestOptions:
         assert session.options == TranscribeOptions(language="en")
         assert session.stream_options == StreamOptions(delay="1500", pause_s=2.0, adaptive=False)
 
-    def test_offline_options_are_refused(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_offline_options_are_refused(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
-            outcome = face.run("listen", talk, flag, "1")
+            outcome = cli.run("listen", talk, flag, "1")
             assert outcome.code == 2
             assert flag in outcome.err
 
 
 class TestOutput:
-    def test_lines_begin_with_times(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        first = face.run("listen", talk, "--times").out.splitlines()[0]
+    def test_lines_begin_with_times(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        first = cli.run("listen", talk, "--times").out.splitlines()[0]
         assert first == "[00:00.000 --> 00:00.500] And so my fellow Americans"
 
-    def test_json_has_every_event(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        outcome = face.run("listen", talk, "--json")
+    def test_json_has_every_event(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        outcome = cli.run("listen", talk, "--json")
         told = [json.loads(line) for line in outcome.out.splitlines()]
         assert [event["event"] for event in told[:3]] == ["speech_started", "interim", "interim"]
         assert told[2] == {
@@ -229,95 +229,103 @@ class TestOutput:
         assert told[-1]["event"] == "speech_ended"
         assert told[-1]["reason"] == "close"
 
-    def test_load_changes_are_reported(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_load_changes_are_reported(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         changed = LoadChanged(
             audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=2.0, detail="longer hops"
         )
-        face.monkeypatch.setattr(session, "close", lambda: [changed])
-        assert face.run("listen", talk).err == "harken: 2.0 s behind: longer hops\n"
-        assert face.run("listen", talk, "--quiet").err == ""
-        told = json.loads(face.run("listen", talk, "--json").out.splitlines()[-1])
+        cli.monkeypatch.setattr(session, "close", lambda: [changed])
+        assert cli.run("listen", talk).err == "harken: 2.0 s behind: longer hops\n"
+        assert cli.run("listen", talk, "--quiet").err == ""
+        told = json.loads(cli.run("listen", talk, "--json").out.splitlines()[-1])
         assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
 
-    def test_verbose_reports_engine_and_speed(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        first, bound, last = face.run("listen", talk, "--verbose").err.splitlines()
+    def test_verbose_reports_engine_and_speed(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
+    ) -> None:
+        first, bound, last = cli.run("listen", talk, "--verbose").err.splitlines()
         assert first == "Recognizer('tiny.en', fixed logits)"
         assert bound == f"words are {FakeLiveSession.plan.bound}"
         assert re.fullmatch(
             r"talk\.wav: 00:01\.200 of audio, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )
 
-    def test_transcript_is_written(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        assert face.run("listen", talk, "-o", "said.srt").code == 0
+    def test_transcript_is_written(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        assert cli.run("listen", talk, "-o", "said.srt").code == 0
         assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
         assert not session.options.word_timestamps
 
-    def test_json_transcript_has_the_metadata(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        assert face.run("listen", talk, "-o", "said.json", "--record", "heard.wav").code == 0
-        document = json.loads(Path("said.json").read_text())
+    def test_json_transcript_has_the_metadata(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
+    ) -> None:
+        assert cli.run("listen", talk, "-o", "transcript.json", "--record", "recording.wav").code == 0
+        document = json.loads(Path("transcript.json").read_text())
         assert (document["duration"], document["language"], document["model"]) == (1.2, "en", "tiny.en")
         assert document["text"] == f"{' '.join(SAID[:2])} can do"
 
     def test_formats_with_words_turn_on_word_timestamps(
-        self, face: Face, session: FakeLiveSession, talk: Path
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
     ) -> None:
-        assert face.run("listen", talk, "-o", "said.words.tsv").code == 0
+        assert cli.run("listen", talk, "-o", "said.words.tsv").code == 0
         assert session.options.word_timestamps
 
-    def test_html_page_links_to_the_recording(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        assert face.run("listen", talk, "-o", "said.html", "--record", "heard.wav").code == 0
-        assert 'src="heard.wav"' in Path("said.html").read_text()
+    def test_html_page_links_to_the_recording(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
+    ) -> None:
+        assert cli.run("listen", talk, "-o", "transcript.html", "--record", "recording.wav").code == 0
+        assert 'src="recording.wav"' in Path("transcript.html").read_text()
 
-    def test_recording_holds_the_audio(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
-        assert face.run("listen", talk, "--record", "heard.wav").code == 0
-        with wave.open("heard.wav") as heard:
-            assert heard.getparams()[:4] == (1, 2, 16_000, 19_200)
-        assert np.array_equal(load_audio("heard.wav"), load_audio(talk))
+    def test_recording_holds_the_audio(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        assert cli.run("listen", talk, "--record", "recording.wav").code == 0
+        with wave.open("recording.wav") as recorded:
+            assert recorded.getparams()[:4] == (1, 2, 16_000, 19_200)
+        assert np.array_equal(load_audio("recording.wav"), load_audio(talk))
 
-    def test_closed_pipe_ends_quietly_with_141(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_closed_pipe_ends_quietly_with_141(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
+    ) -> None:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
-        face.monkeypatch.setattr(click, "echo", closed)
-        outcome = face.run("listen", talk, "--record", "heard.wav")
+        cli.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
+        cli.monkeypatch.setattr(click, "echo", closed)
+        outcome = cli.run("listen", talk, "--record", "recording.wav")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
-        assert len(load_audio("heard.wav")) >= 8_000
+        assert len(load_audio("recording.wav")) >= 8_000
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
-    def test_first_signal_finishes_the_audio(self, face: Face, talk: Path) -> None:
+    def test_first_signal_finishes_the_audio(self, cli: CliRunner, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             if samples >= 9_600 and not session.closed:
                 os.kill(os.getpid(), signal.SIGINT) if len(sent) == 0 else None
                 sent.append(samples)
 
         sent: list[int] = []
-        session = hears(face.monkeypatch, FakeLiveSession(interrupt))
-        outcome = face.run("listen", talk, "--record", "heard.wav", "-o", "said.txt")
+        session = hears(cli.monkeypatch, FakeLiveSession(interrupt))
+        outcome = cli.run("listen", talk, "--record", "recording.wav", "-o", "transcript.txt")
         heard_s = len(session.samples) / 16_000
         assert outcome.code == 130
         assert (
             outcome.err
-            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was done is in heard.wav, said.txt\n"
+            == f"harken: interrupted at 00:00.{heard_s * 1000:.0f}; what was done is in recording.wav, transcript.txt\n"
         )
         assert session.closed
-        assert outcome.out.splitlines() == Path("said.txt").read_text().splitlines() == [SAID[0], "ask"]
-        assert np.array_equal(load_audio("heard.wav"), session.samples)
+        assert outcome.out.splitlines() == Path("transcript.txt").read_text().splitlines() == [SAID[0], "ask"]
+        assert np.array_equal(load_audio("recording.wav"), session.samples)
 
-    def test_second_signal_stops_at_once(self, face: Face, talk: Path) -> None:
+    def test_second_signal_stops_at_once(self, cli: CliRunner, talk: Path) -> None:
         def interrupt(samples: int) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-        session = hears(face.monkeypatch, FakeLiveSession(interrupt))
-        outcome = face.run("listen", talk, "--record", "heard.wav")
+        session = hears(cli.monkeypatch, FakeLiveSession(interrupt))
+        outcome = cli.run("listen", talk, "--record", "recording.wav")
         assert (outcome.code, outcome.out, outcome.err) == (130, "", "harken: interrupted\n")
         assert not session.closed
-        assert len(load_audio("heard.wav")) == len(session.samples)
+        assert len(load_audio("recording.wav")) == len(session.samples)
 
-    def test_signal_handlers_are_restored(self, face: Face, session: FakeLiveSession, talk: Path) -> None:
+    def test_signal_handlers_are_restored(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
         before = signal.getsignal(signal.SIGINT)
-        face.run("listen", talk)
+        cli.run("listen", talk)
         assert signal.getsignal(signal.SIGINT) is before

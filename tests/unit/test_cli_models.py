@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from faces import Face
+from cli_runner import CliRunner
 from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
 from harken.cli.screen import format_table, human_size
@@ -19,18 +19,18 @@ BYTES = tuple(bytes([byte]) for byte in range(256))
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
-    return Face(capsys, monkeypatch)
+    return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture
-def tiny(face: Face) -> Path:
+def tiny(cli: CliRunner) -> Path:
     """A ggml file of the tiny model, with its vocabulary."""
     return files.write_ggml(Path("tiny.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES)
 
 
-def test_list_shows_where_models_are(face: Face) -> None:
+def test_list_shows_where_models_are(cli: CliRunner) -> None:
     def resolve(name: str, *, download: bool) -> Path:
         assert not download
         match name:
@@ -41,8 +41,8 @@ def test_list_shows_where_models_are(face: Face) -> None:
             case _:
                 raise CheckpointNotFound(f"{name}: not on this machine")
 
-    face.monkeypatch.setattr(models, "resolve_model", resolve)
-    outcome = face.run("models")
+    cli.monkeypatch.setattr(models, "resolve_model", resolve)
+    outcome = cli.run("models")
     head, *rows = outcome.out.splitlines()
     assert head.split() == ["NAME", "REPOSITORY", "ON", "THIS", "MACHINE"]
     assert [row.split()[0] for row in rows] == list(SHORT_NAMES)
@@ -53,8 +53,8 @@ def test_list_shows_where_models_are(face: Face) -> None:
 
 
 class TestShow:
-    def test_show_lists_the_contents(self, face: Face, tiny: Path) -> None:
-        outcome = face.run("models", "show", tiny)
+    def test_show_lists_the_contents(self, cli: CliRunner, tiny: Path) -> None:
+        outcome = cli.run("models", "show", tiny)
         facts = {line[:10].strip(): line[10:].strip() for line in outcome.out.splitlines()}
         parameters = sum(np.prod(shape) for shape in files.weight_shapes(DIMS).values())
         weights = len(files.weight_shapes(DIMS))
@@ -68,40 +68,40 @@ class TestShow:
         assert facts["alignment"] == "heads not known"
         assert len(facts["digest"]) == 64
 
-    def test_missing_model_is_an_error(self, face: Face) -> None:
-        outcome = face.run("models", "show", "none.bin")
+    def test_missing_model_is_an_error(self, cli: CliRunner) -> None:
+        outcome = cli.run("models", "show", "none.bin")
         assert outcome.code == 4
         assert outcome.err.startswith("harken: none.bin: no such model; allowed is ")
 
 
 class TestCheck:
-    def test_intact_model_passes(self, face: Face, tiny: Path) -> None:
-        outcome = face.run("models", "check", tiny)
+    def test_intact_model_passes(self, cli: CliRunner, tiny: Path) -> None:
+        outcome = cli.run("models", "check", tiny)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.startswith(
             f"tiny.bin is intact: {len(files.weight_shapes(DIMS))} weights, all finite; "
         )
 
-    def test_nan_weight_fails(self, face: Face) -> None:
+    def test_nan_weight_fails(self, cli: CliRunner) -> None:
         weights = files.random_weights(DIMS)
         weights["decoder.ln.bias"][3] = np.nan
         files.write_ggml(Path("bad.bin"), DIMS, weights, tokens=BYTES)
-        outcome = face.run("models", "check", "bad.bin")
+        outcome = cli.run("models", "check", "bad.bin")
         assert (outcome.code, outcome.out) == (4, "")
         assert outcome.err == (
             "harken: bad.bin: decoder.ln.bias holds values that are not finite; download the file again\n"
         )
 
-    def test_truncated_file_fails(self, face: Face, tiny: Path) -> None:
+    def test_truncated_file_fails(self, cli: CliRunner, tiny: Path) -> None:
         tiny.write_bytes(tiny.read_bytes()[:-100])
-        outcome = face.run("models", "check", tiny)
+        outcome = cli.run("models", "check", tiny)
         assert outcome.code == 4
         assert outcome.err.startswith("harken: tiny.bin")
         assert outcome.err.count("\n") == 1
 
-    def test_wrong_vocabulary_size_fails(self, face: Face) -> None:
+    def test_wrong_vocabulary_size_fails(self, cli: CliRunner) -> None:
         files.write_ggml(Path("odd.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES[:-1])
-        outcome = face.run("models", "check", "odd.bin")
+        outcome = cli.run("models", "check", "odd.bin")
         assert outcome.code == 4
 
 

@@ -12,15 +12,15 @@ import click
 import pytest
 
 import harken
-from faces import Face
+from cli_runner import CliRunner
 from harken import errors
 from harken.cli import root
 from harken.cli.exits import EPILOGUE, EXITS, Stop, exit_code
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Face:
-    return Face(capsys, monkeypatch)
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    return CliRunner(capsys, monkeypatch)
 
 
 def failing_command(error: BaseException) -> click.Command:
@@ -47,10 +47,10 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "code", "message"), ERRORS, ids=lambda value: type(value).__name__)
 def test_each_error_is_one_line_and_a_code(
-    face: Face, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+    cli: CliRunner, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(error))
-    outcome = face.run("anything")
+    outcome = cli.run("anything")
     assert (outcome.code, outcome.out) == (code, "")
     assert outcome.err.removesuffix("; see 'harken anything --help'\n").strip() == message.strip()
 
@@ -61,10 +61,10 @@ def test_public_errors_have_distinct_codes() -> None:
     assert codes == {2, 3, 4, 5, 6}
 
 
-def test_help_lists_every_exit_code(face: Face) -> None:
+def test_help_lists_every_exit_code(cli: CliRunner) -> None:
     words = EPILOGUE.removeprefix("\b").split()
     for page in (["--help"], ["transcribe", "--help"], ["doctor", "-h"]):
-        outcome = face.run(*page)
+        outcome = cli.run(*page)
         assert outcome.code == 0
         assert outcome.out.split()[-len(words) :] == words
     assert [exit.code for exit in EXITS] == sorted({exit.code for exit in EXITS})
@@ -72,35 +72,35 @@ def test_help_lists_every_exit_code(face: Face) -> None:
 
 class TestUnexpectedErrors:
     def test_unexpected_error_is_one_line_with_a_hint(
-        self, face: Face, monkeypatch: pytest.MonkeyPatch
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("HARKEN_DEBUG", raising=False)
         monkeypatch.setattr(
             root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("two\nlines"))
         )
-        outcome = face.run("anything")
+        outcome = cli.run("anything")
         assert outcome.code == 70
         assert outcome.err == (
             "harken: RuntimeError: two lines: harken did not foresee this; "
             "HARKEN_DEBUG=1 in the environment shows the traceback\n"
         )
 
-    def test_debug_raises_the_error(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_debug_raises_the_error(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HARKEN_DEBUG", "1")
         monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("inside")))
         with pytest.raises(RuntimeError, match="inside"):
-            face.run("anything")
+            cli.run("anything")
 
 
-def test_without_a_command_all_are_listed(face: Face) -> None:
-    outcome = face.run()
+def test_without_a_command_all_are_listed(cli: CliRunner) -> None:
+    outcome = cli.run()
     assert outcome.code == 0
     for command in root.COMMANDS:
         assert f"\n  {command} " in outcome.out
 
 
-def test_version(face: Face) -> None:
-    assert face.run("--version").out == f"harken {harken.__version__}\n"
+def test_version(cli: CliRunner) -> None:
+    assert cli.run("--version").out == f"harken {harken.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_version(face: Face) -> None:
         (["models", "show"], "harken: Missing argument 'MODEL'; see 'harken models show --help'\n"),
     ],
 )
-def test_usage_error_points_to_the_help(face: Face, arguments: list[str], message: str) -> None:
-    outcome = face.run(*arguments)
+def test_usage_error_points_to_the_help(cli: CliRunner, arguments: list[str], message: str) -> None:
+    outcome = cli.run(*arguments)
     assert (outcome.code, outcome.err) == (2, message)
 
 
@@ -122,7 +122,7 @@ class TestSignals:
         ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
     )
     def test_signal_stops_and_handlers_are_restored(
-        self, face: Face, monkeypatch: pytest.MonkeyPatch, number: int, word: str
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch, number: int, word: str
     ) -> None:
         @click.command()
         def waiting() -> None:
@@ -131,11 +131,11 @@ class TestSignals:
 
         before = signal.getsignal(number)
         monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
-        outcome = face.run("anything")
+        outcome = cli.run("anything")
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {word}\n")
         assert signal.getsignal(number) is before
 
-    def test_ignored_signal_stays_ignored(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ignored_signal_stays_ignored(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         @click.command()
         def waiting() -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -143,7 +143,7 @@ class TestSignals:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
-            assert face.run("anything").code == 0
+            assert cli.run("anything").code == 0
         finally:
             signal.signal(signal.SIGINT, before)
 

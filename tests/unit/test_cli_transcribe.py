@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import transcribe
 from harken.cli.exits import Stop
@@ -31,16 +31,16 @@ LENGTH_S = WINDOW_S * len(WORDS)
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it where no bar is shown
-    face = Face(capsys, monkeypatch)
-    face.recites(*COUNTING)
-    return face
+    cli = CliRunner(capsys, monkeypatch)
+    cli.use_texts(*COUNTING)
+    return cli
 
 
 @pytest.fixture
-def talk(face: Face) -> Path:
+def talk(cli: CliRunner) -> Path:
     """A recording of four windows in the current folder."""
     return AUDIO_FORMATS["wav s16"].write(Path("talk"), LENGTH_S)
 
@@ -52,21 +52,23 @@ def lines(*words: str) -> str:
 
 
 class TestScreen:
-    def test_without_options_transcript_is_printed_and_no_file_written(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "--language", "en")
+    def test_without_options_transcript_is_printed_and_no_file_written(
+        self, cli: CliRunner, talk: Path
+    ) -> None:
+        outcome = cli.run("transcribe", talk, "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (0, lines(*WORDS), "")
         assert os.listdir() == ["talk.wav"]
 
-    def test_several_recordings_have_headings(self, face: Face, talk: Path) -> None:
+    def test_several_recordings_have_headings(self, cli: CliRunner, talk: Path) -> None:
         AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
-        outcome = face.run("transcribe", "*.wav", "other.flac", "--language", "en")
+        outcome = cli.run("transcribe", "*.wav", "other.flac", "--language", "en")
         lines_of_other = lines("four")  # the texts of the model continue
         assert outcome.out == f"==> talk.wav <==\n{lines(*WORDS)}==> other.flac <==\n{lines_of_other}"
-        assert len(face.loaded) == 1
+        assert len(cli.loaded) == 1
 
-    def test_verbose_reports_engine_rejections_and_speed(self, face: Face, talk: Path) -> None:
-        face.recites(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
-        outcome = face.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
+    def test_verbose_reports_engine_rejections_and_speed(self, cli: CliRunner, talk: Path) -> None:
+        cli.use_texts(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
+        outcome = cli.run("transcribe", talk, "--verbose", "--language", "en", "--temperatures", "0,0")
         first, *rejected, last = outcome.err.splitlines()
         assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
@@ -75,9 +77,9 @@ class TestScreen:
         assert last.startswith("talk.wav: 00:01.920 in ")
         assert last.endswith("times real time, 40 tokens, windows decoded: 8")
 
-    def test_verbose_reports_language_and_dropped_segments(self, face: Face, talk: Path) -> None:
-        face.recites(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
-        outcome = face.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
+    def test_verbose_reports_language_and_dropped_segments(self, cli: CliRunner, talk: Path) -> None:
+        cli.use_texts(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
+        outcome = cli.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
         assert outcome.out == ""
         _, summary, language, *dropped, _ = outcome.err.splitlines()
         assert summary == "talk.wav: no text"
@@ -86,34 +88,34 @@ class TestScreen:
         assert dropped[0].startswith("talk.wav: dropped [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
 
-    def test_verbose_reports_language_changes(self, face: Face, talk: Path) -> None:
+    def test_verbose_reports_language_changes(self, cli: CliRunner, talk: Path) -> None:
         probabilities = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
-        face.monkeypatch.setattr(
+        cli.monkeypatch.setattr(
             "harken.transcribe.window_decoder.language_probabilities", lambda *_: [next(probabilities)]
         )
-        outcome = face.run("transcribe", talk, "--verbose", "--multilingual")
+        outcome = cli.run("transcribe", talk, "--verbose", "--multilingual")
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 
-    def test_recording_without_speech_has_no_text(self, face: Face) -> None:
+    def test_recording_without_speech_has_no_text(self, cli: CliRunner) -> None:
         AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
-        outcome = face.run("transcribe", "rain.wav", "--verbose", "--vad")
+        outcome = cli.run("transcribe", "rain.wav", "--verbose", "--vad")
         assert (outcome.code, outcome.out) == (0, "")
         assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
-        assert face.run("transcribe", "rain.wav", "--vad").err == ""
+        assert cli.run("transcribe", "rain.wav", "--vad").err == ""
 
-    def test_closed_pipe_ends_quietly_with_141(self, face: Face, talk: Path) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, cli: CliRunner, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        face.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
-        face.monkeypatch.setattr(click, "echo", closed)
-        outcome = face.run("transcribe", talk, "--language", "en")
+        cli.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
+        cli.monkeypatch.setattr(click, "echo", closed)
+        outcome = cli.run("transcribe", talk, "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")
 
 
 class TestFiles:
-    def test_all_formats_are_written_into_a_new_folder(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "-f", "all", "-o", "out/here", "--language", "en")
+    def test_all_formats_are_written_into_a_new_folder(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "-f", "all", "-o", "out/here", "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
         assert sorted(os.listdir("out/here")) == sorted(f"talk.{form}" for form in FORMATS)
         assert Path("out/here/talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
@@ -132,26 +134,26 @@ class TestFiles:
         ],
     )
     def test_formats_and_folder_decide_the_files(
-        self, face: Face, talk: Path, arguments: list[str], expected: set[str]
+        self, cli: CliRunner, talk: Path, arguments: list[str], expected: set[str]
     ) -> None:
-        assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
+        assert cli.run("transcribe", talk, *arguments, "--language", "en").code == 0
         assert {*os.listdir()} == {"talk.wav"} | expected
 
-    def test_existing_file_is_replaced(self, face: Face, talk: Path) -> None:
+    def test_existing_file_is_replaced(self, cli: CliRunner, talk: Path) -> None:
         Path("talk.txt").write_text("old")
-        assert face.run("transcribe", talk, "-f", "txt", "--language", "en").code == 0
+        assert cli.run("transcribe", talk, "-f", "txt", "--language", "en").code == 0
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
     @pytest.mark.parametrize("form", FORMATS)
-    def test_standard_output_equals_the_file(self, face: Face, talk: Path, form: str) -> None:
-        face.run("transcribe", talk, "-f", form, "--language", "en")
-        face.recites(*COUNTING)
-        outcome = face.run("transcribe", talk, "-f", form, "-o", "-", "--language", "en")
+    def test_standard_output_equals_the_file(self, cli: CliRunner, talk: Path, form: str) -> None:
+        cli.run("transcribe", talk, "-f", form, "--language", "en")
+        cli.use_texts(*COUNTING)
+        outcome = cli.run("transcribe", talk, "-f", form, "-o", "-", "--language", "en")
         assert outcome.out == Path(f"talk.{form}").read_text(encoding="utf-8")
 
-    def test_silence_gives_an_empty_transcript(self, face: Face, talk: Path) -> None:
-        face.recites(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
-        outcome = face.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
+    def test_silence_gives_an_empty_transcript(self, cli: CliRunner, talk: Path) -> None:
+        cli.use_texts(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
+        outcome = cli.run("transcribe", talk, "-f", "vtt,json", "--language", "en")
         assert outcome.code == 0
         assert Path("talk.vtt").read_text() == "WEBVTT\n\n"
         assert json.loads(Path("talk.json").read_text())["segments"] == []
@@ -161,8 +163,8 @@ class TestLayout:
     """Formats that show words, which turn on word timestamps. In Chinese every character is a word."""
 
     @pytest.fixture(autouse=True)
-    def sentences(self, face: Face) -> None:
-        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
+    def sentences(self, cli: CliRunner) -> None:
+        cli.use_texts(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -176,25 +178,25 @@ class TestLayout:
         ],
     )
     def test_formats_and_layout_decide_word_timestamps(
-        self, face: Face, talk: Path, arguments: list[str], words: bool
+        self, cli: CliRunner, talk: Path, arguments: list[str], words: bool
     ) -> None:
-        assert face.run("transcribe", talk, *arguments, "--language", "en").code == 0
+        assert cli.run("transcribe", talk, *arguments, "--language", "en").code == 0
         segments = json.loads(Path("talk.json").read_text(encoding="utf-8"))["segments"]
         assert {bool(segment["words"]) for segment in segments} == {words}
 
-    def test_lines_have_the_given_width(self, face: Face, talk: Path) -> None:
+    def test_lines_have_the_given_width(self, cli: CliRunner, talk: Path) -> None:
         arguments = ("-f", "srt", "--max-line-width", "9", "--language", "zh", "--clip-timestamps", "0,0.48")
-        face.run("transcribe", talk, *arguments)
+        cli.run("transcribe", talk, *arguments)
         text = Path("talk.srt").read_text(encoding="utf-8")
         assert [line for line in text.splitlines() if line[:1].isalpha()] == ["onetwothr", "eefour"]
-        face.recites(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
-        assert face.run("transcribe", talk, *arguments, "-o", "-").out == text
+        cli.use_texts(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
+        assert cli.run("transcribe", talk, *arguments, "-o", "-").out == text
 
-    def test_layout_without_word_timestamps_is_refused(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
+    def test_layout_without_word_timestamps_is_refused(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
         assert outcome.code == 2
         assert "--no-word-timestamps excludes options that lay out lines" in outcome.err
-        assert not face.loaded
+        assert not cli.loaded
 
     @pytest.mark.parametrize(
         ("arguments", "source"),
@@ -205,9 +207,9 @@ class TestLayout:
         ],
     )
     def test_html_page_links_to_the_recording(
-        self, face: Face, talk: Path, arguments: list[str], source: str
+        self, cli: CliRunner, talk: Path, arguments: list[str], source: str
     ) -> None:
-        outcome = face.run("transcribe", talk, "-f", "html", *arguments, "--language", "en")
+        outcome = cli.run("transcribe", talk, "-f", "html", *arguments, "--language", "en")
         pages = outcome.out + "".join(path.read_text(encoding="utf-8") for path in Path().rglob("*.html"))
         assert source in pages
 
@@ -216,14 +218,14 @@ class TestTerminal:
     """The output if both streams are a terminal."""
 
     @pytest.fixture(autouse=True)
-    def terminal(self, face: Face) -> None:
-        face.monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
-        face.monkeypatch.setattr(type(sys.stderr), "isatty", lambda self: True, raising=False)
-        face.monkeypatch.setenv("TERM", "xterm")
-        face.monkeypatch.setenv("COLUMNS", "120")
+    def terminal(self, cli: CliRunner) -> None:
+        cli.monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+        cli.monkeypatch.setattr(type(sys.stderr), "isatty", lambda self: True, raising=False)
+        cli.monkeypatch.setenv("TERM", "xterm")
+        cli.monkeypatch.setenv("COLUMNS", "120")
 
-    def test_segments_are_printed_above_the_bar(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "-f", "txt", "--language", "en")
+    def test_segments_are_printed_above_the_bar(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en")
         assert outcome.out == lines("one")  # before the bar comes
         for shown in lines(*WORDS).splitlines()[1:]:
             assert shown in outcome.err
@@ -233,16 +235,16 @@ class TestTerminal:
         assert re.search(r"00:0\d left, [\d.]+x real time", outcome.err)
 
     @pytest.mark.parametrize("quiet", ["--quiet", "-q"])
-    def test_quiet_prints_nothing(self, face: Face, talk: Path, quiet: str) -> None:
-        outcome = face.run("transcribe", talk, "-f", "txt", quiet, "--language", "en")
+    def test_quiet_prints_nothing(self, cli: CliRunner, talk: Path, quiet: str) -> None:
+        outcome = cli.run("transcribe", talk, "-f", "txt", quiet, "--language", "en")
         assert (outcome.out, outcome.err) == ("", "")
 
-    def test_no_progress_prints_segments_only(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "-f", "txt", "--no-progress", "--language", "en")
+    def test_no_progress_prints_segments_only(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--no-progress", "--language", "en")
         assert (outcome.out, outcome.err) == (lines(*WORDS), "")
 
-    def test_errors_are_printed_above_the_bar(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "none.wav", "--language", "en")
+    def test_errors_are_printed_above_the_bar(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "none.wav", "--language", "en")
         assert outcome.code == 1
         assert "harken: none.wav: no such file" in outcome.err
 
@@ -286,41 +288,41 @@ BAD = {
 
 class TestFailures:
     @pytest.mark.parametrize("name", BAD)
-    def test_bad_input_is_one_line_and_code_3(self, face: Face, name: str) -> None:
+    def test_bad_input_is_one_line_and_code_3(self, cli: CliRunner, name: str) -> None:
         make, reason = BAD[name]
         make(Path(name))
-        outcome = face.run("transcribe", name, "-f", "txt", "-o", "out", "--language", "en")
+        outcome = cli.run("transcribe", name, "-f", "txt", "-o", "out", "--language", "en")
         assert outcome.code == 3
         assert outcome.err.startswith(f"harken: {name}: ")
         assert reason in outcome.err
         assert outcome.err.count("\n") == 1
 
-    def test_text_before_damaged_audio_is_written(self, face: Face) -> None:
+    def test_text_before_damaged_audio_is_written(self, cli: CliRunner) -> None:
         nan_wav(Path("nan.wav"))
-        outcome = face.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
+        outcome = cli.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
         assert (outcome.code, outcome.out) == (3, "")
         assert Path("nan.txt").read_text() == "one\ntwo\nthree\n"
         assert json.loads(Path("nan.json").read_text())["text"] == "onetwothree"
 
-    def test_unreadable_recording_leaves_no_file(self, face: Face) -> None:
+    def test_unreadable_recording_leaves_no_file(self, cli: CliRunner) -> None:
         Path("text.mp3").write_text("Dear diary,")
-        assert face.run("transcribe", "text.mp3", "-f", "all", "-o", "out").code == 3
+        assert cli.run("transcribe", "text.mp3", "-f", "all", "-o", "out").code == 3
         assert os.listdir("out") == []
-        assert not face.loaded  # reported before a model is loaded
+        assert not cli.loaded  # reported before a model is loaded
 
-    def test_bad_file_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
+    def test_bad_file_does_not_stop_the_others(self, cli: CliRunner, talk: Path) -> None:
         Path("bad.wav").touch()
-        outcome = face.run("transcribe", "bad.wav", talk, "none.mp3", "-f", "txt", "--language", "en")
+        outcome = cli.run("transcribe", "bad.wav", talk, "none.mp3", "-f", "txt", "--language", "en")
         assert outcome.code == 1
         assert outcome.err == "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
-    def test_missing_model_stops_at_once(self, face: Face, talk: Path) -> None:
+    def test_missing_model_stops_at_once(self, cli: CliRunner, talk: Path) -> None:
         def load(**given: object) -> None:
             raise CheckpointNotFound(f"{given['model']}: no such model")
 
-        face.monkeypatch.setattr("harken.cli.options.load", load)
-        outcome = face.run("transcribe", talk, talk.absolute(), "none.mp3", "-m", "huge")
+        cli.monkeypatch.setattr("harken.cli.options.load", load)
+        outcome = cli.run("transcribe", talk, talk.absolute(), "none.mp3", "-m", "huge")
         assert (outcome.code, outcome.err) == (4, "harken: huge: no such model\n")
 
     @pytest.mark.parametrize(
@@ -338,22 +340,22 @@ class TestFailures:
         ],
     )
     def test_invalid_options_are_refused(
-        self, face: Face, talk: Path, arguments: list[str], message: str
+        self, cli: CliRunner, talk: Path, arguments: list[str], message: str
     ) -> None:
-        outcome = face.run("transcribe", talk, *arguments)
+        outcome = cli.run("transcribe", talk, *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert message in outcome.err
         assert outcome.err.count("\n") == 1
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-    def test_full_disk_is_an_error(self, face: Face, talk: Path) -> None:
+    def test_full_disk_is_an_error(self, cli: CliRunner, talk: Path) -> None:
         Path("talk.srt").symlink_to("/dev/full")
-        outcome = face.run("transcribe", talk, "-f", "srt", "--language", "en")
+        outcome = cli.run("transcribe", talk, "-f", "srt", "--language", "en")
         assert (outcome.code, outcome.err) == (
             5, "harken: talk.srt: cannot be written: No space left on device\n",
         )  # fmt: skip
 
-    def test_full_disk_does_not_stop_the_others(self, face: Face, talk: Path) -> None:
+    def test_full_disk_does_not_stop_the_others(self, cli: CliRunner, talk: Path) -> None:
         AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
         original = transcribe.open_atomic
 
@@ -364,14 +366,14 @@ class TestFailures:
             with original(path) as write:
                 yield write
 
-        face.monkeypatch.setattr(transcribe, "open_atomic", full)
-        outcome = face.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
+        cli.monkeypatch.setattr(transcribe, "open_atomic", full)
+        outcome = cli.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
         assert outcome.code == 1
         assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"
         assert Path("other.txt").read_text() == "one\n"
 
-    def test_folder_that_cannot_be_created_is_an_error(self, face: Face, talk: Path) -> None:
-        outcome = face.run("transcribe", talk, "-o", talk / "out")
+    def test_folder_that_cannot_be_created_is_an_error(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("transcribe", talk, "-o", talk / "out")
         assert outcome.code == 5
         assert "cannot be made a folder" in outcome.err
 
@@ -380,8 +382,8 @@ class TestStopping:
     """A signal during a recording, which keeps the results so far."""
 
     @pytest.fixture
-    def stop_at(self, face: Face) -> Callable[[int], None]:
-        backend = face.recites(*COUNTING)
+    def stop_at(self, cli: CliRunner) -> Callable[[int], None]:
+        backend = cli.use_texts(*COUNTING)
         encode = backend.encode
 
         def stop_at(index: int) -> None:
@@ -390,15 +392,15 @@ class TestStopping:
                     raise Stop(130, "interrupted")
                 return encode(mel)
 
-            face.monkeypatch.setattr(backend, "encode", interrupted)
+            cli.monkeypatch.setattr(backend, "encode", interrupted)
 
         return stop_at
 
     def test_interrupted_recording_is_written_so_far(
-        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+        self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         stop_at(2)
-        outcome = face.run("transcribe", talk, "-f", "txt,json", "--language", "en")
+        outcome = cli.run("transcribe", talk, "-f", "txt,json", "--language", "en")
         assert outcome.code == 130
         assert outcome.err == (
             "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt, talk.json\n"
@@ -408,19 +410,19 @@ class TestStopping:
         assert sorted(os.listdir()) == ["talk.json", "talk.txt", "talk.wav"]
 
     def test_interrupted_standard_output_is_valid(
-        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+        self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         stop_at(3)
-        outcome = face.run("transcribe", talk, "-f", "json", "-o", "-", "--language", "en")
+        outcome = cli.run("transcribe", talk, "-f", "json", "-o", "-", "--language", "en")
         assert (outcome.code, outcome.err) == (130, "harken: talk.wav: interrupted at 00:01.440\n")
         assert json.loads(outcome.out)["text"] == "onetwothree"
 
     def test_interruption_keeps_earlier_files_and_skips_later_ones(
-        self, face: Face, talk: Path, stop_at: Callable[[int], None]
+        self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
     ) -> None:
         for name in ("a", "b", "c"):
             AUDIO_FORMATS["wav s16"].write(Path(name), WINDOW_S)
         stop_at(1)
-        outcome = face.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
+        outcome = cli.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted\n")
         assert {*os.listdir()} == {"talk.wav", "a.wav", "b.wav", "c.wav", "a.txt"}

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from faces import Face
+from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken.cli.exits import Stop
 from harken.contract import Floats
@@ -26,16 +26,16 @@ LANGUAGES = ("en", "en", "none", "zh")
 
 
 @pytest.fixture
-def face(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Face:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    face = Face(capsys, monkeypatch)
-    recites(face)
-    return face
+    cli = CliRunner(capsys, monkeypatch)
+    use_texts(cli)
+    return cli
 
 
 @pytest.fixture(autouse=True)
-def talks(face: Face) -> Path:
+def talks(cli: CliRunner) -> Path:
     """A folder of four recordings of one window, and a manifest of their texts."""
     folder = Path("talks")
     folder.mkdir()
@@ -51,9 +51,9 @@ def talks(face: Face) -> Path:
     return folder
 
 
-def recites(face: Face, *texts: str) -> TranscriptBackend:
+def use_texts(cli: CliRunner, *texts: str) -> TranscriptBackend:
     """Load a model that returns the hypotheses, one for each recording."""
-    return face.recites(*(window_text(0, text, WINDOW_POSITIONS) for text in texts or HYPOTHESES))
+    return cli.use_texts(*(window_text(0, text, WINDOW_POSITIONS) for text in texts or HYPOTHESES))
 
 
 def interrupt_at(backend: TranscriptBackend, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,32 +98,32 @@ def without_times(text: str) -> str:
 
 
 class TestScreen:
-    def test_report_has_scores_totals_and_differences(self, face: Face) -> None:
-        outcome = face.run("eval", "talks", "--worst", "2", *SPACED)
+    def test_report_has_scores_totals_and_differences(self, cli: CliRunner) -> None:
+        outcome = cli.run("eval", "talks", "--worst", "2", *SPACED)
         assert (outcome.code, outcome.err) == (0, "")
         assert without_times(outcome.out) == RESULT
-        assert len(face.loaded) == 1
+        assert len(cli.loaded) == 1
 
-    def test_quiet_prints_totals_only(self, face: Face) -> None:
-        outcome = face.run("eval", "talks/manifest.jsonl", "--quiet", "--worst", "0", *SPACED)
+    def test_quiet_prints_totals_only(self, cli: CliRunner) -> None:
+        outcome = cli.run("eval", "talks/manifest.jsonl", "--quiet", "--worst", "0", *SPACED)
         assert "talks/" not in outcome.out
         assert without_times(outcome.out) in RESULT
 
-    def test_limit_is_spread_over_the_manifest(self, face: Face) -> None:
-        outcome = face.run("eval", "talks", "--limit", "2", *SPACED)
+    def test_limit_is_spread_over_the_manifest(self, cli: CliRunner) -> None:
+        outcome = cli.run("eval", "talks", "--limit", "2", *SPACED)
         assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
 
-    def test_language_option_overrides_the_manifest(self, face: Face) -> None:
-        backend = recites(face)
-        face.run("eval", "talks", "--limit", "1", "--language", "German", "--temperatures", "0")
+    def test_language_option_overrides_the_manifest(self, cli: CliRunner) -> None:
+        backend = use_texts(cli)
+        cli.run("eval", "talks", "--limit", "1", "--language", "German", "--temperatures", "0")
         assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
-    def test_chinese_differences_have_no_spaces(self, face: Face) -> None:
-        assert "  我[-很-]好\n" in face.run("eval", "talks", *SPACED).out
+    def test_chinese_differences_have_no_spaces(self, cli: CliRunner) -> None:
+        assert "  我[-很-]好\n" in cli.run("eval", "talks", *SPACED).out
 
-    def test_failed_recording_is_reported_and_the_others_scored(self, face: Face) -> None:
+    def test_failed_recording_is_reported_and_the_others_scored(self, cli: CliRunner) -> None:
         Path("talks/1.wav").write_text("Dear diary")
-        outcome = face.run("eval", "talks", *SPACED)
+        outcome = cli.run("eval", "talks", *SPACED)
         assert outcome.code == 1
         assert outcome.err.startswith("harken: talks/1.wav: is not a recording that FFmpeg can read")
         assert "\n3 recordings: 1.4 s" in outcome.out
@@ -153,15 +153,15 @@ class TestScreen:
         ],
     )
     def test_bad_arguments_fail_before_loading_a_model(
-        self, face: Face, arguments: list[str], code: int, message: str
+        self, cli: CliRunner, arguments: list[str], code: int, message: str
     ) -> None:
-        outcome = face.run("eval", *arguments)
-        assert (outcome.code, outcome.out, face.loaded) == (code, "", [])
+        outcome = cli.run("eval", *arguments)
+        assert (outcome.code, outcome.out, cli.loaded) == (code, "", [])
         assert outcome.err.startswith(message.replace("/", str(Path("/"))) if code == 5 else message)
 
-    def test_bad_manifest_line_is_named(self, face: Face) -> None:
+    def test_bad_manifest_line_is_named(self, cli: CliRunner) -> None:
         Path("talks/manifest.jsonl").write_text('{"audio": "9.wav", "text": ""}\n')
-        outcome = face.run("eval", "talks")
+        outcome = cli.run("eval", "talks")
         assert outcome.code == 3
         assert outcome.err.startswith(
             f"harken: {Path('talks/manifest.jsonl')}:1: audio='9.wav': there is no file"
@@ -169,8 +169,8 @@ class TestScreen:
 
 
 class TestFiles:
-    def test_json_holds_all_results(self, face: Face) -> None:
-        face.run("eval", "talks", "--json", "out.json", "--beam-size", "1", *SPACED)
+    def test_json_holds_all_results(self, cli: CliRunner) -> None:
+        cli.run("eval", "talks", "--json", "out.json", "--beam-size", "1", *SPACED)
         report = json.loads(Path("out.json").read_text(encoding="utf-8"))
         assert (report["complete"], report["by"]["model"], report["by"]["temperatures"]) == (
             True,
@@ -188,34 +188,38 @@ class TestFiles:
         assert [recording["hypothesis"] for recording in report["recordings"]] == list(HYPOTHESES)
         assert report["recordings"][3]["words"] is None
 
-    def test_stored_hypotheses_are_reused(self, face: Face) -> None:
-        first = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
-        second = face.run("eval", "talks", "--hypotheses", "heard.jsonl", *SPACED)
+    def test_stored_hypotheses_are_reused(self, cli: CliRunner) -> None:
+        first = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
+        second = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
         assert first.out == second.out
-        assert len(face.loaded) == 1
-        refused = face.run("eval", "talks", "--hypotheses", "heard.jsonl", "--model", "base")
+        assert len(cli.loaded) == 1
+        refused = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", "--model", "base")
         assert refused.code == 3
         assert (
             refused.err
-            == 'harken: heard.jsonl:1: was made with model "tiny.en", not "base"; name another file\n'
+            == 'harken: hypotheses.jsonl:1: was made with model "tiny.en", not "base"; name another file\n'
         )
 
-    def test_interruption_keeps_the_results_so_far(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-        interrupt_at(recites(face), 2, monkeypatch)
-        options = ("--hypotheses", "heard.jsonl", "--json", "out.json", *SPACED)
-        outcome = face.run("eval", "talks", *options)
+    def test_interruption_keeps_the_results_so_far(
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interrupt_at(use_texts(cli), 2, monkeypatch)
+        options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
+        outcome = cli.run("eval", "talks", *options)
         assert outcome.code == 130
-        assert outcome.err == ("harken: interrupted after 2 of 4 recordings; what was done is in heard.jsonl\n")
+        assert outcome.err == (
+            "harken: interrupted after 2 of 4 recordings; what was done is in hypotheses.jsonl\n"
+        )
         assert "\n2 recordings: " in outcome.out
         report = json.loads(Path("out.json").read_text())
         assert (report["complete"], len(report["recordings"])) == (False, 2)
-        recites(face, *HYPOTHESES[2:])
-        assert without_times(face.run("eval", "talks", "--worst", "2", *options).out) == RESULT
+        use_texts(cli, *HYPOTHESES[2:])
+        assert without_times(cli.run("eval", "talks", "--worst", "2", *options).out) == RESULT
         assert json.loads(Path("out.json").read_text())["complete"]
 
 
 class TestColours:
-    def test_no_color_turns_off_colours(self, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_color_turns_off_colours(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
         from harken.cli.eval import format_differences
 
         scored = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")

@@ -392,9 +392,9 @@ class TestPartialWindows:
         assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
 
     def test_rejected_partial_windows_count_in_the_stats(self) -> None:
-        its = work(TranscriptBackend(UNSURE, HELLO), windows=0.25)
-        list(its.segments())
-        assert its.stats.windows == 2
+        transcriber = work(TranscriptBackend(UNSURE, HELLO), windows=0.25)
+        list(transcriber.segments())
+        assert transcriber.stats.windows == 2
 
 
 def test_samples_depend_on_the_position_of_the_window_only() -> None:

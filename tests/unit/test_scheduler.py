@@ -48,9 +48,9 @@ class Interruption(Exception):
 class Choir(TranscriptBackend):
     """A `TranscriptBackend` that says one line of every window, of several at a time."""
 
-    def __init__(self, its: WindowText) -> None:
-        super().__init__(its)
-        self._line = its
+    def __init__(self, text: WindowText) -> None:
+        super().__init__(text)
+        self._line = text
 
     def open_session(
         self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
@@ -65,8 +65,8 @@ class ChoirSession(TranscriptSession):
 
 
 def together(many: int, **changes: Any) -> list[Transcription]:
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    return its.transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    return recognizer.transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
 
 
 def texts(work: Transcription) -> list[str]:
@@ -142,9 +142,9 @@ def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest
     seen: list[float] = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
     short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
-    work, other = its.transcribe_many(
+    work, other = recognizer.transcribe_many(
         [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=callbacks
     )
     assert len(work.result().segments) == 2
@@ -154,16 +154,16 @@ def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest
 
 def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
     for vad in (False, True):
         options = {**PLAIN, "vad": vad, "batch_size": 2}
-        works = its.transcribe_many(audios, **options)
+        works = recognizer.transcribe_many(audios, **options)
         for failing, match in ((3, "not finite|finite"), (0, "none.wav"), (2, "no audio samples")):
             with pytest.raises(AudioError, match=match):
                 works[failing].result()
-        whole = texts(its.transcribe(NOISE, **options))
+        whole = texts(recognizer.transcribe(NOISE, **options))
         assert whole
         assert texts(works[1]) == texts(works[4]) == whole
         heard = [segment.text for segment in works[3].so_far().segments]
@@ -175,8 +175,8 @@ def test_finished_and_stopped_recordings_release_their_audio(
     monkeypatch: pytest.MonkeyPatch, vad: bool
 ) -> None:
     monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    its = Recognizer(Choir(HELLO), TOKENIZER, "recital")
-    works = its.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    works = recognizer.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()
     try:
         works[0].result()

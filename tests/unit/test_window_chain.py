@@ -118,11 +118,11 @@ class TestContext:
         backend = TranscriptBackend(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
         kept = list(form.segments())
-        assert [(its.index, its.text, its.hallucination_score) for its in kept] == [
+        assert [(segment.index, segment.text, segment.hallucination_score) for segment in kept] == [
             (0, "hello", 0.1),
             (1, "again", 0.1),
         ]
-        assert [(its.segment.index, its.segment.text, its.reason) for its in form.dropped] == [
+        assert [(dropped.segment.index, dropped.segment.text, dropped.reason) for dropped in form.dropped] == [
             (1, "world", "score 0.90")
         ]
         assert previous(backend.prompts) == ["", "hello", "hello"]
@@ -149,10 +149,10 @@ class TestWords:
         self, monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float
     ) -> None:
         def refine_word_boundaries(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
-            its = segments[0]
-            (word,) = its.words
-            end_s = its.seek_s + last_s
-            return [replace(its, words=(replace(word, start_s=its.seek_s, end_s=end_s),))], end_s
+            segment = segments[0]
+            (word,) = segment.words
+            end_s = segment.seek_s + last_s
+            return [replace(segment, words=(replace(word, start_s=segment.seek_s, end_s=end_s),))], end_s
 
         monkeypatch.setattr(window_chain, "refine_word_boundaries", refine_word_boundaries)
         seeks: list[float] = []

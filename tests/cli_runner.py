@@ -23,7 +23,7 @@ class Outcome:
 
 
 @dataclass
-class Face:
+class CliRunner:
     """A runner of commands in the current folder.
 
     Attributes
@@ -37,12 +37,12 @@ class Face:
 
     def __post_init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
-        self._recites = False
+        self._uses_texts = False
 
-    def recites(self, *windows: WindowText) -> TranscriptBackend:
+    def use_texts(self, *windows: WindowText) -> TranscriptBackend:
         """Replace every model by one that returns texts, one for each window."""
         backend = TranscriptBackend(*windows)
-        self._recites = True
+        self._uses_texts = True
 
         def load(**given: Any) -> Recognizer:
             self.loaded.append(given)
@@ -54,7 +54,7 @@ class Face:
     def run(self, *arguments: object) -> Outcome:
         """Run ``harken`` with arguments; a model of known texts gets noise, so VAD is turned off."""
         given = [str(argument) for argument in arguments]
-        if self._recites and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
+        if self._uses_texts and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
             given.append("--no-vad")
         self.capsys.readouterr()
         code = main(given)
