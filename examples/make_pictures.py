@@ -9,6 +9,7 @@ Chrome, and is skipped if there is none.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 import tempfile
@@ -52,7 +53,7 @@ def captions(recognizer: harken.Recognizer) -> None:
     """Write down some updates of a live session, tentative text dim, and the final segments."""
     console = Console(record=True, width=96, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text("$ harken listen examples/jfk.flac", "bold"))
-    session = recognizer.stream(delay="low", clock=float)
+    session = recognizer.stream(delay="low", clock=None)
     updates = 0
     for block in [*stream_audio(RECORDING, block_samples=1600), None]:
         for event in session.close() if block is None else session.feed(block):
@@ -65,7 +66,10 @@ def captions(recognizer: harken.Recognizer) -> None:
                 case FinalSegment():
                     text = event.segment.text.strip()
                     console.print(Text.assemble(("  final  ", "green"), (text, "bold")))
-    (IMAGES / "captions.svg").write_text(console.export_svg(title="live captions"), encoding="utf-8")
+    svg = re.sub(
+        r"@font-face \{.*?\n    \}", "", console.export_svg(title="live captions"), flags=re.DOTALL
+    )  # no web fonts
+    (IMAGES / "captions.svg").write_text(svg, encoding="utf-8")
 
 
 def transcript(recognizer: harken.Recognizer) -> None:
