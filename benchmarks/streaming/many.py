@@ -84,7 +84,7 @@ def read(args: argparse.Namespace, count: int) -> list[Floats]:
 
 def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> Feed:
     """Open streams that share passes of the model."""
-    sessions = recognizer.stream_many(count, delay=args.delay, finals=args.finals, clock=float)
+    sessions = recognizer.stream_many(count, delay=args.delay, finals=args.finals, clock=None)
     for name in range(count):
         sessions.open(name)
     return lambda blocks: sessions.feed(blocks)
@@ -92,7 +92,7 @@ def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> Fe
 
 def alone(recognizer: Recognizer, count: int, args: argparse.Namespace) -> Feed:
     """Open streams that share nothing but the model."""
-    sessions = [recognizer.stream(delay=args.delay, finals=args.finals, clock=float) for _ in range(count)]
+    sessions = [recognizer.stream(delay=args.delay, finals=args.finals, clock=None) for _ in range(count)]
     return lambda blocks: [sessions[name].feed(block) for name, block in blocks.items()]
 
 

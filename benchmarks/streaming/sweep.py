@@ -96,5 +96,5 @@ def arguments() -> argparse.Namespace:
 def live(
     recognizer: Recognizer, stream_options: StreamOptions, options: TranscribeOptions
 ) -> LiveSessionProtocol:
-    """Open a session whose clock stands still."""
-    return recognizer.stream(options, stream_options=stream_options, clock=float)
+    """Open a session without a clock."""
+    return recognizer.stream(options, stream_options=stream_options, clock=None)
