@@ -23,11 +23,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import DEFAULT_SET, limit_threads, note, parser, positive, require, run, stop, write_joined
+from arguments import DEFAULT_SET, limit_threads, note, parser, positive, require, run
 from engines import LOADERS, Engine, Worker
+from recordings import evaluate, percent, read_set, write_joined
 
 if TYPE_CHECKING:
-    from harken.evaluation import Entry, Evaluation
+    from harken.evaluation import Entry
 
 SETTLE_S = 0.5
 """Pause between two engines: idle threads of some pools spin for 0.2 s before they sleep."""
@@ -63,15 +64,6 @@ class Turns:
         self.cpu_s.append(sum(reply.cpu_s for reply in replies))
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]
 
-    def evaluate(self, entries: Sequence[Entry]) -> Evaluation:
-        """Score the texts of the last turn."""
-        from harken.evaluation import EvalHypothesis, score, summarise
-
-        return summarise(
-            score(entry, EvalHypothesis(text=text), entry.language)
-            for entry, text in zip(entries, self.texts, strict=True)
-        )
-
 
 def main() -> None:
     args = arguments()
@@ -99,29 +91,21 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    options = parser(__doc__)
+    options = parser(__doc__, model="tiny.en", sets=(DEFAULT_SET,))
     options.add_argument(
         "--engines", nargs="+", default=["harken"], choices=LOADERS, metavar="E", help=", ".join(LOADERS)
     )
-    options.add_argument("--model", default="tiny.en", help="name or path of the model, for harken (tiny.en)")
     options.add_argument(
         "--peer-models", nargs="+", default=[], metavar="E=PATH",
         help="the same model for other engines; by default the directory of harken's model",
     )  # fmt: skip
     options.add_argument("--precision", default="int8", choices=("int8", "fp32"), help="of all engines (int8)")
     options.add_argument("--beam", type=positive, default=1, metavar="N", help="beam width; 1 is greedy (1)")
-    options.add_argument(
-        "--set", nargs="+", default=[DEFAULT_SET], metavar="NAME", help=f"sets ({DEFAULT_SET})"
-    )
     options.add_argument("--language", help="only recordings in this language")
-    options.add_argument(
-        "--limit", type=positive, metavar="N", help="only N recordings of a set, spread evenly"
-    )
     options.add_argument(
         "--join", action="store_true", help="join the recordings of a set into one, but not long-form"
     )
     options.add_argument("--repeats", type=positive, default=3, metavar="N", help="turns of each engine (3)")
-    options.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
     return options.parse_args()
 
 
@@ -148,19 +132,8 @@ def model_directory(model: str) -> str:
 
 def read_sets(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Sequence[Entry]]]:
     """Yield the recordings of each set; joined into one where that is asked for."""
-    from harken.checkpoints import open_checkpoint, resolve_model
-    from harken.evaluation import read_manifests, subsample_evenly
-
-    multilingual = open_checkpoint(resolve_model(args.model)).dims.multilingual
     for name in args.set:
-        entries = [
-            entry
-            for entry in read_manifests([args.audio / name], note=note)
-            if (multilingual or entry.language in ("en", None)) and args.language in (None, entry.language)
-        ]
-        if not entries:
-            stop(f"{args.audio / name}: has no recordings that {args.model} can transcribe")
-        entries = subsample_evenly(entries, args.limit)
+        entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language, speech=False)
         if args.join and name != "long-form":
             yield f"{name}, joined", [join(entries, scratch / f"{name}.wav")]
         else:
@@ -190,7 +163,7 @@ def compare(
                 f"{name}, turn {repeat + 1}: {engine_turns.worker.engine.label} {engine_turns.seconds[-1]:.2f} s"
             )
     audio_s = sum(entry.seconds or 0.0 for entry in entries)
-    first, evaluations = turns[0], [engine_turns.evaluate(entries) for engine_turns in turns]
+    first, evaluations = turns[0], [evaluate(entries, engine_turns.texts) for engine_turns in turns]
     for engine_turns, evaluation in zip(turns, evaluations, strict=True):
         ratios = [own / base for own, base in zip(engine_turns.seconds, first.seconds, strict=True)]
         difference = compare_evaluations(evaluation, evaluations[0])
@@ -214,11 +187,6 @@ def compare(
             "peak_mb": round(engine_turns.peak_mb, 1),
             "load_s": round(engine_turns.worker.load_s, 2),
         }
-
-
-def percent(rate: float | None) -> float | None:
-    """Return a rate in percent; None where nothing is spoken."""
-    return None if rate is None else round(100 * rate, 3)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Speech engines, each in a process of its own that is kept alive and told over pipes what to transcribe.
+"""Speech engines, each in a process of its own that is kept alive and given its work over pipes.
 
 So thread pools and memory of one engine do not touch those of another, and peak memory is each engine's own.
 Run as a program, this file is such a process: it loads the engine that its argument describes, then answers
@@ -19,7 +19,8 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any
 
-from common import limit_threads, peak_memory_mb, run, stop
+from arguments import limit_threads, run, stop
+from process_memory import peak_mb
 
 BATCH = 8
 """Windows that the batched pipelines decode together."""
@@ -27,7 +28,7 @@ BATCH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to transcribe, and how; all else is at the engine's defaults.
+    """A recording to transcribe; all other settings are the engine's defaults.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class Engine:
     Parameters
     ----------
     label : str
-        How tables name it.
+        Name in results.
     kind : str
         A key of `LOADERS`.
     model : str
@@ -73,7 +74,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What an engine's process says: after loading, with no text, and after each recording."""
+    """An answer of an engine's process: after loading, without text, and after each recording."""
 
     seconds: float
     cpu_s: float
@@ -140,31 +141,40 @@ def harken_batched(engine: Engine) -> Transcribe:
 def faster_whisper(engine: Engine) -> Transcribe:
     """faster-whisper, window after window."""
     model = _faster_whisper_model(engine)
-    return lambda its: _text(model.transcribe(its.path, language=its.language, beam_size=its.beam_size))
+    return lambda request: _text(
+        model.transcribe(request.path, language=request.language, beam_size=request.beam_size)
+    )
 
 
 def faster_whisper_batched(engine: Engine) -> Transcribe:
     """faster-whisper's batched pipeline: several windows at a time, cut by its voice activity detection."""
     pipeline = importlib.import_module("faster_whisper").BatchedInferencePipeline(_faster_whisper_model(engine))
-    return lambda its: _text(
-        pipeline.transcribe(its.path, language=its.language, beam_size=its.beam_size, batch_size=BATCH)
+    return lambda request: _text(
+        pipeline.transcribe(
+            request.path, language=request.language, beam_size=request.beam_size, batch_size=BATCH
+        )
     )
 
 
 def openai_whisper(engine: Engine) -> Transcribe:
-    """openai-whisper, with the ladder of its command line. harken reads the files, not ffmpeg."""
+    """openai-whisper, with the temperatures of its command line. harken reads the files, not ffmpeg."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
     whisper: Any = importlib.import_module("whisper")
     from harken.audio import load_audio
 
     model = whisper.load_model(engine.model, device="cpu")
-    ladder = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    temperatures = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
-    def transcribe(its: Request) -> str:
-        beam = {"beam_size": its.beam_size} if its.beam_size > 1 else {}
+    def transcribe(request: Request) -> str:
+        beam = {"beam_size": request.beam_size} if request.beam_size > 1 else {}
         result = model.transcribe(
-            load_audio(its.path), language=its.language, temperature=ladder, best_of=5, fp16=False, **beam
+            load_audio(request.path),
+            language=request.language,
+            temperature=temperatures,
+            best_of=5,
+            fp16=False,
+            **beam,
         )
         return str(result["text"])
 
@@ -204,9 +214,9 @@ def _harken(engine: Engine, batch_size: int) -> Transcribe:
     from harken import load
 
     recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
-    return lambda its: (
+    return lambda request: (
         recognizer.transcribe(
-            its.path, language=its.language, beam_size=its.beam_size, batch_size=batch_size
+            request.path, language=request.language, beam_size=request.beam_size, batch_size=batch_size
         ).text
     )
 
@@ -230,7 +240,7 @@ def serve(engine: Engine) -> None:
 
     def reply(started: tuple[float, float], text: str = "") -> None:
         seconds, cpu_s = perf_counter() - started[0], process_time() - started[1]
-        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_memory_mb(), text=text)
+        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_mb(), text=text)
         replies.write(json.dumps(asdict(answer)) + "\n")
 
     started = perf_counter(), process_time()

@@ -2,9 +2,9 @@
 
 Weights and windows are random: neither changes what is computed. Every engine reads a prompt of 4 tokens and then
 chooses the most probable token a fixed number of times, with no rules and no end; encoding is timed by itself, and what
-the encoder gave is handed to each decoder. harken runs twice, with its steps recorded as CUDA graphs and without;
-transformers with its growing cache, and with its static cache, which it compiles on CUDA. The first call of each, with
-recording and compiling, stands in a column of its own. Runs take turns; the table has medians.
+the encoder gave is handed to each decoder. harken runs with and without CUDA graphs, transformers
+with its growing cache and with its static cache, which it compiles on CUDA. The first call of each, with capture and
+compilation, is reported by itself. Runs take turns; figures are medians.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --dims tiny --device cpu --steps 16 --rounds 1
@@ -19,7 +19,8 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from common import importable, limit_threads, machine, note, parser, positive, require, run, table
+import results
+from arguments import importable, limit_threads, note, parser, positive, require, run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,18 +37,17 @@ SIZES = {
     "large-v3": (128, 1280, 20, 32, 32, 51866),
 }
 PROMPT = (50258, 50259, 50360, 50364)
-HEADER = ("engine", "batch", "encode, ms a window", "tokens/s", "ms a step", "first call, s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Something that encodes windows and decodes them greedily.
+    """An engine that encodes windows and decodes them greedily.
 
     Parameters
     ----------
     name : str
     encode : callable
-        From log-mel of shape (batch, n_mels, 3000) on the host to what `decode` takes.
+        Encodes log-mel of shape (batch, n_mels, 3000) on the host; the result is for `decode`.
     decode : callable
         Decodes so many tokens of every window; returns them, shape (batch, steps).
     """
@@ -75,34 +75,36 @@ def main() -> None:
 
     torch.set_num_threads(args.threads)
     dims = make_dims(args.dims)
+    settings = {"dims": args.dims, "steps": args.steps, "threads": args.threads}
     engines = list(make_engines(dims, args))
-    print(machine())
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    result = results.begin(args.save or "gpu", settings | {"device": device}, ("torch", "transformers"))
     rng = np.random.default_rng(0)
-    rows = []
     for batch in args.batch:
         mel = rng.standard_normal((batch, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
-        rows += measure(engines, mel, args.steps, args.rounds)
-    title = f"{args.dims}, {args.steps} steps a window, median of {args.rounds}"
-    print(f"\n### {title}\n\n{table(HEADER, rows)}")
-    if torch.cuda.is_available():
-        most_gb = torch.cuda.max_memory_allocated() / 1e9
-        print(f"\nMost memory taken on the device, by all engines together: {most_gb:.1f} GB.")
+        for row in measure(engines, mel, args.steps, args.rounds):
+            result.add(**row)
+    if args.save:
+        print(results.write(result))
 
 
 def arguments() -> argparse.Namespace:
-    its = parser(__doc__)
-    its.add_argument("--dims", choices=SIZES, default="large-v3", help="whose dimensions (large-v3)")
-    its.add_argument("--device", default="auto", help="auto, cuda, mps or cpu (auto)")
-    its.add_argument("--precision", default="auto", help="auto, fp32, fp16 or bf16, of all engines (auto)")
-    its.add_argument(
+    options = parser(__doc__)
+    options.add_argument(
+        "--dims", choices=SIZES, default="large-v3", help="dimensions of this model (large-v3)"
+    )
+    options.add_argument("--device", default="auto", help="auto, cuda, mps or cpu (auto)")
+    options.add_argument("--precision", default="auto", help="auto, fp32, fp16 or bf16, of all engines (auto)")
+    options.add_argument(
         "--batch", type=positive, nargs="+", default=[1, 8], metavar="N", help="windows at a time (1 8)"
     )
-    its.add_argument("--steps", type=positive, default=200, metavar="N", help="tokens to decode (200)")
-    its.add_argument("--rounds", type=positive, default=5, metavar="N", help="turns of each engine (5)")
-    return its.parse_args()
+    options.add_argument("--steps", type=positive, default=200, metavar="N", help="tokens to decode (200)")
+    options.add_argument("--rounds", type=positive, default=5, metavar="N", help="turns of each engine (5)")
+    return options.parse_args()
 
 
 def make_dims(name: str) -> Dims:
+    """Return the dimensions of a published model."""
     from harken.types import Dims
 
     n_mels, state, heads, audio_layers, text_layers, vocabulary = SIZES[name]
@@ -113,25 +115,25 @@ def make_dims(name: str) -> Dims:
 
 
 def make_engines(dims: Dims, args: argparse.Namespace) -> Iterator[Engine]:
-    """Load every engine that can be had; the first says what it computes on."""
+    """Load every engine that is installed."""
     from harken.backends.torch import TorchBackend
 
     weights = draw_weights(dims)
-    recorded = TorchBackend(dims, weights, device=args.device, precision=args.precision)
-    its = recorded.capabilities
-    print(f"* {its.detail}")
-    if its.device == "cuda":
-        yield harken_engine("harken, CUDA graphs", recorded)
+    captured = TorchBackend(dims, weights, device=args.device, precision=args.precision)
+    capabilities = captured.capabilities
+    note(capabilities.detail)
+    if capabilities.device == "cuda":
+        yield harken_engine("harken, CUDA graphs", captured)
     plain = TorchBackend(dims, weights, device=args.device, precision=args.precision, graph_capture=None)
     yield harken_engine("harken, step by step", plain)
     if not importable("transformers"):
         note("transformers is left out: it is not installed")
         return
-    yield from transformers_engines(dims, its.device, its.precision)
+    yield from transformers_engines(dims, capabilities.device, capabilities.precision)
 
 
 def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
-    """Random weights that keep activations near one, in half precision as they are published."""
+    """Return random weights that keep activations near one, in half precision as published weights are."""
     import numpy as np
 
     from harken.checkpoints.weight_shapes import expected_shapes
@@ -146,7 +148,7 @@ def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
 
 
 def harken_engine(name: str, backend: TorchBackend) -> Engine:
-    """Through the contract: a session, `extend` and `top`."""
+    """Return harken as an engine: a session, `extend` and `top`."""
 
     def encode(mel: NDArray[Any]) -> Any:
         features = backend.encode(mel)
@@ -169,7 +171,7 @@ def harken_engine(name: str, backend: TorchBackend) -> Engine:
 
 
 def transformers_engines(dims: Dims, device: str, precision: str) -> Iterator[Engine]:
-    """`GenerationMixin.generate`, which leaves out Whisper's own rules and long-form logic."""
+    """Yield transformers with each cache: `GenerationMixin.generate`, without Whisper's logit rules and long form."""
     import torch
     from transformers import GenerationConfig, GenerationMixin, WhisperConfig, WhisperForConditionalGeneration
     from transformers.modeling_outputs import BaseModelOutput
@@ -218,7 +220,7 @@ def transformers_engines(dims: Dims, device: str, precision: str) -> Iterator[En
 
 
 def wait() -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     import torch
 
     if torch.cuda.is_available():
@@ -227,38 +229,35 @@ def wait() -> None:
         torch.mps.synchronize()
 
 
-def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -> list[list[str]]:
-    """Run all engines in turns on the same windows: a line of the table each."""
+def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Run all engines in turns on the same windows; yield a row for each."""
     times = [Times() for _ in engines]
-    for engine, its in zip(engines, times, strict=True):
+    for engine, engine_times in zip(engines, times, strict=True):
         began = perf_counter()
         chosen = engine.decode(engine.encode(mel), steps)
-        its.first = perf_counter() - began
+        engine_times.first = perf_counter() - began
         assert [len(row) for row in chosen] == [steps] * len(mel), (
             f"{engine.name} has not decoded {steps} steps"
         )
-        note(f"{engine.name}, batch {len(mel)}: first call {its.first:.1f} s")
+        note(f"{engine.name}, batch {len(mel)}: first call {engine_times.first:.1f} s")
     for _ in range(rounds):
-        for engine, its in zip(engines, times, strict=True):
+        for engine, engine_times in zip(engines, times, strict=True):
             began = perf_counter()
             features = engine.encode(mel)
             encoded = perf_counter()
             engine.decode(features, steps)
-            its.encode.append(encoded - began)
-            its.decode.append(perf_counter() - encoded)
-    return [row(engine, its, len(mel), steps) for engine, its in zip(engines, times, strict=True)]
-
-
-def row(engine: Engine, its: Times, batch: int, steps: int) -> list[str]:
-    seconds = median(its.decode)
-    return [
-        engine.name,
-        str(batch),
-        f"{1000 * median(its.encode) / batch:.1f}",
-        f"{batch * steps / seconds:.0f}",
-        f"{1000 * seconds / steps:.2f}",
-        f"{its.first:.1f}",
-    ]
+            engine_times.encode.append(encoded - began)
+            engine_times.decode.append(perf_counter() - encoded)
+    for engine, engine_times in zip(engines, times, strict=True):
+        seconds = median(engine_times.decode)
+        yield {
+            "engine": engine.name,
+            "batch": len(mel),
+            "encode_ms": round(1000 * median(engine_times.encode) / len(mel), 3),
+            "tokens_per_second": round(len(mel) * steps / seconds, 1),
+            "step_ms": round(1000 * seconds / steps, 4),
+            "first_call_s": round(engine_times.first, 2),
+        }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/: which result each is made from, and what its columns show.
+"""The tables of README.md and docs/: the results that each shows, and its columns.
 
 A table is named in a page by ``<!-- table: NAME -->``; `tables` fills it in.
 """
@@ -22,9 +22,9 @@ class Column:
     ----------
     heading : str
     cell : callable
-        Gives the text of a row's cell.
+        Returns the text of a row's cell.
     right : bool
-        Whether it is aligned to the right, as numbers are.
+        True aligns the column to the right, as numbers are.
     """
 
     heading: str
@@ -42,11 +42,11 @@ class Table:
         Results whose rows it shows, one below the other.
     columns : tuple of Column
     rows : callable
-        Whether a row is shown.
+        Returns True for the rows to show.
     bold : callable
-        Whether a row is what harken does, where alternatives stand beside it; its first cell is in bold.
+        Returns True for the row with harken's choice among alternatives; its first cell is in bold.
     versions : bool
-        Whether versions and command stand below it, or only the machine, the date and the commit.
+        True adds versions and command to the machine, date and commit below the table.
     """
 
     results: tuple[str, ...]
@@ -90,34 +90,16 @@ def _number(value: float | None, form: str) -> str:
     return MISSING if value is None else format(value, form)
 
 
-def _is(**wanted: object) -> Callable[[Row], bool]:
-    """Make a filter of rows with these values."""
-    return lambda row: all(row[key] == value for key, value in wanted.items())
-
-
-_SPEED = (
-    text("engine", "engine"),
-    number("times real time", "times_real_time", 1),
-    spread("time over harken's", "ratio", 2),
-    number("WER, %", "wer_percent", 2),
-    number("peak memory, MB", "peak_mb"),
-)
-_SPEED_DETAILS = (
-    *_SPEED,
-    number("seconds", "seconds", 1),
-    number("processor seconds", "cpu_s", 1),
-    number("loading, s", "load_s", 2),
-)
-_BY_SET = (
+_SET = (
     text("set", "set"),
-    number("files", "files"),
+    text("engine", "engine"),
+    number("recordings", "recordings"),
     number("minutes", "minutes", 1),
     number("errors, %", "error_percent", 2),
-    number("faster-whisper", "peer_error_percent", 2),
     number("difference", "difference_percent", 2, sign="+"),
     numbers("95 % interval", ("difference_low", "difference_high"), 2, sign="+", between=" to "),
+    number("invented words", "hallucinated_words"),
     number("times real time", "times_real_time", 1),
-    number("faster-whisper", "peer_times_real_time", 1),
 )
 _LIVE = (
     text("session", "session"),
@@ -125,38 +107,42 @@ _LIVE = (
     numbers("shown, s: median, 95 %", ("shown_median_s", "shown_95_s"), 2),
     number("wait for a word committed, at most, s", "wait_committed_s", 2),
     numbers("committed, s: median, 95 %", ("committed_median_s", "committed_95_s"), 2),
-    number("WER, %", "wer_percent", 2),
-    number("of the offline pass", "offline_wer_percent", 2),
-    number("processor seconds a second of audio", "cpu_factor", 3),
-    number("committed text changed", "retractions"),
+    number("errors, %", "error_percent", 2),
+    number("of the offline pass", "offline_error_percent", 2),
+    number("CPU seconds a second of audio", "cpu_factor", 3),
+    number("retractions", "retractions"),
     number("flicker", "flicker", 2),
-)
-_SPECULATION = (
-    text("model, assistant", "pair"),
-    text("set", "set"),
-    number("clips", "clips"),
-    number("batch", "batch"),
-    numbers("decoding, s", ("plain_decode_s", "decode_s"), 1),
-    number("times faster", "decode_ratio", 2),
-    numbers("end to end, s", ("plain_wall_s", "wall_s"), 1),
-    number("times faster", "wall_ratio", 2),
-    number("tokens a pass", "tokens_per_forward", 2),
-    number("accepted, %", "acceptance_percent", 1),
-    numbers("WER, %", ("plain_wer_percent", "wer_percent"), 2),
-    number("recordings that differ", "differing"),
-    number("near ties", "near_ties"),
 )
 
 TABLES = {
-    "engines": Table(results=("engines",), columns=_SPEED, versions=False),  # README.md
-    "engines-short": Table(results=("engines",), columns=_SPEED_DETAILS),
-    "engines-long": Table(results=("engines-long",), columns=(text("recordings", "set"), *_SPEED_DETAILS)),
-    "models": Table(
-        results=("sets-tiny.en", "sets-base", "sets-small"),
-        columns=(text("model", "model"), *_BY_SET),
-        rows=_is(set="all speech"),
+    "engines": Table(
+        results=("engines",),
+        columns=(
+            text("engine", "engine"),
+            text("set", "set"),
+            number("times real time", "times_real_time", 1),
+            spread("time over harken's", "ratio", 2),
+            number("errors, %", "error_percent", 2),
+            number("peak memory, MB", "peak_mb"),
+        ),
+        versions=False,
     ),
-    "sets": Table(results=("sets-tiny.en",), columns=_BY_SET),
+    "engines-long": Table(
+        results=("engines-long",),
+        columns=(
+            text("set", "set"),
+            text("engine", "engine"),
+            number("minutes", "minutes", 1),
+            number("times real time", "times_real_time", 1),
+            spread("time over harken's", "ratio", 2),
+            number("CPU seconds", "cpu_s", 1),
+            number("errors, %", "error_percent", 2),
+            number("peak memory, MB", "peak_mb"),
+            number("loading, s", "load_s", 2),
+        ),
+    ),
+    "sets-base": Table(results=("sets-base",), columns=_SET),
+    "sets-small": Table(results=("sets-small",), columns=_SET),
     "parity": Table(
         results=("parity",),
         columns=(
@@ -170,7 +156,7 @@ TABLES = {
         results=("memory",),
         columns=(
             text("recording", "recording"),
-            number("peak memory, MB", "peak_mb", 1),
+            number("peak memory, MB", "peak_mb"),
             number("lines of text", "lines"),
             number("seconds", "seconds", 1),
             number("times real time", "times_real_time", 1),
@@ -179,13 +165,13 @@ TABLES = {
     "start-up": Table(
         results=("start-up",),
         columns=(
-            text("from the start of a process", "step"),
+            text("step", "step"),
             number("median, ms", "median_ms"),
-            number("least", "least_ms"),
-            number("most", "most_ms"),
+            number("least, ms", "least_ms"),
+            number("most, ms", "most_ms"),
         ),
     ),
-    "stages": Table(
+    "breakdown": Table(
         results=("breakdown",),
         columns=(
             text("stage", "stage"),
@@ -196,14 +182,20 @@ TABLES = {
             number("lower bound, s", "bound_s", 3),
         ),
     ),
-    "speculation": Table(results=("speculation",), columns=_SPECULATION),
-    "speculation-exact": Table(
-        results=("speculation-exact",),
+    "speculation": Table(
+        results=("speculation",),
         columns=(
             text("model, assistant", "pair"),
+            text("set", "set"),
             number("recordings", "recordings"),
-            number("tokens", "tokens"),
-            number("drafted", "drafted"),
+            number("batch", "batch"),
+            numbers("decoding without and with drafts, s", ("plain_decode_s", "decode_s"), 1),
+            number("times faster", "decode_ratio", 2),
+            numbers("end to end, s", ("plain_wall_s", "wall_s"), 1),
+            number("times faster", "wall_ratio", 2),
+            number("tokens a pass", "tokens_per_forward", 2),
+            number("accepted, %", "acceptance_percent", 1),
+            numbers("errors, %", ("plain_error_percent", "error_percent"), 2),
             number("recordings that differ", "differing"),
             number("near ties", "near_ties"),
         ),
@@ -213,23 +205,13 @@ TABLES = {
         columns=(
             text("model", "model"),
             text("precision", "precision"),
-            number("1 token, ms", "1", 1),
-            *(number(f"{width} tokens", str(width), 2) for width in (2, 3, 5, 9, 17)),
+            number("windows", "windows"),
+            number("1 token, ms", "one_token_ms", 1),
+            *(number(f"{width} tokens", f"ratio_{width}", 2) for width in (2, 3, 5, 9, 17)),
         ),
     ),
     "live": Table(results=("live",), columns=_LIVE),
     "live-baseline": Table(results=("live-baseline",), columns=_LIVE),
-    "live-sweep": Table(
-        results=("live-sweep",),
-        columns=(
-            number("window, s", "window_s", 1),
-            number("hold, s", "hold_s", 1),
-            number("wait for a word committed, at most, s", "wait_committed_s", 2),
-            numbers("committed, s: median, 95 %", ("committed_median_s", "committed_95_s"), 2),
-            number("WER, %", "wer_percent", 2),
-            number("processor seconds a second of audio", "cpu_factor", 3),
-        ),
-    ),
     "live-worst": Table(
         results=("live-worst",),
         columns=(
@@ -241,7 +223,7 @@ TABLES = {
             number("substituted", "substitutions"),
             number("inserted", "insertions"),
             numbers("committed, s: median, longest", ("committed_median_s", "committed_longest_s"), 2),
-            number("processor seconds a second of audio", "cpu_factor", 3),
+            number("CPU seconds a second of audio", "cpu_factor", 3),
             number("memory at the end, MB", "memory_end_mb"),
         ),
     ),
@@ -249,7 +231,7 @@ TABLES = {
         results=("live-many",),
         columns=(
             number("streams", "streams"),
-            text("encoded", "passes"),
+            text("passes", "passes"),
             number("seconds of computing a second of audio", "real_time_factor", 2),
             numbers("lag, s: median, 95 %, longest", ("lag_median_s", "lag_95_s", "lag_longest_s"), 2),
         ),

@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured, and what the parts of a transcription need at least, counted.
+"""Limits of this machine, measured, and operations and bytes of the stages of a transcription, counted.
 
 Operations count a multiplication and an addition as two.
 """
@@ -23,20 +23,20 @@ SIZE = 2048
 CHAIN = 4
 FLOAT_BYTES = 4
 WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1}
-"""Of one weight of the decoder; the scales of rows are next to nothing."""
+"""Bytes of one weight of the decoder; the scales of rows are negligible."""
 LARGE_BYTES = 256_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The machine at its best.
+    """The limits of a machine.
 
     Parameters
     ----------
     fp32, bf16, int8 : float
         Operations a second of multiplying matrices.
     memory, weights, logits : float
-        Bytes a second of reading 256 MB, what a decoder step reads, and what its logits take.
+        Bytes a second of reading 256 MB, the bytes of a decoder step, and those of its logits.
     """
 
     fp32: float
@@ -48,7 +48,7 @@ class Limits:
 
 
 def measure(step_bytes: float, logits_bytes: float, threads: int) -> Limits:
-    """Measure this machine; some ten seconds."""
+    """Measure this machine, in some ten seconds."""
     return Limits(
         fp32=max(gemm_numpy(), gemm_openvino("f32", threads)),
         bf16=gemm_openvino("bf16", threads),
@@ -60,7 +60,7 @@ def measure(step_bytes: float, logits_bytes: float, threads: int) -> Limits:
 
 
 def best_of(run: Callable[[], Any], times: int) -> float:
-    """Least seconds of some runs after a first one."""
+    """Return the least seconds of some runs after a first one."""
     run()
     seconds = []
     for _ in range(times):
@@ -71,13 +71,13 @@ def best_of(run: Callable[[], Any], times: int) -> float:
 
 
 def gemm_numpy() -> float:
-    """Operations a second in float32, in the library under numpy."""
+    """Return the operations a second in float32, in the library under NumPy."""
     a, b = np.random.default_rng(0).standard_normal((2, SIZE, SIZE), np.float32)
     return 2 * SIZE**3 / best_of(lambda: a @ b, 10)
 
 
 def gemm_openvino(precision: str, threads: int) -> float:
-    """Operations a second in OpenVINO; "bf16" computes in float32 on a processor without bfloat16."""
+    """Return the operations a second in OpenVINO; "bf16" computes in float32 on a processor without bfloat16."""
     a, b = np.random.default_rng(0).standard_normal((2, SIZE, SIZE), np.float32) / np.float32(SIZE**0.5)
     x = start = opset13.parameter([SIZE, SIZE], np.float32)
     for _ in range(CHAIN):
@@ -88,7 +88,7 @@ def gemm_openvino(precision: str, threads: int) -> float:
 
 
 def gemm_int8(threads: int) -> float:
-    """Operations a second of 8-bit numbers in ONNX Runtime."""
+    """Return the operations a second of 8-bit numbers in ONNX Runtime."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
@@ -108,7 +108,7 @@ def gemm_int8(threads: int) -> float:
 
 
 def read_bandwidth(size_bytes: float) -> float:
-    """Bytes a second at which so many bytes are read again and again, by a matrix times a vector."""
+    """Return the bytes a second at which so many bytes are read repeatedly, by a matrix times a vector."""
     columns = 4096
     rows = max(1, round(size_bytes / FLOAT_BYTES / columns))
     matrix, vector = np.ones((rows, columns), np.float32), np.ones(columns, np.float32)
@@ -116,14 +116,14 @@ def read_bandwidth(size_bytes: float) -> float:
 
 
 def mel_operations(frames: int, n_mels: int) -> float:
-    """Of some frames of log-mel: a real FFT of 400 samples, its power, and the bands that are not zero."""
+    """Return the operations of some frames of log-mel: a real FFT of 400 samples, powers, nonzero filters."""
     samples = 400
     transform = 2.5 * samples * np.log2(samples)
     return float(frames * (transform + 3 * (samples // 2 + 1) + 2 * np.count_nonzero(mel_filters(n_mels))))
 
 
 def encoder_operations(dims: Dims) -> float:
-    """Of one window: convolutions, linear layers, attention, and the decoder's cross keys and values."""
+    """Return the operations of one window: encoder, and the decoder's cross-attention keys and values."""
     frames, state = dims.n_audio_ctx, dims.n_audio_state
     convolutions = 2 * 3 * dims.n_mels * state * 2 * frames + 2 * 3 * state**2 * frames
     layer = 2 * 12 * state**2 * frames + 2 * 2 * state * frames**2
@@ -132,23 +132,23 @@ def encoder_operations(dims: Dims) -> float:
 
 
 def linear_operations(dims: Dims, queries: int, logits: int) -> float:
-    """Of the decoder's linear layers for some queries, some of which get logits."""
+    """Return the operations of the decoder's linear layers for some queries, some of which get logits."""
     return float(2 * queries * _layer_weights(dims) + 2 * logits * dims.n_text_state * dims.n_vocab)
 
 
 def attention_operations(dims: Dims, queries: int, slots: int) -> float:
-    """Of the decoder's attention of some queries to each other, to slots of the past, and to the window."""
+    """Return the operations of the decoder's attention: queries to each other, to the past, and to the window."""
     keys = queries + slots + dims.n_audio_ctx
     return float(dims.n_text_layer * 2 * 2 * queries * keys * dims.n_text_state)
 
 
 def decoder_bytes(dims: Dims, precision: str, audios: int, slots: int) -> float:
-    """Read by one forward pass: all weights, and the keys and values of each window and of its past."""
+    """Return the bytes that a forward pass reads: all weights, and the keys and values of each window and past."""
     weights = _layer_weights(dims) + dims.n_text_state * dims.n_vocab
     keys_and_values = 2 * dims.n_text_layer * dims.n_text_state * (dims.n_audio_ctx + slots)
     return weights * WEIGHT_BYTES[precision] + audios * keys_and_values * FLOAT_BYTES
 
 
 def _layer_weights(dims: Dims) -> int:
-    """Of all layers: 4 squares of self-attention, 2 of cross-attention, 8 of the feed-forward part."""
+    """Return the weights of all layers: 4 squares of self-attention, 2 of cross-attention, 8 of the MLP."""
     return dims.n_text_layer * 14 * dims.n_text_state**2

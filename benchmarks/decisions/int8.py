@@ -1,10 +1,10 @@
-"""How far decoders of less than float32 are from it, and what a step of each takes.
+"""Decoders of less than float32 beside float32: difference of their distributions, and time of a step.
 
-Every decoder reads the text that float32 decodes, token by token and over the same features, so that only its own
-arithmetic differs. KL is the mean divergence of its distribution from that of float32, flips the share of steps whose
-best token is another.
+Every decoder reads the text that float32 decodes, token by token and over the same features, so that only the
+arithmetic of the decoder differs. KL is the mean divergence of the distribution from that of float32, in nats, and
+flips are the steps whose best token is another.
 
-    python benchmarks/precision.py
+    python benchmarks/decisions int8
 """
 
 from __future__ import annotations
@@ -14,74 +14,76 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from common import DEFAULT_SET, limit_threads, machine, parser, positive, read_set, require, run, table
+import results
+from arguments import DEFAULT_SET, limit_threads, parser, positive, require
+from recordings import read_set
 
 if TYPE_CHECKING:
     import harken
     from harken.backends.onnx.builder import GraphBuilder
     from harken.backends.onnx.graphs import Weights
     from harken.backends.onnx.linear import QuantizationScheme
-    from harken.backends.onnx.runtimes import Graph
+    from harken.backends.onnx.runtimes import OnnxRuntimeGraph
     from harken.backends.onnx.session import OnnxFeatures
     from harken.contract import Floats
     from harken.types import Dims
 
 BLOCKS = (32, 128)
-ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A window as it was encoded, and the tokens to read over it."""
+    """An encoded window, and the tokens to read over it."""
 
     features: OnnxFeatures
     tokens: tuple[int, ...]
 
 
 def main() -> None:
-    its = parser(__doc__)
-    its.add_argument("--set", default=DEFAULT_SET, metavar="NAME", help=f"set to read ({DEFAULT_SET})")
-    its.add_argument("--limit", type=positive, default=12, metavar="N", help="recordings to read (12)")
-    args = its.parse_args()
+    options = parser(__doc__, sets=(DEFAULT_SET,))
+    options.set_defaults(limit=12)
+    options.add_argument("--rounds", type=positive, default=5, metavar="N", help="turns of each decoder (5)")
+    args = options.parse_args()
     require("harken")
     limit_threads(args.threads)
-    print(machine())
     import numpy as np
 
     import harken
 
+    result = results.begin(args.save or "int8", {"model": "tiny.en", "threads": args.threads})
     recognizer = harken.load("tiny.en", precision="fp32", threads=args.threads)
-    paths = [recording.path for recording in read_set(args.audio, args.set, args.limit)]
+    paths = [entry.path for name in args.set for entry in read_set(args.audio, name, args.limit, language="en")]
     passages = list(read(recognizer, paths))
-    recipes = make_recipes()
     with tempfile.TemporaryDirectory() as folder:
         decoders = {
-            name: compiled(*recipe, Path(folder) / f"{i}.onnx", args.threads)
-            for i, (name, recipe) in enumerate(recipes.items())
+            name: compile_decoder(*recipe, Path(folder) / f"{i}.onnx", args.threads)
+            for i, (name, recipe) in enumerate(make_recipes().items())
         }
         times: dict[str, list[float]] = {name: [] for name in decoders}
         logits: dict[str, Floats] = {}
-        for _ in range(ROUNDS):
+        for _ in range(args.rounds):
             for name, decoder in decoders.items():
                 logits[name] = follow(decoder, recognizer.dims, passages, times[name])
-    rows = [
-        [
-            name,
-            f"{divergence(logits['float32'], values):.5f}",
-            f"{100 * np.mean(logits['float32'].argmax(1) != values.argmax(1)):.2f}",
-            f"{1000 * np.median(times[name]):.2f}",
-        ]
-        for name, values in logits.items()
-    ]
-    steps = len(logits["float32"])
-    print(f"\n{table((f'decoder, {steps} steps', 'KL', 'flips, %', 'median step, ms'), rows)}")
+    reference = logits["float32"]
+    for name, values in logits.items():
+        flips = np.mean(reference.argmax(1) != values.argmax(1))
+        result.add(
+            decoder=name,
+            steps=len(values),
+            kl=round(divergence(reference, values), 6),
+            flips_percent=round(100 * float(flips), 3),
+            step_ms=round(1000 * median(times[name]), 4),
+        )
+    if args.save:
+        print(results.write(result))
 
 
 def read(recognizer: harken.Recognizer, paths: Sequence[Path]) -> Iterator[Passage]:
-    """The first window of each recording, and what float32 decodes of it."""
+    """Yield the first window of each recording, and the tokens that float32 decodes."""
     from harken.audio import load_audio, log_mel, pad_or_trim
     from harken.backends.onnx.session import OnnxFeatures
     from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
@@ -102,7 +104,7 @@ def read(recognizer: harken.Recognizer, paths: Sequence[Path]) -> Iterator[Passa
 
 
 def make_recipes() -> dict[str, tuple[Weights, QuantizationScheme]]:
-    """Decoders of tiny.en to compare: weights as they are or rotated, and how to multiply by them."""
+    """Return the decoders of tiny.en: weights as they are or rotated, and the ways to multiply by them."""
     from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES, QuantizationScheme
     from harken.backends.onnx.rotation import RotatedWeights
     from harken.checkpoints import open_checkpoint, resolve_model
@@ -114,13 +116,13 @@ def make_recipes() -> dict[str, tuple[Weights, QuantizationScheme]]:
     return {
         "float32": (plain, FLOAT_SCHEME),
         "float32, rotated": (rotated, FLOAT_SCHEME),
-        **{f"blocks of {size}": (plain, its) for size, its in blocks.items()},
-        **{f"blocks of {size}, rotated": (rotated, its) for size, its in blocks.items()},
+        **{f"blocks of {size}": (plain, scheme) for size, scheme in blocks.items()},
+        **{f"blocks of {size}, rotated": (rotated, scheme) for size, scheme in blocks.items()},
         "rows": (plain, QuantizationScheme(int8.linear, int8.linear)),
-        "rows, loud units apart": (plain, int8),
+        "rows, outlier channels apart": (plain, int8),
         "rows, rotated": (rotated, QuantizationScheme(int8.linear, int8.linear)),
-        "**rows, rotated, loud units apart**": (rotated, int8),
-        "the same with weights of 7 bits": (rotated, int7),
+        "rows, rotated, outlier channels apart": (rotated, int8),
+        "rows, rotated, outlier channels apart, 7 bits": (rotated, int7),
     }
 
 
@@ -135,10 +137,10 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     scales = np.abs(grouped).max(axis=2) / np.float32(127)
     divisors = np.where(scales > 0, scales, np.float32(1))
     quantised = (np.rint(grouped / divisors[:, :, None]) + 128).astype(np.uint8)
-    its = [x, graph.constant(quantised), graph.constant(scales)]
+    inputs = [x, graph.constant(quantised), graph.constant(scales)]
     return graph.op(
         "MatMulNBits",
-        *its,
+        *inputs,
         domain=MICROSOFT_DOMAIN,
         K=columns,
         N=rows,
@@ -148,8 +150,8 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     )
 
 
-def compiled(weights: Weights, arithmetic: QuantizationScheme, path: Path, threads: int) -> Graph:
-    """The decoder of tiny.en."""
+def compile_decoder(weights: Weights, scheme: QuantizationScheme, path: Path, threads: int) -> OnnxRuntimeGraph:
+    """Compile the decoder of tiny.en."""
     import onnx
 
     from harken.backends.onnx.graphs import decoder
@@ -159,12 +161,12 @@ def compiled(weights: Weights, arithmetic: QuantizationScheme, path: Path, threa
 
     checkpoint = open_checkpoint(resolve_model("tiny.en"))
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
-    onnx.save_model(decoder(weights, checkpoint.dims, arithmetic, heads), path)
+    onnx.save_model(decoder(weights, checkpoint.dims, scheme, heads), path)
     return OnnxRuntimeGraph(path, threads)
 
 
-def follow(graph: Graph, dims: Dims, passages: Sequence[Passage], times: list[float]) -> Floats:
-    """Logits after every token of every passage, shape (steps, n_vocab); the time of each step is noted."""
+def follow(graph: OnnxRuntimeGraph, dims: Dims, passages: Sequence[Passage], times: list[float]) -> Floats:
+    """Return the logits after every token of every passage, shape (steps, n_vocab); add the time of each step."""
     import numpy as np
 
     from harken.backends.onnx.session import OnnxSession
@@ -180,12 +182,8 @@ def follow(graph: Graph, dims: Dims, passages: Sequence[Passage], times: list[fl
 
 
 def divergence(reference: Floats, other: Floats) -> float:
-    """Mean Kullback-Leibler divergence of the distributions that two sets of logits stand for, in nats."""
+    """Return the mean Kullback-Leibler divergence of the distributions of two sets of logits, in nats."""
     import numpy as np
 
     p, q = (values - np.logaddexp.reduce(values, axis=1, keepdims=True) for values in (reference, other))
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,8 +1,8 @@
-"""Live transcription as it is done today: everything up to 30 s is encoded anew for every update.
+"""The baseline of live transcription: everything up to 30 s is encoded again for every update.
 
-What whisper_streaming does (github.com/ufal/whisper_streaming, whisper_online.py; Macháček et al. 2023, "Turning
-Whisper into real-time transcription system"), with harken's own offline pass in place of its engine: the same weights,
-runtime and threads as what it is compared with.
+This is the method of whisper_streaming (github.com/ufal/whisper_streaming, whisper_online.py; Macháček et al. 2023,
+"Turning Whisper into real-time transcription system"), with harken's offline pass in place of its engine: the same
+weights, runtime and threads as in the sessions beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_OVERLAP = 5
 
 
 class Agreement:
-    """LocalAgreement-2: words that two hypotheses in a row begin with (`HypothesisBuffer`).
+    """LocalAgreement-2: the words with which two successive hypotheses begin (`HypothesisBuffer`).
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class Agreement:
 
     @property
     def until_s(self) -> float:
-        """End of what is committed."""
+        """End of the last committed word."""
         return self.committed[-1].end_s if self.committed else 0.0
 
-    def take(self, words: list[Word], buffered_s: float) -> None:
-        """Take a hypothesis for what has been heard since `buffered_s`."""
+    def add(self, words: list[Word], buffered_s: float) -> None:
+        """Add a hypothesis of the audio since `buffered_s`."""
         fresh = [word for word in words if word.start_s > self.until_s - 0.1]
         known = [word for word in self.committed if word.end_s > buffered_s]
         if fresh and abs(fresh[0].start_s - self.until_s) < SAME_START_S:
@@ -56,7 +56,7 @@ class Agreement:
 
 
 def _overlap(known: list[Word], fresh: list[Word]) -> int:
-    """How many words the new ones begin with that the known ones end with."""
+    """Return the number of words with which the new ones begin and the known ones end."""
     for count in range(1, min(len(known), len(fresh), LONGEST_OVERLAP) + 1):
         if [word.text for word in known[-count:]] == [word.text for word in fresh[:count]]:
             return count
@@ -64,15 +64,15 @@ def _overlap(known: list[Word], fresh: list[Word]) -> int:
 
 
 @dataclass
-class Rereading:
-    """Hears its whole buffer again every second (`OnlineASRProcessor`); a `harken.evaluation.simulation.Live`.
+class LocalAgreement:
+    """A session that transcribes its whole buffer every second (`OnlineASRProcessor`).
 
     Parameters
     ----------
     recognizer : Recognizer
     options : TranscribeOptions
     every_s : float
-        Sound between two updates.
+        Audio between two updates.
     trim_s : float
         From this length on the buffer is cut behind committed segments; 15 s is the reference's default.
     """
@@ -90,14 +90,14 @@ class Rereading:
         self._agreement = Agreement()
 
     def feed(self, samples: np.ndarray) -> list[Event]:
-        """Keep samples, and hear everything again once there are enough new ones."""
+        """Add samples, and transcribe the buffer once there are enough new ones."""
         self._pieces.append(samples)
         self._waiting += len(samples)
         self._samples += len(samples)
         return [self._update()] if self._waiting >= self.every_s * SAMPLE_RATE else []
 
     def close(self) -> list[Event]:
-        """Hear what is left, and take it as it is."""
+        """Transcribe the rest, and commit all of it."""
         events: list[Event] = [self._update()] if self._waiting else []
         words = self._agreement.committed + self._agreement.tentative
         if not words:
@@ -111,17 +111,19 @@ class Rereading:
     def _update(self) -> Event:
         self._buffer = np.concatenate([self._buffer, *self._pieces])
         self._pieces, self._waiting = [], 0
-        its = replace(self.options, word_timestamps=True, initial_prompt=self._prompt() or None)
-        segments = self.recognizer.transcribe(self._buffer, its).result().segments
+        options = replace(self.options, word_timestamps=True, initial_prompt=self._prompt() or None)
+        segments = self.recognizer.transcribe(self._buffer, options).result().segments
         words = [self._shifted(word) for segment in segments for word in segment.words]
-        self._agreement.take(words, self._start_s)
+        self._agreement.add(words, self._start_s)
         if len(self._buffer) > self.trim_s * SAMPLE_RATE:
             self._trim([segment.end_s + self._start_s for segment in segments])
-        its = self._agreement
-        return Interim(**self._times(), committed=_text(its.committed), tentative=_text(its.tentative))
+        agreement = self._agreement
+        return Interim(
+            **self._times(), committed=_text(agreement.committed), tentative=_text(agreement.tentative)
+        )
 
     def _prompt(self) -> str:
-        """The end of what is committed and no longer in the buffer."""
+        """Return the end of the committed text that is no longer in the buffer."""
         return _text(w for w in self._agreement.committed if w.end_s <= self._start_s)[-PROMPT_CHARACTERS:]
 
     def _trim(self, ends_s: list[float]) -> None:
