@@ -180,7 +180,7 @@ def test_padding_does_not_change_states() -> None:
 
 
 def test_batch_selects_the_positions_to_predict() -> None:
-    example = make_example(np.random.default_rng(0), n_sequences=2)
+    example = make_example(np.random.default_rng(0), rows=2)
     batch = SequenceBatch.from_sequences(example.sequences)
     assert batch.tokens.shape == (2, 7)
     assert batch.labels.tolist() == [7, 9, 7, 9, 3] * 2
@@ -290,7 +290,7 @@ def test_decoder_that_does_not_fit_is_refused(change: dict[str, int], reason: st
     def model(dims: Dims) -> SimpleNamespace:
         return SimpleNamespace(dims=dims, path="other")
 
-    with pytest.raises(OptionError, match=f"start='other': allowed is .*{reason}"):
+    with pytest.raises(OptionError, match=f"init_from='other': allowed is .*{reason}"):
         stitching.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
 
 
