@@ -71,8 +71,8 @@ def load(
         For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
         mps, cpu. The other backends compute on the CPU only.
     precision : str
-        For the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; for the GPU engine ``"fp16"``, ``"bf16"``
-        or ``"fp32"``, "auto" is fp16, on the CPU fp32.
+        For the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; for the GPU engine ``"fp16"``,
+        ``"bf16"`` or ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
