@@ -31,23 +31,23 @@ class DataOptions:
     """
 
     held_out_fraction: float = _data_option(
-        0.1, "Share of the speakers, or recordings, that are only measured with."
+        0.1, "Share of the speakers, or recordings, held out for evaluation."
     )
-    shuffles: int = _data_option(2, "How many times recordings are joined anew, in another order.")
+    shuffles: int = _data_option(2, "Number of times that recordings are joined, each in another order.")
     unpacked_fraction: float = _data_option(
-        0.3, "Share of the pieces that are not filled up with further speech."
+        0.3, "Share of the windows that are not filled up with further speech."
     )
     speed_perturbation: float = _data_option(
-        0.08, "From the second draw on speech is up to this much faster or slower."
+        0.08, "From the second shuffle on, speech is up to this much faster or slower."
     )
     without_timestamps_fraction: float = _data_option(
-        0.25, "Share of the pieces that are learnt without timestamps too."
+        0.25, "Share of the windows that are also learnt without timestamps."
     )
     with_previous_text_fraction: float = _data_option(
-        0.25, "Share of the pieces that are learnt with the text before them too."
+        0.25, "Share of the windows that are also learnt with the text before them."
     )
-    no_speech_fraction: float = _data_option(0.1, "Share of the pieces without speech that are kept.")
-    seed: int = _data_option(0, "Where the random numbers start; equal seeds give equal pieces.")
+    no_speech_fraction: float = _data_option(0.1, "Share of the windows without speech that are kept.")
+    seed: int = _data_option(0, "Random seed; equal seeds give equal windows.")
 
     def __post_init__(self) -> None:
         for name in (
@@ -79,10 +79,10 @@ class TrainOptions:
     learning_rate: float = _training_option(1e-3, LEARNING_RATE_HELP)
     warmup_ratio: float = _training_option(0.05, "Share of the steps in which the learning rate rises.")
     weight_decay: float = _training_option(0.01, "Weight decay of AdamW, on matrices.")
-    max_grad_norm: float = _training_option(1.0, "Longest gradient; a longer one is shortened.")
-    dropout: float = _training_option(0.0, "Share of what each part of a layer adds that is left out.")
+    max_grad_norm: float = _training_option(1.0, "Largest norm of the gradient; a larger one is scaled down.")
+    dropout: float = _training_option(0.0, "Dropout in each residual branch.")
     mask_time_fraction: float = _training_option(
-        0.0, "Share of the encoder's output that is hidden, in spans of up to half a second."
+        0.0, "Share of the encoder output that is masked, in spans of up to half a second."
     )
     eval_steps: int = _training_option(100, "Steps between two measurements and checkpoints.")
 
@@ -104,7 +104,7 @@ class DistillOptions(TrainOptions):
 
     state_loss_weight: float = _training_option(
         2.0,
-        "Weight of how far its states are from the model's, or from those of the smaller model it starts from.",
+        "Weight of the loss between its hidden states and the model's, or those of the model it is initialized from.",
     )
 
     def __post_init__(self) -> None:
