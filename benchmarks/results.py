@@ -161,11 +161,15 @@ def command(argv: Sequence[str]) -> str:
 
 
 def portable(value: Any) -> Any:
-    """Return the last component of a path that leads out of the repository, and any other value as it is."""
+    """Return the last component of a path that leads out of the repository, and any other value as it is.
+
+    The path may stand behind a name and an equals sign.
+    """
     if isinstance(value, list | tuple):
         return [portable(item) for item in value]
-    if isinstance(value, str | Path) and (Path(value).is_absolute() or ".." in Path(value).parts):
-        return Path(value).name
+    name, equals, path = str(value).rpartition("=")
+    if isinstance(value, str | Path) and (Path(path).is_absolute() or ".." in Path(path).parts):
+        return f"{name}{equals}{Path(path).name}"
     return value
 
 

@@ -83,14 +83,21 @@ def names(page: str) -> list[str]:
 
 
 def render(table: Table, folder: Path = FOLDER) -> str:
-    """Return a table as Markdown, with a line below it for each result: where and when it was measured."""
-    results = [read(name, folder) for name in table.results]
+    """Return a table as Markdown, with a line below it for each result: where and when it was measured.
+
+    A result that has not been measured with this code has no file; a line says so in place of its rows.
+    """
+    missing = [name for name in table.results if not (folder / f"{name}.json").exists()]
+    results = [read(name, folder) for name in table.results if name not in missing]
     rows = [cells(table, row) for result in results for row in result.rows if table.rows(row)]
     rule = ["---:" if column.right else "---" for column in table.columns]
     header = [column.heading for column in table.columns]
-    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)] if rows else []
     notes = dict.fromkeys(source(result, versions=table.versions) for result in results)
-    return "\n".join(["", *lines, *(line for note in notes for line in ("", note)), ""])
+    notes |= dict.fromkeys(
+        f"Not measured with this code yet: `--save {name}` adds the figures." for name in missing
+    )
+    return "\n".join(["", *lines, *(line for note in notes for line in ("", note) if lines or line), ""])
 
 
 def cells(table: Table, row: Row) -> list[str]:

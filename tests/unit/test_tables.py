@@ -53,7 +53,7 @@ def test_every_layout_has_one_place_and_every_result_a_layout() -> None:
     placed = [name for page in pages(ROOT) for name in names(page.read_text(encoding="utf-8"))]
     assert sorted(placed) == sorted(TABLES)
     shown = {name for table in TABLES.values() for name in table.results}
-    assert shown == {path.stem for path in FOLDER.glob("*.json")}
+    assert {path.stem for path in FOLDER.glob("*.json")} <= shown
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
@@ -98,12 +98,19 @@ def test_rows_of_two_results_stand_in_one_table_with_a_line_for_each_commit(fold
     [
         (PAGE.replace("<!-- end table -->", ""), "without <!-- end table -->"),
         (PAGE.replace("speed", "unknown"), "without a layout: unknown"),
-        (PAGE.replace("speed", "missing"), r"missing\.json"),
     ],
 )
 def test_a_page_that_cannot_be_filled_in_is_refused(page: str, message: str, folder: Path) -> None:
     with pytest.raises(ValueError, match=message):
         fill(page, {"speed": TABLE, "missing": replace(TABLE, results=("missing",))}, folder)
+
+
+def test_a_result_that_was_not_measured_is_said_to_be_missing(folder: Path) -> None:
+    only_missing = render(replace(TABLE, results=("missing",)), folder)
+    assert only_missing == "\nNot measured with this code yet: `--save missing` adds the figures.\n"
+    both = render(replace(TABLE, results=("speed", "missing")), folder)
+    assert "| harken | 14.48 |" in both
+    assert both.endswith("\n\nNot measured with this code yet: `--save missing` adds the figures.\n")
 
 
 def test_a_result_is_read_as_it_was_written(folder: Path) -> None:
@@ -131,3 +138,4 @@ def test_a_command_names_files_of_the_repository_and_no_other_folders() -> None:
     shown = command([program, "--audio", "../other/audio", "--model", "/models/tiny.en"])
     assert shown == "python benchmarks/compare.py --audio audio --model tiny.en"
     assert portable("benchmarks/results") == "benchmarks/results"
+    assert portable("openai-whisper=/models/tiny.en.pt") == "openai-whisper=tiny.en.pt"
