@@ -170,7 +170,7 @@ def _torch_tensor(values: Array, key: str) -> TorchTensor:
     )
 
 
-# --- Hugging CliRunner ------------------------------------------------------------------------------------------
+# --- Hugging Face ------------------------------------------------------------------------------------------
 
 _HUGGINGFACE_NAMES = [
     ("encoder.positional_embedding", "encoder.embed_positions.weight"),

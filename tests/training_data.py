@@ -22,7 +22,7 @@ RATE = 16_000
 
 
 def write_model(folder: Path) -> Checkpoint:
-    """Write the tiny model as a Hugging CliRunner directory, with a vocabulary of bytes."""
+    """Write the tiny model as a Hugging Face directory, with a vocabulary of bytes."""
     folder.mkdir()
     ids = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)} | {"<|endoftext|>": 256}
     (folder / "vocab.json").write_text(json.dumps(ids))

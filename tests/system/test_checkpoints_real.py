@@ -2,7 +2,7 @@
 
 The embedded tiny.en is always there. The others are skipped unless the environment variable HARKEN_MODELS
 names a directory with a model in each subdirectory: tiny.en-pt (OpenAI), tiny and base.en (ggml), base
-(CTranslate2), small (Hugging CliRunner).
+(CTranslate2), small (Hugging Face).
 """
 
 from __future__ import annotations

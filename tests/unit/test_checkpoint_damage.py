@@ -16,7 +16,7 @@ from harken.checkpoints import open_checkpoint
 WEIGHTS = files.random_weights()
 
 
-# --- Hugging CliRunner ------------------------------------------------------------------------------------------
+# --- Hugging Face ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of the resolution of model names, with a stub of the Hugging CliRunner hub."""
+"""Tests of the resolution of model names, with a stub of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_path_object_is_never_resolved_as_a_name(stub: Hub) -> None:
 @pytest.mark.parametrize("name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "/x"])
 def test_invalid_name_is_rejected_with_the_known_names(stub: Hub, name: str) -> None:
     with pytest.raises(
-        CheckpointNotFound, match=r"no such model; allowed is a path, owner/name on Hugging CliRunner, tiny\.en"
+        CheckpointNotFound, match=r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
     ) as e:
         resolve_model(name)
     assert "\n" not in str(e.value)
@@ -145,7 +145,7 @@ class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (Unknown(), CheckpointNotFound, "someone/w: not on Hugging CliRunner: 404 Client Error."),
+        (Unknown(), CheckpointNotFound, "someone/w: not on Hugging Face: 404 Client Error."),
         (
             ConnectionResetError("Connection reset"),
             CheckpointError,
