@@ -44,7 +44,7 @@ def report(cli: CliRunner) -> tuple[int, dict]:
 def test_report_has_every_part(cli: CliRunner) -> None:
     _, facts_by_part = report(cli)
     assert [*facts_by_part] == [
-        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging cli"),
+        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
         *("advice", "ready"),
     ]
     assert facts_by_part["processor"]["instructions"]
