@@ -52,7 +52,7 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
         If a window has more text than fits into the decoder.
     """
     samples = np.concatenate(list(blocks))
-    window_samples = FRAMES_PER_POSITION * window_decoder.backend.dims.n_audio_ctx * HOP_SAMPLES
+    window_samples = window_decoder.window_frames * HOP_SAMPLES
     language = window_decoder.options.language and to_language_code(window_decoder.options.language)
     if len(samples) <= window_samples:
         yield from _align_window(window_decoder, samples, text, language)
@@ -80,10 +80,12 @@ def _align_window(
 ) -> list[Word]:
     """Return the words of a text with their times in samples of up to one window."""
     backend, tokenizer, options = window_decoder.backend, window_decoder.tokenizer, window_decoder.options
-    window_frames = FRAMES_PER_POSITION * backend.dims.n_audio_ctx
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
     windows = MelWindows(
-        segmenter.blocks(), backend.dims.n_mels, window_frames, pad_with_silence=not window_decoder.exact
+        segmenter.blocks(),
+        backend.dims.n_mels,
+        window_decoder.window_frames,
+        pad_with_silence=not window_decoder.exact,
     )
     mel, frames = windows.window(0, None)
     features = backend.encode(mel)
