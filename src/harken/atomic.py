@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from harken.errors import OutputError
+from harken.temporary import create_temporary_file, remove_abandoned
 
 
 def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
@@ -90,17 +92,19 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
     with wrap_os_errors(path_given):
         in_place = path_given.exists() and not path_given.is_file()
         target = path_given if in_place else Path(os.path.realpath(path_given))
-        temporary = path_given if in_place else target.with_name(f".harken-{secrets.token_hex(8)}.part")
-        file = temporary.open("wb" if in_place else "xb")
+        temporary, file = (
+            (path_given, path_given.open("wb")) if in_place else _create_temporary_file(target.parent)
+        )
     try:
         yield file
         with wrap_os_errors(path_given):
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-            file.close()
-            if not in_place:
-                os.replace(temporary, target)
+            if in_place:
+                file.close()
+            else:
+                _close_and_rename(file, temporary, target)
     except BaseException:
         with suppress(OSError):
             file.close()
@@ -108,6 +112,31 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
             with suppress(OSError):
                 temporary.unlink()
         raise
+
+
+def _create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
+    """Create a temporary file in a folder; the first one removes those that killed processes left there."""
+    _clean_once(folder)
+    return create_temporary_file(folder)
+
+
+@cache
+def _clean_once(folder: Path) -> None:
+    remove_abandoned(folder)
+
+
+def _close_and_rename(file: BinaryIO, temporary: Path, target: Path) -> None:
+    """Close a file and rename it; until then it stays locked."""
+    if sys.platform == "win32":  # renames only closed files
+        file.close()
+        os.replace(temporary, target)
+        return
+    lock = os.dup(file.fileno())
+    try:
+        file.close()
+        os.replace(temporary, target)
+    finally:
+        os.close(lock)
 
 
 @contextmanager

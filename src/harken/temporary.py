@@ -1,0 +1,124 @@
+"""Temporary files and folders that say whether their process still lives, so that those of killed ones are removed.
+
+Each is locked as long as its process uses it, and the operating system releases the lock however the process ends. So
+an unlocked one was left behind, on this machine or, on a shared disk that knows locks, on another. Windows needs no
+lock: it does not delete an open file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
+
+_PREFIX, _SUFFIX = ".harken-", ".part"
+_LOCK_FILE = "lock"  # of a folder
+
+
+def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
+    """Create a hidden file in a folder, open for writing and locked until it is closed.
+
+    Returns
+    -------
+    path : Path
+    file : binary file
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    while True:
+        path = _new_path(folder)
+        file = path.open("xb")
+        if _lock(file, where_unsupported=True) and path.exists():  # else another process just removed it
+            return path, file
+        file.close()
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Create a hidden folder, which is removed at the end of the block.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    while True:
+        path = _new_path(parent)
+        path.mkdir()
+        with suppress(FileNotFoundError):  # `remove_abandoned` of another process came between
+            lock_file = (path / _LOCK_FILE).open("xb")
+            if _lock(lock_file, where_unsupported=True) and path.exists():
+                break
+            lock_file.close()
+    try:
+        yield path
+    finally:
+        lock_file.close()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder; whatever cannot be examined or removed stays."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
+                with suppress(OSError):
+                    _remove_if_abandoned(Path(entry))
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    """Remove a temporary file or folder unless its process lives."""
+    if not path.is_dir():
+        with _locked(path):
+            path.unlink()
+    elif (path / _LOCK_FILE).exists():
+        with _locked(path / _LOCK_FILE):
+            (path / _LOCK_FILE).unlink()
+            shutil.rmtree(path)
+    else:
+        path.rmdir()  # killed before there was a lock, so it is empty
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file during the block.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process holds it, or the disk knows no locks.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    with open(path, "rb") as file:
+        if not _lock(file, where_unsupported=False):
+            raise BlockingIOError
+        yield
+
+
+def _lock(file: BinaryIO, *, where_unsupported: bool) -> bool:
+    """Lock a file until it is closed; return False if another process holds the lock."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return where_unsupported
+    return True
+
+
+def _new_path(folder: Path) -> Path:
+    return folder / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"

@@ -1,0 +1,71 @@
+"""Tests of temporary files and folders: those of living processes stay, those of killed ones are removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harken.atomic import open_atomic
+from harken.temporary import create_temporary_file, remove_abandoned, temporary_folder
+
+LEAVE_BOTH_BEHIND = """
+import os, signal, sys
+from pathlib import Path
+from harken.temporary import create_temporary_file, temporary_folder
+folder = Path(sys.argv[1])
+path, file = create_temporary_file(folder)
+with temporary_folder(folder) as inner:
+    (inner / "weights").write_bytes(b"0")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Path:
+    """Return a folder in which a killed process left a file and a folder, beside a file of the user's."""
+    if sys.platform == "win32":
+        pytest.skip("kills a process by a POSIX signal")
+    (tmp_path / "talk.srt").write_text("text")
+    killed = subprocess.run([sys.executable, "-c", LEAVE_BOTH_BEHIND, str(tmp_path)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 3
+    return tmp_path
+
+
+def test_what_a_killed_process_left_is_removed(abandoned: Path) -> None:
+    remove_abandoned(abandoned)
+    assert names(abandoned) == ["talk.srt"]
+
+
+def test_writing_into_a_folder_removes_what_a_killed_process_left_there(abandoned: Path) -> None:
+    with open_atomic(abandoned / "new.txt") as write:
+        write("new")
+    assert names(abandoned) == ["new.txt", "talk.srt"]
+
+
+def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
+    path, file = create_temporary_file(tmp_path)
+    with file, temporary_folder(tmp_path) as folder:
+        (folder / "weights").write_bytes(b"0")
+        remove_abandoned(tmp_path)
+        assert (folder / "weights").exists()
+        assert path.exists()
+    assert names(tmp_path) == [path.name]
+
+
+def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path) -> None:
+    for name in (".harken-notes", "talk.part", ".part"):
+        (tmp_path / name).write_text("text")
+    before = names(tmp_path)
+    remove_abandoned(tmp_path)
+    remove_abandoned(tmp_path / "missing")
+    assert names(tmp_path) == before
