@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from harken.backends.onnx import OnnxBackend, backend
+from harken.backends.onnx import OnnxBackend, graph_loader
 from harken.backends.onnx.linear import quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
@@ -75,7 +75,7 @@ def test_probe_runs_on_this_machine(tmp_path: Path) -> None:
 def test_graphs_of_seven_and_eight_bits_are_stored_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:
-    monkeypatch.setattr(backend, "weight_bits", lambda graph: bits)
+    monkeypatch.setattr(graph_loader, "weight_bits", lambda graph: bits)
     quantised = OnnxBackend(DIMS, make_weights(), "tiny", precision="int8", threads=1, cache=tmp_path)
     (graph,) = tmp_path.glob("tiny-decoder-*")
     assert f"-int{bits}-" in graph.name
