@@ -1,57 +1,59 @@
-"""The files of a stored graph: ``model.onnx``, and its weights beside it in ``model.data``."""
+"""A built graph, and its files: ``model.onnx``, and the large weights beside it in ``model.data``."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import ModelProto
 
 MODEL_FILE, DATA_FILE = "model.onnx", "model.data"
-LARGEST_INLINE_BYTES = 1024
-"""Size up to which a tensor stays in the model's file."""
 
 
-def write_graph(model: ModelProto, folder: Path) -> None:
-    """Write a graph to a folder, and check that all of it is there.
+@dataclass(frozen=True, slots=True)
+class BuiltGraph:
+    """A graph whose large weights are not in its model.
 
-    The model is used up: each tensor loses its data when that is written, so after an error it must be built anew.
+    Copying them into it would take several times the memory, and would keep a signal waiting for seconds.
+
+    Attributes
+    ----------
+    model : ModelProto
+        The model; its large weights say where in `DATA_FILE` they are.
+    weights : sequence of ndarray
+        These weights, C-contiguous, in the order of the file.
+    """
+
+    model: ModelProto
+    weights: Sequence[NDArray[Any]]
+
+
+def write_graph(graph: BuiltGraph, folder: Path) -> None:
+    """Write the files of a graph to a folder, and check that all of it is there.
 
     Raises
     ------
     OSError
         If a file cannot be written, or does not hold what was written.
     """
-    from onnx.external_data_helper import set_external_data
-
-    # Not `onnx.save_model`, which asks the network interfaces for an id, and is disturbed by the user's current folder.
-    with (folder / DATA_FILE).open("xb") as file:
-        for tensor in model.graph.initializer:
-            if len(data := tensor.raw_data) > LARGEST_INLINE_BYTES:
-                offset = file.tell()
-                file.write(data)
-                set_external_data(tensor, DATA_FILE, offset, len(data))
-                tensor.ClearField("raw_data")
-    (folder / MODEL_FILE).write_bytes(model.SerializeToString())
+    with (folder / DATA_FILE).open("wb") as file:
+        for weight in graph.weights:
+            file.write(weight.data)
+    (folder / MODEL_FILE).write_bytes(graph.model.SerializeToString())
     _check_whole(folder)
 
 
 def _check_whole(folder: Path) -> None:
-    """Check that every tensor of a written graph has as many bytes as its shape and type take."""
+    """Check that every weight of a written graph is in its files."""
     import onnx
 
     data_bytes = (folder / DATA_FILE).stat().st_size
     for tensor in onnx.load(folder / MODEL_FILE, load_external_data=False).graph.initializer:
-        item_bytes = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        if _stored_bytes(tensor, data_bytes) != math.prod(tensor.dims) * item_bytes:
+        place = {entry.key: int(entry.value) for entry in tensor.external_data if entry.key != "location"}
+        if place["offset"] + place["length"] > data_bytes if place else not tensor.raw_data:
             raise OSError(f"{tensor.name} was not written whole")
-
-
-def _stored_bytes(tensor: TensorProto, data_bytes: int) -> int:
-    """Return the number of bytes that are stored of a tensor; `data_bytes` is the size of the file of weights."""
-    place = {entry.key: entry.value for entry in tensor.external_data}
-    if not place:
-        return len(tensor.raw_data)
-    return min(int(place["length"]), data_bytes - int(place["offset"]))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
+from harken.backends.onnx.graph_files import BuiltGraph
 from harken.backends.onnx.graph_store import GraphStore
 from harken.backends.onnx.parallel_loading import ParallelLoading
 from harken.backends.onnx.rotation import RotatedWeights
@@ -20,9 +21,6 @@ from harken.backends.onnx.saturation import probe_graph, weight_bits
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 GRAPH_FORMAT_VERSION = 12
 """Part of the name of every stored graph; raise it with every change of the graphs."""
@@ -114,12 +112,12 @@ class GraphLoader:
         heads = zlib.crc32(repr(self.alignment_heads).encode())
         return heads if self.vocab_subset is None else zlib.crc32(self.vocab_subset.tobytes(), heads)
 
-    def _build(self, name: str, weight_format: str, weights: Weights) -> ModelProto:
+    def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
         graph = self._build_graph(name, weight_format, weights)
         self.check_unchanged()
         return graph
 
-    def _build_graph(self, name: str, weight_format: str, weights: Weights) -> ModelProto:
+    def _build_graph(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
         """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
         from harken.backends.onnx import graphs
         from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES

@@ -19,16 +19,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
-from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, write_graph
+from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, BuiltGraph, write_graph
 from harken.errors import OutputError
 from harken.temporary import remove_abandoned, temporary_folder
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 GRAPH_FILES = (MODEL_FILE, DATA_FILE)
 CHECKSUM_FILE = "checksums.json"
@@ -54,10 +50,8 @@ class GraphStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def get_or_build(self, key: str, build: Callable[[], ModelProto]) -> Path:
+    def get_or_build(self, key: str, build: Callable[[], BuiltGraph]) -> Path:
         """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
-
-        `build` is called for each place that is tried, as a model that was written in part cannot be written again.
 
         Raises
         ------
@@ -68,10 +62,11 @@ class GraphStore:
         if is_intact(directory):
             return directory / MODEL_FILE
         _remove_leftovers(self._root)
+        graph = build()
         reasons = []
         for make_root in (self._make_root, _make_temporary_root):
             try:
-                return _publish(build, make_root() / key) / MODEL_FILE
+                return _publish(graph, make_root() / key) / MODEL_FILE
             except OSError as error:
                 reasons.append(error.strerror or str(error))
         raise OutputError(
@@ -92,12 +87,10 @@ def is_intact(directory: Path) -> bool:
         return False
 
 
-def _publish(build: Callable[[], ModelProto], directory: Path) -> Path:
-    """Build a graph, write it to a temporary directory and rename its files into place."""
-    with temporary_folder(
-        directory.parent
-    ) as temporary:  # before building, which a read-only place would waste
-        write_graph(build(), temporary)
+def _publish(graph: BuiltGraph, directory: Path) -> Path:
+    """Write a graph to a temporary directory and rename its files into place."""
+    with temporary_folder(directory.parent) as temporary:
+        write_graph(graph, temporary)
         (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary)))
         directory.mkdir(exist_ok=True)
         try:
