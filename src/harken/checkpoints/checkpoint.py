@@ -43,12 +43,20 @@ class Weights(Mapping[str, Array]):
         self._path, self._tensors, self._files = path, tensors, files
 
     def __getitem__(self, name: str) -> Array:
+        try:
+            array = self._read(name)
+        except CheckpointError:
+            self.check_unchanged()  # the better reason
+            raise
+        array.flags.writeable = False
+        return array
+
+    def _read(self, name: str) -> Array:
         array = self._tensors[name].read()
         if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{self._path}: {name} holds values that are not finite; download the file again"
             )
-        array.flags.writeable = False
         return array
 
     def __contains__(self, name: object) -> bool:
