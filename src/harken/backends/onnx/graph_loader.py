@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ class GraphLoader:
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
     plan : RuntimePlan
-        Changed to float32 if the processor turns out not to compute in bfloat16.
+        Changed to float32 where bfloat16 was not asked for and turns out not to work.
     threads : int
         Threads of one forward pass.
     store : GraphStore
@@ -70,6 +70,16 @@ class GraphLoader:
         list of Graph
             "decoder" is a `BindableGraph`.
         """
+        try:
+            return self._load_in_parallel(names)
+        except RuntimeError:
+            if self.plan.encoder[1] != "bf16" or self.plan.precision == "bf16":
+                raise
+        # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
+        self.plan = replace(self.plan, encoder=("openvino", "f32"))
+        return self._load_in_parallel(names)
+
+    def _load_in_parallel(self, names: Sequence[str]) -> list[Any]:
         loading = ParallelLoading()
         weights = _WantedWeights(self.weights, loading.check_wanted)
         return loading.run(*(partial(self._load_graph, name, weights) for name in names))
@@ -78,22 +88,8 @@ class GraphLoader:
         runtime, precision = self.plan.decoder if name == "decoder" else self.plan.encoder
         path = self._get_or_build(name, precision, weights)
         if runtime == "openvino":
-            return self._compile_with_openvino(path, precision)
-        return OnnxRuntimeGraph(path, self.threads)
-
-    def _compile_with_openvino(self, path: Path, precision: str) -> Graph:
-        """Compile a graph; in float32 if bfloat16 was harken's own choice and fails.
-
-        OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
-        """
-        try:
             return OpenVinoGraph(path, self.threads, precision)
-        except RuntimeError:
-            if precision != "bf16" or self.plan.precision == "bf16":
-                raise
-        graph = OpenVinoGraph(path, self.threads, "f32")
-        self.plan = replace(self.plan, encoder=("openvino", "f32"))
-        return graph
+        return OnnxRuntimeGraph(path, self.threads)
 
     def _get_or_build(self, name: str, precision: str, weights: Weights) -> Path:
         weight_format = (

@@ -60,7 +60,8 @@ class OnnxRuntimeGraph:
         options.log_severity_level = 4
         # Idle threads must not spin while the other runtime computes.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        with reporting_memory(f"loading {path}"):
+            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = {output.name for output in self._session.get_outputs()}
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
@@ -110,7 +111,8 @@ class OpenVinoGraph:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
         }
-        self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
+        with reporting_memory(f"loading {path}"):
+            self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
         self._request_lock = Lock()
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
