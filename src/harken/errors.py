@@ -11,6 +11,7 @@
     ├── ManifestError (ValueError)             a list of recordings or of hypotheses is missing or malformed
     ├── BackendUnavailable (ImportError)       a required runtime is not installed
     ├── OutputError (OSError)                  a result cannot be written
+    ├── OutOfMemory (MemoryError)              the model, or what it computes, does not fit into memory
     └── Cancelled                              the caller asked to stop
 
 Each error is also a subclass of the builtin in parentheses, so a caller may catch either. Every message is one line
@@ -71,6 +72,10 @@ class BackendUnavailable(HarkenError, ImportError):
 
 class OutputError(HarkenError, OSError):
     """A result cannot be written."""
+
+
+class OutOfMemory(HarkenError, MemoryError):
+    """The model, or what it computes, does not fit into memory."""
 
 
 class Cancelled(HarkenError):
