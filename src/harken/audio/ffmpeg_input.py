@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -30,7 +31,7 @@ class FFmpegInput:
         self.name = name
         self._file = file
         self.error: BaseException | None = None
-        self._seekable = bool(getattr(file, "seekable", lambda: False)())
+        self._seekable = hasattr(file, "tell") and bool(getattr(file, "seekable", lambda: False)())
         self._origin = file.tell() if self._seekable else 0
         self._head, self._tail = bytearray(), bytearray()
         self._n_read, self._at_end = 0, False
@@ -77,28 +78,31 @@ class FFmpegInput:
         return bytes(self._head[:8])
 
     def size_bytes(self) -> int | None:
-        """Return the size; None for a pipe that was not read to its end."""
+        """Return the size; None if it cannot be known, as of a pipe that was not read to its end."""
         if not self._seekable:
             return self._n_read if self._at_end else None
-        position = self._file.tell()
         try:
-            return self._file.seek(0, 2) - self._origin
-        finally:
-            self._file.seek(position)
+            return self._file.seek(0, os.SEEK_END) - self._origin
+        except (OSError, ValueError):
+            return None
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes at an offset; of a pipe only what is near its beginning or its end."""
+        """Return up to `size` bytes at an offset; of a pipe only what is near its beginning or its end.
+
+        FFmpeg must have finished reading, as the position changes.
+        """
         if not self._seekable:
             tail_offset = self._n_read - len(self._tail)
             if offset >= tail_offset:
                 return bytes(self._tail[offset - tail_offset :][:size])
             return bytes(self._head[offset : offset + size])
-        position = self._file.tell()
+        if offset >= (self.size_bytes() or 0):
+            return b""
         try:
             self._file.seek(self._origin + offset)
             return bytes(self._file.read(size))
-        finally:
-            self._file.seek(position)
+        except (OSError, ValueError):
+            return b""
 
     def _remember(self, data: bytes) -> None:
         self._at_end = not data

@@ -87,15 +87,13 @@ def _wav_length(file: SeekableBytes) -> DeclaredLength:
     if file.read_at(0, 4) not in (b"RIFF", b"RF64", b"BW64"):
         return DeclaredLength()
     riff_end = _known_end(8, _number(file, 4, "<I"))
-    data_size: int | None = None
+    long_data_size = 0
     for name, start, size in _chunks(file, "<4sI", first=12):
         if name == b"ds64":
-            riff_end, data_size = 8 + _number(file, start, "<Q"), _number(file, start + 8, "<Q")
+            riff_end = _known_end(8, _number(file, start, "<Q"))
+            long_data_size = _number(file, start + 8, "<Q")
         if name == b"data":
-            data_end = (
-                start + data_size if data_size is not None and size == 0xFFFFFFFF else _known_end(start, size)
-            )
-            return _earlier(data_end, riff_end)
+            return _earlier(_known_end(start, long_data_size if size == 0xFFFF_FFFF else size), riff_end)
     return DeclaredLength()
 
 
@@ -131,7 +129,7 @@ def _w64_length(file: SeekableBytes) -> DeclaredLength:
             break
         size = int(struct.unpack_from("<q", header, 16)[0])
         if header[:4] == b"data":
-            return DeclaredLength(end=None if size <= 24 else offset + size)
+            return DeclaredLength(end=_known_end(offset, size) if size > 24 else None)
         if size < 24:
             break
         offset += size + -size % 8
