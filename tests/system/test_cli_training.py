@@ -64,7 +64,8 @@ def cli(
 
 
 def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
-    return cli.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SHORT_TRAINING, *more)
+    layers = () if "--init-from" in more else ("--layers", 1)
+    return cli.run("distill", "model", "--data", "speech", *layers, "--out", out, *SHORT_TRAINING, *more)
 
 
 def test_assistant_is_distilled_from_a_folder_of_speech(
@@ -196,8 +197,8 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", "--data", tmp_path / "none.jsonl", *new), 3, "holds no recordings"),
         (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
         (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),
-        (("distill", "model", *data, *new, "--layers", 3), 2, "layers=3: allowed is 1 to 2"),
-        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "learning_rate=0.0: allowed is"),
+        (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
+        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -449,7 +450,7 @@ def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Eval
     for name in names:
         if name == STDIN:
             raise click.UsageError("standard input can be read only once; allowed are files and manifests")
-        if Path(name).is_dir() or name.endswith(".jsonl"):
+        if os.path.isdir(name) or name.endswith(".jsonl"):
             entries = read_manifests([name], limit, note=partial(click.echo, err=True))
             eval_recordings += [EvalRecording(entry=entry, has_reference=True) for entry in entries]
         else:

@@ -75,6 +75,8 @@ NO_EFFECT: Mapping[str, NoEffect] = {
     "highlight_words": without_format("srt", "vtt", "json"),
     "karaoke": without_format("vtt", "lrc", "ass", "json"),
     "embed_audio": without_format("html"),
+    "held_out_fraction": with_option("held_out_data"),
+    "speed_perturbation": NoEffect("with --shuffles 1", lambda given: given["shuffles"] == 1),
     "revision": NoEffect(
         "with a model given by its path",
         lambda given: os.path.exists(given["model"]) and not given.get("init_from"),

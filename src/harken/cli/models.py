@@ -11,6 +11,7 @@ import click
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
 from harken.cli.exits import EPILOGUE
 from harken.cli.screen import format_table, human_size, write_stdout
+from harken.cli.values import FilePath
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 
@@ -29,7 +30,7 @@ def command(context: click.Context) -> None:
 
 
 @command.command()
-@click.argument("model")
+@click.argument("model", type=FilePath())
 def show(model: str) -> None:
     """Show the contents of a model: MODEL is a name or a path. Nothing is downloaded."""
     checkpoint = open_checkpoint(resolve_model(model, download=False))
@@ -37,7 +38,7 @@ def show(model: str) -> None:
 
 
 @command.command()
-@click.argument("model")
+@click.argument("model", type=FilePath())
 def check(model: str) -> None:
     """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded."""
     import numpy as np

@@ -130,7 +130,10 @@ def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -
         return tuple(map(parse_item, parts))
 
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:
-        return tuple(chain.from_iterable(value))
+        items = tuple(chain.from_iterable(value))
+        if param.required and not items:
+            raise click.BadParameter("it is empty", ctx, param)
+        return items
 
     parse.__name__ = f"{parse_item.__name__},..."  # shown in the help
     return click.option(

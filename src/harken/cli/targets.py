@@ -46,6 +46,39 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
         target_by_key |= dict.fromkeys(keys, target)
 
 
+def refuse_writing_into(folder: PathLike, inputs: Iterable[PathLike], read_folders: Iterable[PathLike]) -> None:
+    """Refuse to write new files into a folder that holds a file that is read, or that lies in a folder of others.
+
+    Parameters
+    ----------
+    folder : path
+        The folder to write to, whether or not it exists.
+    inputs : iterable of path
+        The files to read.
+    read_folders : iterable of path
+        Folders to read, in which nothing else has its place.
+
+    Raises
+    ------
+    click.UsageError
+        If it is such a folder.
+    """
+    keys = file_keys(folder)
+    parents = {parent: path for path in inputs for parent in _resolved(path).parents}
+    for parent, path in parents.items():
+        if keys & file_keys(parent):
+            raise click.UsageError(f"{folder} would be written to, and holds {path}, which is read")
+    resolved = _resolved(folder)
+    for read_folder in read_folders:
+        read_keys = file_keys(read_folder)
+        if any(read_keys & file_keys(parent) for parent in (resolved, *resolved.parents)):
+            raise click.UsageError(f"{folder} would be written to, and lies in {read_folder}, which is read")
+
+
+def _resolved(path: PathLike) -> Path:
+    return Path(os.path.realpath(path))
+
+
 def file_keys(path: PathLike) -> frozenset[Hashable]:
     """Return keys of a file, of which two paths share at least one if they name the same file.
 
@@ -56,7 +89,7 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
     if str(path) == STDIN:
         return _keys_of_stdin()
     try:
-        resolved = Path(os.path.realpath(path))
+        resolved = _resolved(path)
         status = _status(resolved)
         if status is None:
             return frozenset([os.path.normcase(resolved), *_keys_of_new(resolved)])

@@ -162,7 +162,7 @@ def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tu
     fields = parse_object(line, where)
     audio = get_field(fields, "audio", where, str, "the path of a recording, relative to the manifest")
     path = manifest.parent / audio
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, not an error for a name that is too long
         raise ManifestError(f"{where}: audio={audio!r}: there is no file {path}")
     seconds = get_field(fields, "seconds", where, (int, float), "a length in seconds", None)
     if seconds is not None and not (isfinite(seconds) and seconds >= 0):
