@@ -96,5 +96,7 @@ def _vocabulary_source(checkpoint: Checkpoint) -> str:
 
 
 def _size_bytes(path: Path) -> int:
-    files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
-    return sum(os.path.getsize(file) for file in files)
+    if path.is_file():
+        return os.path.getsize(path)
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(map(os.path.getsize, filter(os.path.isfile, files)))

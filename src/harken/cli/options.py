@@ -122,8 +122,8 @@ def _option_name(option: click.Option, value: object = None) -> str:
     return max(names, key=len)
 
 
-def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -> Decorator:
-    """Add an option that takes several values: given repeatedly, or separated by commas."""
+def list_option(*names: str, parse_item: Parse, section: str, empty: bool = True, **settings: Any) -> Decorator:
+    """Add an option that takes several values: given repeatedly, or separated by commas; `empty` allows none."""
 
     def parse(value: Any) -> tuple[Any, ...]:
         parts = filter(None, map(str.strip, value.split(","))) if isinstance(value, str) else (value,)
@@ -131,7 +131,7 @@ def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -
 
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:
         items = tuple(chain.from_iterable(value))
-        if param.required and not items:
+        if value and not (items or empty):
             raise click.BadParameter("it is empty", ctx, param)
         return items
 

@@ -48,6 +48,7 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         list_option(
             "--data",
             parse_item=_parse_path,
+            empty=False,
             section="Files",
             required=True,
             help="Manifests and folders to train on.",
@@ -55,6 +56,7 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         list_option(
             "--held-out-data",
             parse_item=_parse_path,
+            empty=False,
             section="Files",
             help="Manifests and folders to evaluate on, instead of a share of the data.",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -101,7 +102,7 @@ class RunDirectory:
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
         for folder in (out, self.folder, self.examples_folder, self.small_model_folder):
             remove_abandoned(folder)
-        if config_path.is_file():
+        if os.path.isfile(config_path):  # unlike Path.is_file, not an error for a name that is too long
             with _naming(config_path):
                 stored_config = dict(json.loads(config_path.read_text(encoding="utf-8")))
             for name in sorted(stored_config.keys() | config.keys()):
@@ -110,7 +111,7 @@ class RunDirectory:
                         f"{out}: holds a training with {name}={stored_config.get(name)!r}, not {config.get(name)!r}; "
                         "allowed is the same command, or another folder"
                     )
-        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        elif os.path.exists(out) and not _is_empty_folder(out):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
             for folder in (self.examples_folder, self.small_model_folder):
@@ -167,6 +168,13 @@ class RunDirectory:
     def save_learning_curve(self, points: list[EvalPoint]) -> None:
         """Write all measurements again, without those after a state that was resumed."""
         write_atomic(self.folder / LEARNING_CURVE_FILE, ["".join(f"{point.to_json()}\n" for point in points)])
+
+
+def _is_empty_folder(path: Path) -> bool:
+    try:
+        return not any(path.iterdir())
+    except OSError:
+        return False
 
 
 @contextmanager
