@@ -228,3 +228,63 @@ def test_every_option_is_on_the_page(command: click.Command) -> None:
         ]
         rows = "\n".join(f"| `{flags}` | {' '.join(text.split())} |" for flags, text in records)
         assert rows in PAGE, f"docs/cli.md, {section}: the table should be\n{rows}"
+
+
+def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    arguments = ("finetune", "model", "--data", "labelled", *out, *SHORT_TRAINING)
+    code, line = fail(cli, *arguments, "--held-out-fraction", 1)
+    assert (code, line) == (3, "harken: there is no speech to learn from, in 6 recordings\n")
+    assert [*(tmp_path / "out").iterdir()] == []
+    assert cli.run(*arguments, "--epochs", 1).code == 0
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("labelled", "holds "),
+        (".", "holds "),
+        ("model", "model"),
+        ("model/tuned", "lies in "),
+        ("link", "holds "),
+        ("", "it is empty"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_result_does_not_go_into_a_folder_that_is_read(
+    cli: CliRunner, data_folder: Path, out: str, reason: str
+) -> None:
+    if not (data_folder / "link").exists():
+        (data_folder / "link").symlink_to("labelled")
+    before = {*data_folder.rglob("*")}
+    code, line = fail(cli, "finetune", "model", "--data", "labelled", "--out", out, *SHORT_TRAINING)
+    assert code == 2
+    assert reason in line
+    assert {*data_folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["--seed", 2**64], 2, "--seed 18446744073709551616: allowed is an integer from 0 to"),
+        (["--out", "y" * 5000], 5, "cannot be made a folder"),
+        (["--data", ","], 2, "'--data': it is empty"),
+        (
+            ["--held-out-data", "labelled", "--held-out-fraction", 0.5],
+            2,
+            "--held-out-fraction has no effect with",
+        ),
+        (["--learning-rate", "nan"], 2, "'nan' is not a number"),
+        (["--revision", "main"], 2, "--revision has no effect with a model given by its path"),
+        (["--revision", "\udcff"], 2, "'\\udcff' is not UTF-8 text"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(
+    cli: CliRunner, tmp_path: Path, arguments: list[object], code: int, reason: str
+) -> None:
+    out = ("--out", tmp_path / "x")
+    data = () if "--data" in arguments else ("--data", "labelled")
+    refused, line = fail(cli, "finetune", "model", *data, *out, *arguments)
+    assert refused == code
+    assert reason in line
+    assert not (tmp_path / "x").exists()

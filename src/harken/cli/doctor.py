@@ -159,7 +159,7 @@ def cache() -> Finding:
     from harken.backends.onnx.graph_store import default_graph_directory
 
     root = default_graph_directory()
-    sizes = [size for folder in root.glob("[!.]*") if (size := _folder_size(folder))]
+    sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
     facts = {
         "folder": str(root),
@@ -207,6 +207,14 @@ def _numpy_instructions() -> list[str]:
 
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     return [*extensions.get("baseline", ()), *extensions.get("found", ())]
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _folder_size(folder: Path) -> int:

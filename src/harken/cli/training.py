@@ -95,7 +95,7 @@ def make_task(
     entries = read_entries(params["data"], warn, needs_text=needs_text)
     held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
     checkpoint = find_model(model, params)
-    _check_out(params, checkpoint, [*entries, *held_out_entries])
+    _check_out(params, [model, str(checkpoint.path)], [*entries, *held_out_entries])
     make_folder(params["out"].parent)
     return TrainingTask(
         checkpoint=checkpoint,
@@ -108,7 +108,7 @@ def make_task(
     )
 
 
-def _check_out(params: Mapping[str, Any], checkpoint: Checkpoint, entries: Sequence[Entry]) -> None:
+def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequence[Entry]) -> None:
     """Refuse a folder for the result that holds what is read, or that lies in a model.
 
     Raises
@@ -118,7 +118,7 @@ def _check_out(params: Mapping[str, Any], checkpoint: Checkpoint, entries: Seque
     """
     from harken.evaluation.manifest import manifest_path
 
-    models = [str(checkpoint.path), *(name for name in [params.get("init_from")] if name)]
+    models = [*models, *(name for name in [params.get("init_from")] if name)]
     manifests = [manifest_path(path) for path in (*params["data"], *params["held_out_data"])]
     refuse_writing_into(
         params["out"],

@@ -49,7 +49,7 @@ class ExampleStore:
         """
         path = self.path(window)
         try:
-            with np.load(path) as file:
+            with path.open("rb") as raw, np.load(raw) as file:
                 yield file
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise OutputError(
