@@ -323,7 +323,7 @@ def test_option_of_streams_without_streaming_is_refused(cli: CliRunner, argument
     outcome = cli.run("bench", "talks/0.wav", *arguments)
     assert (outcome.code, outcome.err) == (
         2,
-        f"harken: {arguments[0]} has no effect without --streaming; see 'harken bench --help'\n",
+        f"harken: {arguments[0]} has no effect without --streaming\n",
     )
 
 

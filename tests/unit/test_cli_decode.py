@@ -183,7 +183,7 @@ def test_batch_size_above_one_is_refused(cli: CliRunner) -> None:
     assert (outcome.code, outcome.out, outcome.err) == (
         2,
         "",
-        "harken: --batch-size 4: allowed is 1, as windows are shown one after another; see 'harken decode --help'\n",
+        "harken: --batch-size 4: allowed is 1, as windows are shown one after another\n",
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except OptionError as error:
-            raise click.UsageError(option_error_line(self, error), ctx) from error
+            raise click.UsageError(option_error_line(self, error)) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -113,7 +113,7 @@ def _refuse_options_in_vain(command: click.Command, context: click.Context) -> N
         given = context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
         if given and value != option.get_default(context) and option.no_effect.holds(context.params):
             circumstance = option.no_effect.circumstance
-            raise click.UsageError(f"{_option_name(option, value)} has no effect {circumstance}", context)
+            raise click.UsageError(f"{_option_name(option, value)} has no effect {circumstance}")
 
 
 def _option_name(option: click.Option, value: object = None) -> str:
