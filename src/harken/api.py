@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.backend_factory import BackendFactory
@@ -18,6 +18,7 @@ from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.keywords import RecordingKeywords, RecordingsKeywords, StreamKeywords, TranscribeKeywords
+from harken.option_types import checked_value
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
@@ -37,8 +38,10 @@ from harken.transcribe import (
     WindowDecoder,
     force_align,
 )
-from harken.transcription import Transcription
+from harken.transcription import DecodingTurn, Transcription
 from harken.types import Dims
+
+OptionsT = TypeVar("OptionsT")
 
 
 def load(
@@ -93,11 +96,21 @@ def load(
     CheckpointError
         If it is damaged or not Whisper.
     OptionError
-        If `backend`, `device` or `precision` is not one of those above, or this machine cannot compute there or in it;
-        or if the assistant has another vocabulary.
+        If a value is of another type; if `backend`, `device` or `precision` is not one of those above, or this machine
+        cannot compute there or in it; or if the assistant has another vocabulary.
     BackendUnavailable
         If the runtime is not installed.
     """
+    path = str | os.PathLike[str]
+    model = checked_value("model", model, path)
+    assistant = checked_value("assistant", assistant, path | None)
+    backend = checked_value("backend", backend, str)
+    device = checked_value("device", device, str)
+    precision = checked_value("precision", precision, str)
+    threads = checked_value("threads", threads, int | None)
+    cache = checked_value("cache", cache, path | None)
+    revision = checked_value("revision", revision, str | None)
+    download = checked_value("download", download, bool)
     engines = BackendFactory(
         backend=backend,
         device=device,
@@ -212,17 +225,21 @@ class Recognizer:
         OptionError
             As for `transcribe`.
         """
+        if isinstance(audios, str) or not isinstance(audios, Iterable):
+            raise OptionError("audios", audios, "a list of recordings")
+        audios = list(audios)
         given: dict[str, Any] = {**keywords}
-        callbacks_by_index = given.pop("callbacks", {})
+        callbacks_by_index = _callbacks_by_index(given.pop("callbacks", {}), len(audios))
         callbacks = Callbacks(**_pop_fields(Callbacks, given))
-        options = self._resolve_options(options, given)
+        options = self._resolve_options(options, given, others=(Callbacks,))
         window_decoder = self._make_window_decoder(options)
         recordings = [
             RecordingTranscriber(window_decoder, stream_audio(audio), callbacks_by_index.get(index, callbacks))
             for index, audio in enumerate(audios)
         ]
         scheduler = Scheduler(window_decoder, recordings, options.batch_size)
-        return [Transcription(work, scheduler, self.model) for work in recordings]
+        turn = DecodingTurn()
+        return [Transcription(work, scheduler, self.model, turn) for work in recordings]
 
     def detect_language(
         self,
@@ -287,6 +304,7 @@ class Recognizer:
         >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
+        text = checked_value("text", text, str)
         options = self._resolve_options(options, {**keywords})
         return tuple(force_align(self._make_window_decoder(options), stream_audio(audio), text))
 
@@ -358,6 +376,7 @@ class Recognizer:
         OptionError
             As for `stream`.
         """
+        count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
         return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, {**keywords}))
@@ -371,8 +390,10 @@ class Recognizer:
         given: dict[str, Any],
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
-        stream_options = replace(stream_options or StreamOptions(), **_pop_fields(StreamOptions, given))
-        options = self._resolve_options(options, given)
+        checked_value("clock", clock, Callable[[], float] | None)
+        stream_options = _options_or_default("stream_options", stream_options, StreamOptions)
+        stream_options = replace(stream_options, **_pop_fields(StreamOptions, given))
+        options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
         window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
@@ -396,21 +417,52 @@ class Recognizer:
         return self._resolve_options(options, {**keywords})
 
     def _resolve_options(
-        self, options: TranscribeOptions | None, given: Mapping[str, Any]
+        self, options: TranscribeOptions | None, given: Mapping[str, Any], others: tuple[type[Any], ...] = ()
     ) -> TranscribeOptions:
+        """Return options with those given by name, checked against this model.
+
+        Parameters
+        ----------
+        options : TranscribeOptions or None
+        given : mapping
+            Values by name.
+        others : tuple of dataclasses
+            Their fields are taken by name too, and have been removed from `given`.
+        """
         names = {field.name for field in fields(TranscribeOptions)}
         for name in sorted(given.keys() - names):
-            raise OptionError(name, given[name], f"one of the options {', '.join(sorted(names))}")
-        options = replace(options or TranscribeOptions(), **given)
+            known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
+            raise OptionError(name, given[name], f"one of the names {', '.join(known)}")
+        options = replace(_options_or_default("options", options, TranscribeOptions), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
+        # A window has half of the context; at least half of that is left for what follows the prefix.
+        if len(self.tokenizer.encode(options.prefix or "")) > self.dims.n_text_ctx // 4:
+            raise OptionError("prefix", options.prefix, f"at most {self.dims.n_text_ctx // 4} tokens")
         return options
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+
+
+def _options_or_default(name: str, options: OptionsT | None, options_class: type[OptionsT]) -> OptionsT:
+    """Return options if they are of their class, the defaults if there are none."""
+    given: OptionsT | None = checked_value(name, options, options_class | None)
+    return options_class() if given is None else given
+
+
+def _callbacks_by_index(callbacks: Any, n_recordings: int) -> Mapping[int, Callbacks]:
+    """Return callbacks of some recordings by position, if there are such recordings."""
+    allowed = f"a mapping of positions from 0 to {n_recordings - 1} to Callbacks"
+    if not isinstance(callbacks, Mapping):
+        raise OptionError("callbacks", callbacks, allowed)
+    for index, of_recording in callbacks.items():
+        if index not in range(n_recordings) or not isinstance(of_recording, Callbacks):
+            raise OptionError("callbacks", callbacks, allowed)
+    return callbacks
 
 
 def _pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:

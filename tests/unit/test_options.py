@@ -64,7 +64,7 @@ ALLOWED = [
     {"max_initial_timestamp_s": None},
     {"max_initial_timestamp_s": 0.0},
     {"max_initial_timestamp_s": 30.0},
-    {"clip_timestamps": (0.0, 0.0, 3.0, 4.5, 4.5)},
+    {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5)},
     {"compression_ratio_threshold": None, "logprob_threshold": None, "no_speech_threshold": None},
     {"suppress_tokens": ()},
     {"seed": 2**70},
@@ -105,7 +105,7 @@ def test_temperatures_make_the_fallback_schedule(options: dict[str, Any], strate
         ((2.5,), [(250, None)]),
         ((1.0, 2.0), [(100, 200)]),
         ((1.0, 2.0, 3.0), [(100, 200), (300, None)]),
-        ((0.0, 0.0, 1.004, 1.006), [(0, 0), (100, 101)]),
+        ((0.0, 1.004, 1.004, 1.006), [(0, 100), (100, 101)]),
     ],
 )
 def test_clip_times_are_converted_to_frames(
