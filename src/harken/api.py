@@ -440,8 +440,9 @@ class Recognizer:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
         # A window has half of the context; at least half of that is left for what follows the prefix.
-        if len(self.tokenizer.encode(options.prefix or "")) > self.dims.n_text_ctx // 4:
-            raise OptionError("prefix", options.prefix, f"at most {self.dims.n_text_ctx // 4} tokens")
+        max_tokens = self.dims.n_text_ctx // 4
+        if options.prefix and len(self.tokenizer.encode(" " + options.prefix.strip())) > max_tokens:
+            raise OptionError("prefix", options.prefix, f"at most {max_tokens} tokens")
         return options
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:

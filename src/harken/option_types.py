@@ -55,6 +55,8 @@ def checked_value(name: str, value: Any, hint: Any) -> Any:
     kinds = get_args(hint) if is_union else (hint,)
     if value is None and NoneType in kinds:
         return None
+    if any(get_origin(kind) is os.PathLike for kind in kinds):
+        kinds = tuple(kind for kind in kinds if kind is not str)  # a path may be a text
     refusals = []
     for kind in kinds:
         if kind is not NoneType:

@@ -237,6 +237,8 @@ def test_matching_tokens_are_cached_by_vocabulary() -> None:
         ("ab(c", r"at position 2"),
         ("a*", r"leaves some tokens"),
         ("", r"leaves some tokens"),
+        ("x{1,99999999999}", r"the repetition number is too large"),
+        ("(" * 50_000, r"nested too deeply"),
     ],
 )
 def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:

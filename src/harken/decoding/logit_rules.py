@@ -331,6 +331,8 @@ def compile_suppress_regex(pattern: str) -> re.Pattern[str]:
     except re.error as error:
         position = "" if error.pos is None else f" at position {error.pos}"
         reason = f"{error.msg}{position}"
-    except (OverflowError, RecursionError) as error:
+    except OverflowError as error:
         reason = str(error)
+    except RecursionError:
+        reason = "its brackets are nested too deeply"
     raise OptionError("suppress_regex", pattern, f"a regular expression; {reason}")
