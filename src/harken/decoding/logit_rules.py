@@ -265,7 +265,8 @@ def make_logit_rules(
     Raises
     ------
     OptionError
-        If `suppress_regex` is not a regular expression, or leaves no token; or if hotwords are too long.
+        If `suppress_regex` is not a regular expression; if it and `suppress_tokens` leave no text, or no timestamp to
+        begin with; or if hotwords are too long.
 
     Notes
     -----
@@ -281,10 +282,16 @@ def make_logit_rules(
         suppressed.add(tokenizer.no_timestamps)
     if suppress_regex is not None:
         suppressed |= matching_tokens(tokenizer, suppress_regex)
-    suppressed -= set(forced_prefix)
     max_initial_timestamp = None
     if max_initial_timestamp_s is not None:
         max_initial_timestamp = tokenizer.timestamp_begin + round(max_initial_timestamp_s / TIMESTAMP_STEP_S)
+    text = set(range(tokenizer.eot)).difference(tokenizer.blank_tokens)
+    first_timestamps = range(tokenizer.timestamp_begin, (max_initial_timestamp or tokenizer.n_vocab - 1) + 1)
+    # Where nothing may be picked, probabilities are not numbers.
+    if text <= suppressed or (timestamps and suppressed.issuperset(first_timestamps)):
+        allowed = "ids that, with suppress_regex, leave some text, and a timestamp to begin with"
+        raise OptionError("suppress_tokens", tuple(sorted(requested)), allowed)
+    suppressed -= set(forced_prefix)
     return LogitRules(
         eot=tokenizer.eot,
         timestamp_begin=tokenizer.timestamp_begin,
