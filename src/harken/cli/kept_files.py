@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from contextlib import suppress
@@ -16,6 +17,8 @@ from harken.atomic import wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # of file systems that cannot be told to
+_ROOM_BYTES = 64 << 10  # more than the blocks in which disks give space back
 
 
 class KeptFile:
@@ -42,6 +45,8 @@ class KeptFile:
         The ``.part`` files of other sessions, which run or were killed.
     pieces, size : int
         Number of pieces written, and of their bytes.
+    waiting_bytes : int
+        Number of bytes that could not be written yet.
 
     Raises
     ------
@@ -64,9 +69,10 @@ class KeptFile:
                 self._file: BinaryIO = path.open("wb", buffering=0)
             else:
                 self.others, self.location, self._file = _create_part(self._target)
-        self._waiting, self._waiting_bytes = deque([beginning]), len(beginning)
+        self._waiting, self.waiting_bytes = deque([beginning]), len(beginning)
+        self._beginning_bytes = len(beginning)
         self._overflowed = False
-        self._write_waiting()
+        self.write_waiting()
         if self._write_error:
             self.discard()
             with wrap_os_errors(path):
@@ -90,9 +96,36 @@ class KeptFile:
         self._appended.put(piece)
 
     def finish(self) -> None:
-        """Write what waits, and no more pieces."""
+        """Write what waits, and take no more pieces."""
         self._appended.put(None)
         self._thread.join()
+
+    def make_room_for(self, other: KeptFile) -> None:
+        """Cut this finished file so that another one on its disk can be written, if the disk is too full for both."""
+        if self.error and other.error and self.location and other.location:
+            with suppress(OSError):
+                if self.location.stat().st_dev == other.location.stat().st_dev:
+                    self.size = max(self._beginning_bytes, self.size - other.waiting_bytes - _ROOM_BYTES)
+                    self._cut()
+                    other.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Write the pieces that wait; after an error the file ends with a whole piece, and the others wait on.
+
+        For the thread, and when it has finished.
+        """
+        try:
+            while self._waiting:
+                self._write(self._waiting[0])
+                self.size += len(self._waiting[0])
+                self.pieces += 1
+                self.waiting_bytes -= len(self._waiting.popleft())
+        except OSError as error:
+            self._write_error = error
+            with suppress(OSError):  # a device or pipe cannot take back what was written
+                self._cut()
+        else:
+            self._write_error = None
 
     def discard(self) -> None:
         """Remove the file."""
@@ -149,34 +182,23 @@ class KeptFile:
                 self._keep_waiting(piece)
             due = piece is None or monotonic() >= due_s
             if due or not self._write_error:
-                self._write_waiting()
+                self.write_waiting()
             if due:
                 self._sync()
                 due_s = monotonic() + _SYNC_S
 
     def _keep_waiting(self, piece: bytes) -> None:
         """Let a piece wait, or end the file before it if too much waits for a disk that is full."""
-        if self._write_error and self._waiting_bytes >= _MAX_WAITING_BYTES:
+        if self._write_error and self.waiting_bytes >= _MAX_WAITING_BYTES:
             self._overflowed, self._loss = True, self._write_error
             return
         self._waiting.append(piece)
-        self._waiting_bytes += len(piece)
+        self.waiting_bytes += len(piece)
 
-    def _write_waiting(self) -> None:
-        """Write the pieces that wait; after an error the file ends with a whole piece, and the others wait on."""
-        try:
-            while self._waiting:
-                self._write(self._waiting[0])
-                self.size += len(self._waiting[0])
-                self.pieces += 1
-                self._waiting_bytes -= len(self._waiting.popleft())
-        except OSError as error:
-            self._write_error = error
-            with suppress(OSError):  # a device or pipe cannot take back what was written
-                self._file.seek(self.size)
-                self._file.truncate()
-        else:
-            self._write_error = None
+    def _cut(self) -> None:
+        """End the file behind the pieces that count."""
+        self._file.seek(self.size)
+        self._file.truncate()
 
     def _write(self, piece: bytes) -> None:
         while piece:
@@ -188,7 +210,8 @@ class KeptFile:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            self._loss = error
+            if error.errno not in _NO_SYNC:
+                self._loss = error
 
 
 def _create_part(target: Path) -> tuple[tuple[Path, ...], Path, BinaryIO]:

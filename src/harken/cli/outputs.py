@@ -42,7 +42,11 @@ class Output(Protocol):
         ...
 
     def finish(self, *, session_ended: bool) -> None:
-        """Complete the file, or remove it if it has nothing to say; `session_ended` unless an error came before."""
+        """Write the end of the content; `session_ended` unless an error came before."""
+        ...
+
+    def keep(self) -> None:
+        """Give the file its name, or remove it if there was nothing to write."""
         ...
 
 
@@ -76,8 +80,11 @@ class Recording:
         return f"the first {format_time(written_s)} of {format_time(self._samples / SAMPLE_RATE)}"
 
     def finish(self, *, session_ended: bool) -> None:
-        """Complete the file; remove it if there was no audio."""
+        """Write the audio that waits."""
         self.file.finish()
+
+    def keep(self) -> None:
+        """Complete the header and give the file its name; remove it if there was no audio."""
         if self._written_bytes:
             self.file.keep(_wav_header(self._written_bytes), usable_if_cut=True)
         else:
@@ -118,6 +125,7 @@ class TranscriptFile:
         self._writer = Writer(format_name, recording=link)
         self._make_transcript = make_transcript
         self._segments: list[Segment] = []
+        self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
         self.file = KeptFile(path, _encode(self._writer.header()))
 
@@ -131,14 +139,18 @@ class TranscriptFile:
         return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
 
     def finish(self, *, session_ended: bool) -> None:
-        """Complete the file; remove it if nothing was heard, or if the session failed before its first segment."""
+        """Write the end of the text, if anything was heard and the session did not fail before its first segment."""
         transcript = self._make_transcript(tuple(self._segments))
-        if self._segments or (session_ended and transcript.duration_s):
+        self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
+        if self._has_content:
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
-            self.file.finish()
+        self.file.finish()
+
+    def keep(self) -> None:
+        """Give the file its name; remove it if it has no content."""
+        if self._has_content:
             self.file.keep()
         else:
-            self.file.finish()
             self.file.discard()
 
     def _append(self, text: str, end_s: float) -> None:
@@ -180,6 +192,7 @@ class Outputs:
         except BaseException:
             if self.recording:
                 self.recording.finish(session_ended=False)
+                self.recording.keep()
             raise
         files: tuple[Output | None, ...] = (self.recording, self.transcript)
         self._files = [file for file in files if file]
@@ -247,6 +260,10 @@ class Outputs:
             self._finished = True
             for output in self._files:
                 output.finish(session_ended=session_ended)
+            if self.recording and self.transcript:  # hours of text need less space than seconds of audio
+                self.recording.file.make_room_for(self.transcript.file)
+            for output in self._files:
+                output.keep()
 
     def problems(self) -> Iterator[str]:
         """Yield a line for each finished file that is not whole, or not under its name."""
