@@ -225,7 +225,7 @@ class TestEnds:
         )
         assert len(load_audio(workdir / "cut.wav")) == 6 * 16_000
         assert (workdir / "cut.txt").read_text(encoding="utf-8").splitlines() == said
-        assert not [*workdir.glob("*.part")]
+        assert not [*workdir.glob("cut.*.part")]
 
     @pytest.mark.parametrize("number", SIGNALS)
     def test_signal_before_any_sound_replaces_nothing(
@@ -239,7 +239,7 @@ class TestEnds:
             process.communicate(timeout=60)
         assert process.returncode == 128 + number
         assert [(workdir / name).read_text() for name in ("old.wav", "old.srt")] == ["before"] * 2
-        assert not [*workdir.glob("*.part")]
+        assert not [*workdir.glob("old.*.part")]
 
     def test_killed_process_leaves_what_it_heard(
         self, run, workdir: Path, environment: dict[str, str], pcm: bytes
@@ -298,7 +298,7 @@ class TestEnds:
             process.stdin.close()
         assert len(load_audio(workdir / "hung.wav")) == 6 * 16_000
         assert "fellow" in (workdir / "hung.txt").read_text(encoding="utf-8")
-        assert not [*workdir.glob("*.part")]
+        assert not [*workdir.glob("hung.*.part")]
 
     def test_closed_pipe_ends_quietly_with_141(
         self, workdir: Path, environment: dict[str, str], pcm: bytes

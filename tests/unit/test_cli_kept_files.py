@@ -47,6 +47,17 @@ def test_content_is_under_a_visible_name_while_it_grows() -> None:
     assert (Path("a").read_bytes(), file.error, os.listdir()) == (b"head one two", None, ["a"])
 
 
+def test_content_reaches_the_disk_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))
+    file = KeptFile(Path("a"), b"head")
+    assert eventually(lambda: len(synced) >= 3)
+    finished(file)
+    assert len({*synced}) == 1
+
+
 def test_beginning_is_replaced_at_the_end() -> None:
     file = KeptFile(Path("a"), b"????")
     file.append(b"rest")

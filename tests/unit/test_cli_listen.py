@@ -141,6 +141,7 @@ class TestSources:
             (["."], 3, ".: is a directory"),
             (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
             (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
+            ([""], 2, "FILE '': allowed is a recording, or - for standard input; see 'harken listen --help'"),
             (["--microphone", "usb", "--pcm"], 2, "--microphone and --pcm exclude each other"),
             (
                 ["--microphone", "usb", "--pace", "real"],

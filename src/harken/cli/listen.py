@@ -293,6 +293,7 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     click.UsageError
     """
     for refused, message in (
+        (file == "", "FILE '': allowed is a recording, or - for standard input"),
         (params["record"] == "", "--record '': allowed is the name of a file"),
         (params["record"] == STDIN, "--record -: allowed is a file, since standard output shows the text"),
         (params["quiet"] and params["verbose"], "--quiet and --verbose exclude each other"),
