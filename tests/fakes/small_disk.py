@@ -19,7 +19,7 @@ class SmallDisk:
     room : int
         Number of bytes; a test may change it.
     is_full : bool
-        Whether a write has failed.
+        Whether a file was cut because a write failed.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
@@ -55,12 +55,12 @@ class _File:
         at = self._file.tell()
         fits = data[: self.size - at + max(0, self._disk.free)]
         if data and not fits:
-            self._disk.is_full = True
             raise OSError(errno.ENOSPC, "No space left on device")
         written = self._file.write(fits)
         self.size = max(self.size, at + written)
         return written
 
     def truncate(self) -> None:
+        self._disk.is_full = True  # here, since now the error is known
         self.size = self._file.tell()
         self._file.truncate()

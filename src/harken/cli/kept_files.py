@@ -18,7 +18,7 @@ from harken.atomic import wrap_os_errors
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # of file systems that cannot be told to
-_ROOM_BYTES = 64 << 10  # more than the blocks in which disks give space back
+_ROOM_BYTES = 32 << 10  # at least the blocks in which disks give space back; whole samples
 
 
 class KeptFile:
@@ -105,7 +105,8 @@ class KeptFile:
         if self.error and other.error and self.location and other.location:
             with suppress(OSError):
                 if self.location.stat().st_dev == other.location.stat().st_dev:
-                    self.size = max(self._beginning_bytes, self.size - other.waiting_bytes - _ROOM_BYTES)
+                    blocks = 2 + other.waiting_bytes // _ROOM_BYTES
+                    self.size = max(self._beginning_bytes, self.size - blocks * _ROOM_BYTES)
                     self._cut()
                     other.write_waiting()
 
