@@ -167,9 +167,6 @@ class TestSources:
             ),
             (["talk.wav", "-o", "none/a.srt", "--record", "a.wav"], 5, "none/a.srt: cannot be written: there"),
             (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be overwritten; see"),
-            (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
-            (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
-            (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),
             (
                 ["talk.wav", "-o", "talk.doc"],
                 2,
@@ -195,6 +192,22 @@ class TestSources:
         assert outcome.err.replace(os.sep, "/").startswith(f"harken: {reason}")
         assert len(outcome.err.splitlines()) == 1
         assert cli.loaded == []
+        assert os.listdir() == ["talk.wav"]
+
+    @pytest.mark.parametrize(
+        ("option", "value", "allowed"),
+        [
+            ("--delay", "never", "allowed is minimal, low, medium, high, or milliseconds from 1 to 60000"),
+            ("--finals", "both", "allowed is exact or streamed"),
+            ("--beam-size", "0", "allowed is"),
+        ],
+    )
+    def test_bad_values_fail_before_loading_a_model(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path, option: str, value: str, allowed: str
+    ) -> None:
+        outcome = cli.run("listen", talk, option, value, "--record", "a.wav")
+        assert (outcome.code, outcome.out, cli.loaded) == (2, "", [])
+        assert re.match(rf"harken: (--)?{option[2:].replace('-', '.')}\W+{value}\W+{allowed}", outcome.err)
         assert os.listdir() == ["talk.wav"]
 
 
