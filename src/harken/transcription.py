@@ -101,13 +101,14 @@ class Transcription:
             self._recording.stop()
 
     def so_far(self) -> Transcript:
-        """Return the transcript of what has been decoded so far, by another thread up to its current window."""
-        with self._turn.lock:
-            return self._transcript()
-
-    def _transcript(self) -> Transcript:
+        """Return the transcript of what has been decoded so far; never waits for a thread that decodes."""
+        ready = tuple(self._recording.ready_segments)  # before the others, to which they move one by one
+        segments = [*self._decoded_segments]
+        for segment in ready:
+            if segment.index == len(segments):
+                segments.append(segment)
         return Transcript(
-            segments=(*self._decoded_segments, *self._recording.ready_segments),
+            segments=tuple(segments),
             language=self._recording.language or "en",
             language_probability=self._recording.language_probability,
             duration_s=self._recording.duration_s,

@@ -488,6 +488,27 @@ class TestStopping:
         assert sorted(os.listdir()) == ["talk.txt.part", "talk.wav"]
 
 
+class TestClips:
+    """Clips behind the end of the recording."""
+
+    def test_clips_that_all_lie_behind_the_end_are_an_error(self, cli: CliRunner, talk: Path) -> None:
+        Path("talk.txt").write_text("whole")
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en", "--clip-timestamps", "100,200")
+        assert (outcome.code, outcome.err) == (
+            3,
+            "harken: talk.wav: ends at 00:01.920, before the clip at 01:40.000\n",
+        )
+        assert Path("talk.txt").read_text() == "whole"
+
+    def test_clip_behind_the_end_is_reported(self, cli: CliRunner, talk: Path) -> None:
+        clips = ["--clip-timestamps", "0,0.48,100,200"]
+        outcome = cli.run("transcribe", talk, "--language", "en", *clips)
+        assert (outcome.code, outcome.out) == (0, lines("one"))
+        assert outcome.err == "harken: talk.wav: ends at 00:01.920, before the clip at 01:40.000\n"
+        cli.use_texts(*COUNTING)
+        assert cli.run("transcribe", talk, "--language", "en", "--quiet", *clips).err == ""
+
+
 class TestSkipping:
     """Recordings whose transcripts exist."""
 

@@ -123,10 +123,11 @@ def _option_name(option: click.Option, value: object = None) -> str:
 
 
 def list_option(*names: str, parse_item: Parse, section: str, empty: bool = True, **settings: Any) -> Decorator:
-    """Add an option that takes several values: given repeatedly, or separated by commas; `empty` allows none."""
+    """Add an option that takes several values: given repeatedly, or separated by commas or line ends; `empty` allows
+    none."""
 
     def parse(value: Any) -> tuple[Any, ...]:
-        parts = filter(None, map(str.strip, value.split(","))) if isinstance(value, str) else (value,)
+        parts = filter(None, map(str.strip, re.split("[,\n]", value))) if isinstance(value, str) else (value,)
         return tuple(map(parse_item, parts))
 
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:

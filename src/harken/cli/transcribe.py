@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -68,6 +69,8 @@ class FileTranscriber:
         Returns the writer of a recording's transcript on standard output, or None if it is not shown.
     verbose : bool
         Report the engine, the speed, the language, and what was rejected or dropped and why.
+    quiet : bool
+        Report only errors.
     """
 
     screen: Screen
@@ -76,6 +79,7 @@ class FileTranscriber:
     files: TranscriptFiles
     stdout_writer: Callable[[str], TranscriptFormat | None]
     verbose: bool
+    quiet: bool
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
 
     def run(self, sources: Iterable[str]) -> int:
@@ -104,7 +108,9 @@ class FileTranscriber:
             if not isinstance(duration_s, AudioError)
         }
         self._unfinished = self._start_transcriptions(recordings)
-        with saving_on_stop(self._save_interrupted):
+        with ExitStack() as stack:
+            stack.callback(self._stop_unfinished)
+            stack.enter_context(saving_on_stop(self._save_interrupted))
             for source, probed in durations_s.items():
                 try:
                     if isinstance(probed, AudioError):
@@ -149,6 +155,7 @@ class FileTranscriber:
             # Opened first, so that a file that cannot be written fails before the work.
             with self.files.open(source) as write:
                 transcript = _print_segments(transcription, printer)
+                self._check_clips(source, transcript)
                 deferral.begin()
                 write(transcript)
             del self._unfinished[source]
@@ -173,8 +180,6 @@ class FileTranscriber:
             for source, transcript in transcripts.items()
             for path in self.files.write_partial(source, transcript)
         ]
-        for transcription in self._unfinished.values():
-            transcription.stop()
         for source, transcript in transcripts.items():
             if transcript.segments:
                 end = format_time(transcript.segments[-1].end_s)
@@ -188,6 +193,26 @@ class FileTranscriber:
             return ""
         transcription.stop()
         return _saved_note(self.files.write_partial(source, transcription.so_far()))
+
+    def _stop_unfinished(self) -> None:
+        for transcription in self._unfinished.values():
+            transcription.stop()
+
+    def _check_clips(self, source: str, transcript: Transcript) -> None:
+        """Report clips that lie behind the end of a recording; raise an AudioError if all do."""
+        starts_s = self.options.clip_timestamps[::2]
+        behind_s = [start_s for start_s in starts_s if start_s >= transcript.duration_s]
+        if not behind_s:
+            return
+        end, first = format_time(transcript.duration_s), format_time(behind_s[0])
+        message = f"{source}: ends at {end}, before the clip at {first}"
+        if behind_s == [*starts_s]:
+            raise AudioError(message)
+        self._warn(message)
+
+    def _warn(self, text: str) -> None:
+        if not self.quiet:
+            self.screen.write_stderr(f"harken: {text}")
 
     @cached_property
     def _recognizer(self) -> Recognizer:
@@ -424,6 +449,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             files=TranscriptFiles(paths=paths, layout=layout, keep_journals=params["resume"]),
             stdout_writer=stdout_writer,
             verbose=params["verbose"],
+            quiet=params["quiet"],
         )
         return transcriber.run(remaining)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from harken.errors import OptionError
+from harken.option_types import check_types
 from harken.transcribe.options import option
 
 EPOCHS_HELP = "How many times every piece is learnt from."
@@ -53,6 +54,7 @@ class DataOptions:
     seed: int = _data_option(0, "Random seed; equal seeds give equal windows.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in (
             "held_out_fraction",
             "unpacked_fraction",
@@ -90,6 +92,7 @@ class TrainOptions:
     eval_steps: int = _training_option(100, "Steps between two measurements and checkpoints.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_range("epochs", self.epochs, 1, 100_000)
         _check_range("batch_size", self.batch_size, 1, 4096)
         _check_range("learning_rate", self.learning_rate, 1e-9, 1)

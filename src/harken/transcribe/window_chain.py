@@ -326,13 +326,18 @@ class WindowChain:
         return refined
 
     def _word_regions_s(self) -> list[tuple[float, float]] | None:
-        """Return speech near the window in seconds, without the silences between words."""
+        """Return speech in the window in seconds, without the silences between words.
+
+        Speech goes on behind the end of a clip, but no word of the window does.
+        """
         if self._segmenter is None:
             return None
+        start = self._seek
         end = round(self._frame_source.end_s(self.offset + self._content_frames) * FRAMES_PER_SECOND)
         return [
-            (first / FRAMES_PER_SECOND, last / FRAMES_PER_SECOND)
-            for first, last in self._segmenter.word_regions(self._seek, end)
+            (max(first, start) / FRAMES_PER_SECOND, min(last, end) / FRAMES_PER_SECOND)
+            for first, last in self._segmenter.word_regions(start, end)
+            if first < end and last > start
         ]
 
     def _align(self, token_segments: Sequence[TokenSegment], result: WindowResult) -> Alignment:
