@@ -60,7 +60,7 @@ def main() -> None:
     passages = list(read(recognizer, paths))
     with tempfile.TemporaryDirectory() as folder:
         decoders = {
-            name: compile_decoder(*recipe, Path(folder) / f"{i}.onnx", args.threads)
+            name: compile_decoder(*recipe, Path(folder) / str(i), args.threads)
             for i, (name, recipe) in enumerate(make_recipes().items())
         }
         times: dict[str, list[float]] = {name: [] for name in decoders}
@@ -150,10 +150,11 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     )
 
 
-def compile_decoder(weights: Weights, scheme: QuantizationScheme, path: Path, threads: int) -> OnnxRuntimeGraph:
-    """Compile the decoder of tiny.en."""
-    import onnx
-
+def compile_decoder(
+    weights: Weights, scheme: QuantizationScheme, folder: Path, threads: int
+) -> OnnxRuntimeGraph:
+    """Compile the decoder of tiny.en; its files go to a new folder."""
+    from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
     from harken.backends.onnx.graphs import decoder
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
     from harken.checkpoints import open_checkpoint, resolve_model
@@ -161,8 +162,9 @@ def compile_decoder(weights: Weights, scheme: QuantizationScheme, path: Path, th
 
     checkpoint = open_checkpoint(resolve_model("tiny.en"))
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
-    onnx.save_model(decoder(weights, checkpoint.dims, scheme, heads), path)
-    return OnnxRuntimeGraph(path, threads)
+    folder.mkdir()
+    write_graph(decoder(weights, checkpoint.dims, scheme, heads), folder)
+    return OnnxRuntimeGraph(folder / MODEL_FILE, threads)
 
 
 def follow(graph: OnnxRuntimeGraph, dims: Dims, passages: Sequence[Passage], times: list[float]) -> Floats:

@@ -86,7 +86,7 @@ def test_membership_and_size_do_not_read_the_file(tmp_path: Path) -> None:
     assert "decoder.ln.weight" in weights
     assert "decoder.ln" not in weights
     assert len(weights) == len(HALF)
-    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+    with pytest.raises(CheckpointError, match="changed while it was read"):
         weights["decoder.ln.weight"]
 
 
@@ -94,7 +94,7 @@ def test_file_truncated_after_opening_is_an_error(tmp_path: Path) -> None:
     path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, HALF)
     weights = open_checkpoint(path).weights
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match="bytes expected at byte"):
+    with pytest.raises(CheckpointError, match="changed while it was read"):
         dict(weights)
 
 
