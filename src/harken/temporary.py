@@ -69,12 +69,20 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder; whatever cannot be examined or removed stays."""
+    """Remove what killed processes of this user left in a folder; whatever cannot be examined or removed stays."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
                 with suppress(OSError):
-                    _remove_if_abandoned(Path(entry))
+                    if _is_own(entry):
+                        _remove_if_abandoned(Path(entry))
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    """Return whether it may be removed: in a shared folder, somebody else can put a link or a file of that name."""
+    if entry.is_symlink():
+        return False
+    return sys.platform == "win32" or entry.stat(follow_symlinks=False).st_uid == os.geteuid()
 
 
 def _remove_if_abandoned(path: Path) -> None:

@@ -69,3 +69,25 @@ def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path)
     remove_abandoned(tmp_path)
     remove_abandoned(tmp_path / "missing")
     assert names(tmp_path) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows needs a right for symbolic links")
+def test_link_that_somebody_planted_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "lock").write_text("mine")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / ".harken-0123456789abcdef.part").symlink_to(target)
+    remove_abandoned(shared)
+    assert names(target) == ["lock"]
+    assert len(names(shared)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_file_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / ".harken-0123456789abcdef.part"
+    path.touch()
+    os.chown(path, 12345, -1)
+    remove_abandoned(tmp_path)
+    assert path.exists()

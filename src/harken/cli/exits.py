@@ -68,6 +68,7 @@ EXITS = (
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
     Exit(UNWRITABLE, "a result cannot be written", (OutputError,)),
     Exit(6, "a runtime is not installed", (BackendUnavailable,)),
+    Exit(7, "there is not enough memory", (MemoryError,)),
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
     Exit(HUNG_UP, "the terminal was closed (SIGHUP); what was done has been written"),
     Exit(INTERRUPTED, "interrupted (Ctrl-C); what was done has been written"),
@@ -90,6 +91,8 @@ def exit_code(error: BaseException) -> int:
 
 def describe_error(error: BaseException) -> str:
     """Return the message of an error, with its type if harken did not foresee it."""
+    if isinstance(error, MemoryError):
+        return str(error) or "not enough memory"
     if exit_code(error) != UNEXPECTED:
         return str(error)
     summary = f"{type(error).__name__}: {error}"

@@ -41,15 +41,11 @@ def show(model: str) -> None:
 @click.argument("model", type=FilePath())
 def check(model: str) -> None:
     """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded."""
-    import numpy as np
 
     checkpoint = open_checkpoint(resolve_model(model, download=False))
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    for name, values in checkpoint.weights.items():
-        if not np.isfinite(values).all():
-            raise CheckpointError(
-                f"{checkpoint.path}: {name} holds values that are not finite; download the file again"
-            )
+    for name in checkpoint.weights:
+        checkpoint.weights[name]  # raises if a value is not finite
     weights = f"{len(checkpoint.weights)} weights, all finite"
     write_stdout(
         f"{model} is intact: {weights}; {tokenizer.n_vocab} tokens; digest {checkpoint.weights.digest}\n"
