@@ -30,14 +30,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-sys.path[:0] = [
-    str(Path(__file__).parent),
-    str(Path(__file__).parents[1]),
-    str(Path(__file__).parents[2] / "src"),
-]
+import program_path  # noqa: F401
+from processes import HARKEN, Ended, damaged_cache_entries, environment, files_of, run, speech
 
 from audio_files import AUDIO_FORMATS
-from processes import HARKEN, Ended, damaged_cache_entries, environment, files_of, run, speech
 
 POSIX = sys.platform != "win32"
 GENTLE = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if POSIX else [])] if POSIX else []

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from processes import environment, run_program, speech
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 import kills
+import pytest
 
 pytestmark = pytest.mark.slow
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process in one way only")

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from kills import Report
 
 KILLS_A_TRAINING = 3
-SHORT = "--epochs 2 --batch-size 4 --eval-steps 2 --threads 1 --held-out-fraction 0.3 --shuffles 1".split()
+SHORT = {
+    "--epochs": 2,
+    "--batch-size": 4,
+    "--eval-steps": 2,
+    "--threads": 1,
+    "--held-out-fraction": 0.3,
+    "--shuffles": 1,
+}
 
 
 class Training:
@@ -31,7 +38,8 @@ class Training:
         write_speech(folder / "speech", recordings=6)
         lines = [{"audio": f"{i}.wav", "text": f"ask not {i}", "language": "en"} for i in range(6)]
         (folder / "speech" / "manifest.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        self.arguments = ["finetune", "model", "--data", "speech/manifest.jsonl", "--out", "out", *SHORT]
+        self.arguments = ["finetune", "model", "--data", "speech/manifest.jsonl", "--out", "out"]
+        self.arguments += [str(part) for option in SHORT.items() for part in option]
         began = time.monotonic()
         ended = run(self.arguments, folder, folder / "cache")
         if ended.code:
