@@ -312,7 +312,7 @@ def _fake_portaudio() -> dict[str, Any]:
 
 @contextmanager
 def _limited_memory() -> Iterator[None]:
-    """Let the process take `MOST_BYTES` more in the block, where the platform can, so that a fault harms nobody else."""
+    """Let the process take `MOST_BYTES` more in the block, where the platform can, so that nobody else is harmed."""
     if sys.platform != "linux":
         yield
         return

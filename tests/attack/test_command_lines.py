@@ -22,16 +22,21 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest.mark.slow
 def test_nonsense_ends_in_a_result_or_in_one_line(sandbox: Sandbox) -> None:
     generator = Generator(SEED, sandbox.names)
-    faults = {
-        f"python tests/attack/command_lines.py --seed {SEED} --only {number}": found
+    faults = [
+        f"python tests/attack/command_lines.py --seed {SEED} --only {number}: {line}: {found}"
         for number in range(LINES)
-        if (found := run(sandbox, generator.line(number)))
-    }
-    assert not faults
+        if (
+            found := faults_of(
+                line := generator.line(number), sandbox.run(line.arguments, line.stdin, SLOWEST_S)
+            )
+        )
+    ]
+    assert not faults, "\n".join(faults)
 
 
-def run(sandbox: Sandbox, line: Line) -> list[str]:
-    return faults_of(line, sandbox.run(line.arguments, line.stdin, SLOWEST_S))
+def test_lines_are_reproducible(sandbox: Sandbox) -> None:
+    one, other = (Generator(SEED, sandbox.names) for _ in range(2))
+    assert [one.line(number) for number in range(50)] == [other.line(number) for number in range(50)]
 
 
 def test_lines_cover_every_command_and_option(sandbox: Sandbox) -> None:
