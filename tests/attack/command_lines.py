@@ -26,7 +26,7 @@ import program_path  # noqa: F401
 from command_runner import Result, Sandbox
 
 from harken.cli.exits import EXITS, UNEXPECTED
-from harken.cli.root import harken
+from harken.cli.root import COMMANDS, harken
 
 CODES = {exit.code for exit in EXITS} - {UNEXPECTED}
 SLOWEST_S = 10.0
@@ -352,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in numbers:
             line = generator.line(number)
             result = sandbox.run(line.arguments, line.stdin, SLOWEST_S)
-            command = line.command if line.command in WEIGHTS or "-" not in line.command else "other"
+            command = line.command if line.command in COMMANDS else "other"
             codes[command][result.code] += 1
             slowest[command] = max(slowest[command], result.elapsed_s)
             if faults := faults_of(line, result):
