@@ -31,13 +31,8 @@ from harken.cli.root import COMMANDS, harken
 CODES = {exit.code for exit in EXITS} - {UNEXPECTED}
 SLOWEST_S = 10.0
 WEIGHTS = {"transcribe": 6, "listen": 4, "eval": 3, "decode": 3, "plot": 2, "bench": 2}
-TEXTS = [
+NUMBERS = [
     *(
-        "",
-        " ",
-        "\t",
-        "\n",
-        "a\nb",
         "nan",
         "inf",
         "-inf",
@@ -49,26 +44,15 @@ TEXTS = [
         "1e308",
         "1e-308",
         "1e999",
-    ),
-    *(
         str(10**30),
         str(-(10**30)),
-        "0x10",
-        "1_000",
-        "１２",
-        "½",
-        "none",
-        "None",
-        "null",
-        "true",
-        "auto",
-        "all",
-        "-",
-        "--",
     ),
+    *("0x10", "1_000", "１２", "½", "none", "1,2,3", "0,nan", "5,1", "1,1", "1,,2"),
+]
+TEXTS = [
+    *NUMBERS,
+    *("", " ", "\t", "\n", "a\nb", "None", "null", "true", "auto", "all", "-", "--", "x" * 5000, "漢" * 400),
     *(
-        "x" * 5000,
-        "漢" * 400,
         "\x1b]0;title\x07",
         "\x1b[2J",
         "\x9b31m",
@@ -76,38 +60,11 @@ TEXTS = [
         "bad\udcff.wav",
         "a\u202eb",
         "e\u0301",
-    ),
-    *(
-        ",",
-        ",,,",
-        "1,,2",
-        "1,2,3",
-        "0,nan",
-        "5,1",
-        "1,1",
-        "en,xx",
-        "srt,txt",
-        "srt,srt",
-        "x,y,z",
-        "*",
-        "[",
-        "(",
-        "(?",
-    ),
-    *(
-        "x{1,99999999999}",
-        "(a+)+$",
-        "\\",
-        "%s",
-        "{}",
-        "$HOME",
-        "`id`",
-        "'",
-        '"',
-        "<|en|>",
-        "<|endoftext|>",
         "\ufeff",
+        "\\",
     ),
+    *(",", ",,,", "en,xx", "srt,txt", "srt,srt", "x,y,z", "*", "[", "(", "(?", "x{1,99999999999}", "(a+)+$"),
+    *("%s", "{}", "$HOME", "`id`", "'", '"', "<|en|>", "<|endoftext|>"),
 ]
 PATHS = [
     *(
@@ -254,7 +211,10 @@ class Generator:
         chance = rng.random()
         if chance < 0.45:
             return self.sensible_value(rng, option)
-        return self.file(rng) if chance < 0.55 else rng.choice(TEXTS)
+        if chance < 0.55:
+            return self.file(rng)
+        is_number = any(word in option.type.name.lower() for word in ("int", "float"))
+        return rng.choice(NUMBERS if is_number and chance < 0.9 else TEXTS)
 
     def sensible_value(self, rng: random.Random, option: click.Option) -> str:
         """Return a value that is probably allowed, or at the edge of what is."""

@@ -15,6 +15,7 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -114,6 +115,9 @@ class Sandbox:
         settings = {name: str(path) for name, path in variables.items()} | {"CI": "true", "COLUMNS": "100"}
         stack.enter_context(mock.patch.dict(os.environ, settings))
         os.environ.pop("HARKEN_DEBUG", None)
+        for slow in ("torch", "onnxruntime", "openvino"):  # an import that is cut short cannot be repeated
+            with suppress(ImportError):
+                import_module(slow)
         for target, replacement in self._replacements().items():
             stack.enter_context(mock.patch(target, replacement))
         portaudio = types.ModuleType("sounddevice")

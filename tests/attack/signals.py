@@ -45,6 +45,8 @@ class Case:
         Number of signals, a tenth of a second apart.
     partial : str
         The file that must hold the results so far.
+    results : tuple of str
+        Files of which one must be there.
     """
 
     stage: str
@@ -52,6 +54,7 @@ class Case:
     stdin: bytes | None = None
     signals: int = 1
     partial: str = ""
+    results: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,6 +93,7 @@ CASES = [
     Case(
         stage="writing",
         arguments=("transcribe", "film.wav", "-q", "-f", "html,srt", "--embed-audio", "--no-vad"),
+        results=("film.srt", "film.partial.srt"),
     ),
     *(
         Case(stage="waiting for input", arguments=arguments, stdin=data)
@@ -172,6 +176,8 @@ class Stage:
         hidden = [name for name in self.left if name.startswith(".")]
         if hidden and case.signals == 1 and ended.code > 0:
             yield f"left over: {hidden}"
+        if case.results and not {*case.results} & {*self.left}:
+            yield f"the results are lost: there are {sorted(self.left)}"
         if case.partial and case.partial not in self.left:
             yield f"no {case.partial}, but {sorted(self.left)}"
         if case.partial and case.partial.replace(".partial", "") in self.left:
