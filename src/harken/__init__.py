@@ -4,11 +4,18 @@
 >>> harken.load("tiny.en").transcribe("talk.mp3").text
 """
 
-from harken.api import Recognizer, load
-from harken.errors import HarkenError
-from harken.results import Segment, Transcript, Word
-from harken.transcribe import TranscribeOptions
-from harken.transcription import Transcription
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harken.api import Recognizer, load
+    from harken.errors import HarkenError
+    from harken.results import Segment, Transcript, Word
+    from harken.transcribe import TranscribeOptions
+    from harken.transcription import Transcription
 
 __version__ = "0.1.0"
 
@@ -23,3 +30,33 @@ __all__ = [
     "__version__",
     "load",
 ]
+
+_MODULES = {
+    "HarkenError": "errors",
+    "Recognizer": "api",
+    "Segment": "results",
+    "TranscribeOptions": "transcribe",
+    "Transcript": "results",
+    "Transcription": "transcription",
+    "Word": "results",
+    "load": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module such as ``harken.formats``, when it is first used.
+
+    So the command can handle signals before it imports anything that takes long.
+    """
+    if name in _MODULES:
+        value = getattr(import_module(f"harken.{_MODULES[name]}"), name)
+    elif not name.startswith("_") and find_spec(f"harken.{name}"):
+        value = import_module(f"harken.{name}")
+    else:
+        raise AttributeError(f"module 'harken' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

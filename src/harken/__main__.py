@@ -1,7 +1,26 @@
-"""Entry point of ``python -m harken``, the `harken` command."""
+"""Entry point of the `harken` command and of ``python -m harken``."""
 
-import sys
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
 
-from harken.cli import main
 
-sys.exit(main())
+def run() -> NoReturn:
+    """Run the command; from its first moment on, a signal ends it without a traceback."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end_at_once)
+    from harken.cli.process import run
+
+    run()
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process while its modules are imported, or after its work: there is nothing to save."""
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    run()

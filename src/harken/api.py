@@ -37,6 +37,7 @@ from harken.transcribe import (
     WindowDecoder,
     force_align,
 )
+from harken.transcribe.journal import Journal
 from harken.transcription import Transcription
 from harken.types import Dims
 
@@ -112,7 +113,13 @@ def load(
         speculator = engines.make_speculative_decoder(
             assistant, checkpoint, tokenizer, model_name=str(model), clock=perf_counter, download=download
         )
-    return Recognizer(engines.make_backend(checkpoint), tokenizer, str(model), speculator)
+    return Recognizer(
+        engines.make_backend(checkpoint),
+        tokenizer,
+        str(model),
+        speculator,
+        weights_digest=lambda: checkpoint.weights.digest,
+    )
 
 
 class Recognizer:
@@ -126,15 +133,24 @@ class Recognizer:
         Name of the model in results.
     speculator : SpeculativeDecoder or None
         Drafts tokens for it.
+    weights_digest : callable
+        Returns the digest of the weights, by which journals know the model; without it they know it by its name.
     """
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, model: str, speculator: SpeculativeDecoder | None = None
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        model: str,
+        speculator: SpeculativeDecoder | None = None,
+        *,
+        weights_digest: Callable[[], str] = str,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
+        self._weights_digest = weights_digest
         self._costs: dict[int, UpdateCost] = {}
 
     def __repr__(self) -> str:
@@ -200,7 +216,9 @@ class Recognizer:
         options : TranscribeOptions, optional
         **keywords
             As for `transcribe`. Callbacks are called for all recordings; ``callbacks``, a mapping of positions to
-            `Callbacks`, gives some of them their own.
+            `Callbacks`, gives some of them their own. ``journals``, a mapping of positions to paths, names files in
+            which the work on a recording is kept: with its journal, a transcription that was cut short, by whatever,
+            goes on where it was, to the same text. The files are yours to delete.
 
         Returns
         -------
@@ -213,12 +231,17 @@ class Recognizer:
             As for `transcribe`.
         """
         given: dict[str, Any] = {**keywords}
-        callbacks_by_index = given.pop("callbacks", {})
+        callbacks_by_index, journals = given.pop("callbacks", {}), given.pop("journals", {})
         callbacks = Callbacks(**_pop_fields(Callbacks, given))
         options = self._resolve_options(options, given)
         window_decoder = self._make_window_decoder(options)
         recordings = [
-            RecordingTranscriber(window_decoder, stream_audio(audio), callbacks_by_index.get(index, callbacks))
+            RecordingTranscriber(
+                window_decoder,
+                stream_audio(audio),
+                callbacks_by_index.get(index, callbacks),
+                journal=self._make_journal(journals[index], audio, options) if index in journals else None,
+            )
             for index, audio in enumerate(audios)
         ]
         scheduler = Scheduler(window_decoder, recordings, options.batch_size)
@@ -408,6 +431,27 @@ class Recognizer:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
         return options
+
+    def _make_journal(
+        self, path: str | os.PathLike[str], audio: AudioSource, options: TranscribeOptions
+    ) -> Journal:
+        """Make the journal of a recording; its key holds everything that decides the text."""
+        if not isinstance(audio, str | os.PathLike) or audio == "-":
+            raise OptionError("journals", audio, "journals of recordings that are given by their paths")
+        try:
+            recording = os.stat(audio)
+            identity = [recording.st_size, recording.st_mtime_ns]
+        except OSError:
+            identity = []  # opening it will say why it cannot be read
+        capabilities = self.backend.capabilities
+        key = {
+            "harken_journal": 1,
+            "model": self._weights_digest() or self.model,
+            "engine": [capabilities.name, capabilities.precision, capabilities.device, capabilities.detail],
+            "options": repr(replace(options, batch_size=1)),
+            "recording": identity,
+        }
+        return Journal(Path(path), key)
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)

@@ -5,6 +5,7 @@ The dataclasses of options say what each means; a test holds names and types tog
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TypedDict
 
@@ -85,6 +86,7 @@ class RecordingKeywords(TranscribeKeywords, CallbackKeywords, total=False):
 
 
 class RecordingsKeywords(RecordingKeywords, total=False):
-    """Options and callbacks of several transcriptions; `callbacks` gives some of them their own, by position."""
+    """Options and callbacks of several transcriptions; the mappings give some of them their own, by position."""
 
     callbacks: Mapping[int, Callbacks]
+    journals: Mapping[int, str | os.PathLike[str]]

@@ -39,7 +39,7 @@ def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
     while True:
         path = _new_path(folder)
         file = path.open("xb")
-        if _lock(file, where_unsupported=True) and path.exists():  # else another process just removed it
+        if lock(file, where_unsupported=True) and path.exists():  # else another process just removed it
             return path, file
         file.close()
 
@@ -58,7 +58,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         path.mkdir()
         with suppress(FileNotFoundError):  # `remove_abandoned` of another process came between
             lock_file = (path / _LOCK_FILE).open("xb")
-            if _lock(lock_file, where_unsupported=True) and path.exists():
+            if lock(lock_file, where_unsupported=True) and path.exists():
                 break
             lock_file.close()
     try:
@@ -103,12 +103,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
         return
     with open(path, "rb") as file:
-        if not _lock(file, where_unsupported=False):
+        if not lock(file, where_unsupported=False):
             raise BlockingIOError
         yield
 
 
-def _lock(file: BinaryIO, *, where_unsupported: bool) -> bool:
+def lock(file: BinaryIO, *, where_unsupported: bool) -> bool:
     """Lock a file until it is closed; return False if another process holds the lock."""
     if sys.platform != "win32":
         try:

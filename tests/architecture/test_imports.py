@@ -69,6 +69,7 @@ CLOCKS_AND_THREADS = {
     *("signal", "socket", "threading", "time"),
 }
 MAY_USE_CLOCKS_AND_THREADS = (
+    "harken.__main__",
     "harken.cli",
     "harken.backends",
     "harken.evaluation",

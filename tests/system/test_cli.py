@@ -220,7 +220,7 @@ class TestTerminal:
                     break
         return shown.decode(errors="ignore")
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_signal_writes_the_transcript_so_far(
         self, workdir: Path, started: tuple[subprocess.Popen, int], number: signal.Signals
     ) -> None:
@@ -231,14 +231,14 @@ class TestTerminal:
         last = self.read(controller)
         assert process.wait(timeout=20) == 128 + number
         assert re.search(
-            r"harken: .*long\.flac: (interrupted|terminated) at \d\d:\d\d\.\d{3}; what was done", last
+            r"harken: .*long\.flac: (interrupted|terminated|hung up) at \d\d:\d\d\.\d{3}; what was done", last
         )
         folder = workdir / "partial"
-        assert sorted(path.name for path in folder.iterdir()) == sorted(f"long.{form}" for form in FORMATS)
-        document = json.loads((folder / "long.json").read_text(encoding="utf-8"))
+        assert sorted(path.name for path in folder.iterdir()) == sorted(f"long.{form}.part" for form in FORMATS)
+        document = json.loads((folder / "long.json.part").read_text(encoding="utf-8"))
         assert TEXT in document["text"]
         assert 0 < document["segments"][-1]["end"] < 300
-        assert (folder / "long.srt").read_text(encoding="utf-8").endswith("\n\n")
+        assert (folder / "long.srt.part").read_text(encoding="utf-8").endswith("\n\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe in another way")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 import wave
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import pytest
 from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
-from harken.cli import transcribe
+from harken.cli import transcript_files
 from harken.cli.exits import Stop
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OutputError
@@ -301,8 +302,15 @@ class TestFailures:
         nan_wav(Path("nan.wav"))
         outcome = cli.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
         assert (outcome.code, outcome.out) == (3, "")
-        assert Path("nan.txt").read_text() == "one\ntwo\nthree\n"
-        assert json.loads(Path("nan.json").read_text())["text"] == "onetwothree"
+        assert outcome.err.endswith("; what was done is in nan.txt.part, nan.json.part\n")
+        assert Path("nan.txt.part").read_text() == "one\ntwo\nthree\n"
+        assert json.loads(Path("nan.json.part").read_text())["text"] == "onetwothree"
+
+    def test_recording_that_breaks_off_does_not_replace_a_whole_transcript(self, cli: CliRunner) -> None:
+        nan_wav(Path("nan.wav"))
+        Path("nan.txt").write_text("whole")
+        assert cli.run("transcribe", "nan.wav", "-f", "txt", "--language", "en").code == 3
+        assert Path("nan.txt").read_text() == "whole"
 
     def test_unreadable_recording_leaves_no_file(self, cli: CliRunner) -> None:
         Path("text.mp3").write_text("Dear diary,")
@@ -352,21 +360,22 @@ class TestFailures:
         Path("talk.srt").symlink_to("/dev/full")
         outcome = cli.run("transcribe", talk, "-f", "srt", "--language", "en")
         assert (outcome.code, outcome.err) == (
-            5, "harken: talk.srt: cannot be written: No space left on device\n",
-        )  # fmt: skip
+            5,
+            "harken: talk.srt: cannot be written: No space left on device; what was done is in talk.srt.part\n",
+        )
 
     def test_full_disk_does_not_stop_the_others(self, cli: CliRunner, talk: Path) -> None:
         AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
-        original = transcribe.open_atomic
+        original = transcript_files.open_atomic
 
         @contextmanager
         def full(path: Path) -> Iterator[object]:
-            if path.name == "talk.txt":
+            if path.name.startswith("talk.txt"):
                 raise OutputError(f"{path}: cannot be written: No space left on device")
             with original(path) as write:
                 yield write
 
-        cli.monkeypatch.setattr(transcribe, "open_atomic", full)
+        cli.monkeypatch.setattr(transcript_files, "open_atomic", full)
         outcome = cli.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
         assert outcome.code == 1
         assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"
@@ -403,11 +412,30 @@ class TestStopping:
         outcome = cli.run("transcribe", talk, "-f", "txt,json", "--language", "en")
         assert outcome.code == 130
         assert outcome.err == (
-            "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt, talk.json\n"
+            "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt.part, talk.json.part\n"
         )
-        assert Path("talk.txt").read_text() == "one\ntwo\n"
-        assert json.loads(Path("talk.json").read_text())["text"] == "onetwo"
-        assert sorted(os.listdir()) == ["talk.json", "talk.txt", "talk.wav"]
+        assert Path("talk.txt.part").read_text() == "one\ntwo\n"
+        assert json.loads(Path("talk.json.part").read_text())["text"] == "onetwo"
+        assert sorted(os.listdir()) == ["talk.json.part", "talk.txt.part", "talk.wav"]
+
+    def test_interruption_does_not_replace_a_whole_transcript(
+        self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
+    ) -> None:
+        Path("talk.txt").write_text("whole")
+        stop_at(2)
+        assert cli.run("transcribe", talk, "-f", "txt", "--language", "en").code == 130
+        assert Path("talk.txt").read_text() == "whole"
+
+    def test_whole_transcript_replaces_what_was_left_of_an_interrupted_one(
+        self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
+    ) -> None:
+        stop_at(2)
+        assert cli.run("transcribe", talk, "-f", "txt", "--language", "en", "--resume").code == 130
+        assert sorted(os.listdir()) == ["talk.resume.jsonl", "talk.txt.part", "talk.wav"]
+        cli.use_texts(*COUNTING[2:])
+        assert cli.run("transcribe", talk, "-f", "txt", "--language", "en", "--resume").code == 0
+        assert sorted(os.listdir()) == ["talk.txt", "talk.wav"]
+        assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
     def test_interrupted_standard_output_is_valid(
         self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
@@ -426,3 +454,83 @@ class TestStopping:
         outcome = cli.run("transcribe", "a.wav", "b.wav", "c.wav", "-f", "txt", "--language", "en")
         assert (outcome.code, outcome.err) == (130, "harken: interrupted\n")
         assert {*os.listdir()} == {"talk.wav", "a.wav", "b.wav", "c.wav", "a.txt"}
+
+    def test_signal_while_files_are_written_does_not_lose_them(self, cli: CliRunner, talk: Path) -> None:
+        original = transcript_files.render
+
+        def interrupting(*given: object) -> Iterator[str]:
+            signal.raise_signal(signal.SIGTERM)
+            yield from original(*given)  # type: ignore[arg-type]
+
+        cli.monkeypatch.setattr(transcript_files, "render", interrupting)
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en")
+        assert (outcome.code, outcome.err) == (143, "harken: terminated\n")
+        assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+        assert sorted(os.listdir()) == ["talk.txt", "talk.wav"]
+
+    def test_second_signal_while_files_are_written_stops_at_once(self, cli: CliRunner, talk: Path) -> None:
+        original = transcript_files.render
+        calls: list[int] = []
+
+        def interrupting(*given: object) -> Iterator[str]:
+            calls.append(1)
+            if len(calls) == 1:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGINT)
+            yield from original(*given)  # type: ignore[arg-type]
+
+        cli.monkeypatch.setattr(transcript_files, "render", interrupting)
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en")
+        assert (outcome.code, outcome.err) == (
+            130,
+            "harken: talk.wav: interrupted at 00:01.920; what was done is in talk.txt.part\n",
+        )
+        assert sorted(os.listdir()) == ["talk.txt.part", "talk.wav"]
+
+
+class TestSkipping:
+    """Recordings whose transcripts exist."""
+
+    @pytest.mark.parametrize("flag", ["--skip-existing", "--resume"])
+    def test_recordings_with_all_transcripts_are_skipped(self, cli: CliRunner, talk: Path, flag: str) -> None:
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
+        AUDIO_FORMATS["flac"].write(Path("third"), WINDOW_S)
+        for name in ("talk.txt", "talk.srt", "other.txt"):
+            Path(name).write_text("whole")
+        outcome = cli.run("transcribe", talk, "*.flac", "-f", "txt,srt", flag, "--language", "en")
+        assert (outcome.code, outcome.err) == (0, "harken: 1 recording skipped, as the transcripts exist\n")
+        assert Path("talk.txt").read_text() == "whole"
+        assert Path("other.txt").read_text() == "one\n"
+        assert Path("third.srt").exists()
+
+    def test_nothing_is_loaded_if_all_are_skipped(self, cli: CliRunner, talk: Path) -> None:
+        Path("talk.txt").write_text("whole")
+        outcome = cli.run("transcribe", talk, "-f", "txt", "--skip-existing", "--quiet")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert not cli.loaded
+
+    @pytest.mark.parametrize("flag", ["--skip-existing", "--resume"])
+    @pytest.mark.parametrize("target", [[], ["-o", "-", "-f", "txt"]])
+    def test_skipping_without_files_is_refused(
+        self, cli: CliRunner, talk: Path, flag: str, target: list[str]
+    ) -> None:
+        outcome = cli.run("transcribe", talk, *target, flag)
+        assert outcome.code == 2
+        assert "--skip-existing and --resume are for files" in outcome.err
+
+
+def test_unforeseen_error_of_one_file_does_not_stop_the_others(cli: CliRunner, talk: Path) -> None:
+    AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
+    original = transcript_files.recording_reference
+
+    def failing(source: str, folder: Path) -> object:
+        if source == "talk.wav":
+            raise ZeroDivisionError("by chance")
+        return original(source, folder)
+
+    cli.monkeypatch.setattr(transcript_files, "recording_reference", failing)
+    outcome = cli.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
+    assert outcome.code == 1
+    assert outcome.err.startswith("harken: talk.wav: ZeroDivisionError: by chance: harken did not foresee this")
+    assert Path("other.txt").read_text() == "four\n"  # the texts of the model continue
+    assert "talk.txt" not in os.listdir()

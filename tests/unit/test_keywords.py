@@ -44,9 +44,9 @@ def test_keywords_have_the_names_and_types_of_the_options(
     assert get_type_hints(keywords) == types_of(*dataclasses)
 
 
-def test_only_several_recordings_take_callbacks_by_position() -> None:
+def test_only_several_recordings_take_callbacks_and_journals_by_position() -> None:
     extra = get_type_hints(RecordingsKeywords).keys() - get_type_hints(RecordingKeywords).keys()
-    assert extra == {"callbacks"}
+    assert extra == {"callbacks", "journals"}
 
 
 def test_every_public_call_with_options_is_typed() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Self
 
 import click
 
@@ -46,7 +49,11 @@ class Exit:
 
 
 SOME_FAILED = 1
+UNWRITABLE = 5
 UNEXPECTED = 70
+FIRST_SIGNAL_CODE = 128
+"""The exit code of a signal is its number above this."""
+HUNG_UP = 129
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 TERMINATED = 143
@@ -59,9 +66,10 @@ EXITS = (
         3, "a recording, a microphone or a manifest is missing, or cannot be read", (AudioError, ManifestError)
     ),
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
-    Exit(5, "a result cannot be written", (OutputError,)),
+    Exit(UNWRITABLE, "a result cannot be written", (OutputError,)),
     Exit(6, "a runtime is not installed", (BackendUnavailable,)),
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
+    Exit(HUNG_UP, "the terminal was closed (SIGHUP); what was done has been written"),
     Exit(INTERRUPTED, "interrupted (Ctrl-C); what was done has been written"),
     Exit(PIPE_CLOSED, "the reader of the output went away"),
     Exit(TERMINATED, "terminated (SIGTERM); what was done has been written"),
@@ -69,6 +77,8 @@ EXITS = (
 
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 """Signals that end the work, and the word for each in messages."""
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    SIGNALS[signal.SIGHUP] = "hung up"
 
 EPILOGUE = "\b\nExit codes:\n" + "\n".join(f"  {exit.code:>3}  {exit.meaning}" for exit in EXITS)
 
@@ -78,21 +88,73 @@ def exit_code(error: BaseException) -> int:
     return next(exit.code for exit in EXITS if isinstance(error, exit.errors))
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the message of an error, with its type if harken did not foresee it."""
+    if exit_code(error) != UNEXPECTED:
+        return str(error)
+    summary = f"{type(error).__name__}: {error}"
+    return f"{summary}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
+
+
 def signal_stop(number: int, addition: str = "") -> Stop:
     """Return the `Stop` of a signal; its message is the word for the signal and an addition."""
-    return Stop(128 + number, SIGNALS[signal.Signals(number)] + addition)
+    return Stop(FIRST_SIGNAL_CODE + number, SIGNALS[signal.Signals(number)] + addition)
+
+
+SignalHandler = Callable[[int, FrameType | None], None]
+
+answers_s: list[float] = []
+"""Times, by `time.monotonic`, at which the main thread has handled a signal."""
 
 
 @contextmanager
-def handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handling_signals(handler: SignalHandler) -> Iterator[None]:
     """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
 
     The handlers before are restored at the end.
     """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        answers_s.append(time.monotonic())
+        handler(number, frame)
+
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, handler) for number in handled}
+    previous_handlers = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
         for number, previous_handler in previous_handlers.items():
             signal.signal(number, previous_handler)
+
+
+class StopDeferral:
+    """A block whose last part is not interrupted by the first signal; a second one stops it at once.
+
+    ``with StopDeferral() as deferral``, and ``deferral.begin()`` before what must be finished. The `Stop` of a signal
+    since then is raised at the end of the block.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Stop | None = None
+        self._handling = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handling.close()
+        if self._stop and not isinstance(error, Stop):
+            raise self._stop from error
+
+    def begin(self) -> None:
+        """Defer the first signal from now on."""
+        if threading.current_thread() is threading.main_thread():
+            self._handling.enter_context(handling_signals(self._on_signal))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        stop = signal_stop(number)
+        if self._stop:
+            raise stop
+        self._stop = stop

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 
@@ -15,8 +16,9 @@ from harken import __version__
 from harken.cli.exits import (
     EPILOGUE,
     PIPE_CLOSED,
-    UNEXPECTED,
+    UNWRITABLE,
     Stop,
+    describe_error,
     exit_code,
     handling_signals,
     signal_stop,
@@ -84,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that the terminal lacks must not fail the run
+            # A character that the terminal lacks must not fail the run.
+            stream.reconfigure(errors="replace")
     try:
         with handling_signals(_raise_stop):
             return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
@@ -98,11 +101,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error(_usage_hint(error))
         return exit_code(error)
     except Exception as error:
-        code = exit_code(error)
         if os.environ.get("HARKEN_DEBUG"):
             raise
-        _print_error(str(error) if code != UNEXPECTED else _format_unexpected(error))
-        return code
+        _print_error(describe_error(error))
+        return exit_code(error)
+
+
+def exit_code_of_flush() -> int:
+    """Flush standard output, and return the exit code if that fails, else 0."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except OSError as error:
+        _print_error(f"standard output: cannot be written: {error.strerror or error}")
+        return UNWRITABLE
+    return 0
 
 
 def _raise_stop(number: int, frame: FrameType | None) -> None:
@@ -110,18 +124,15 @@ def _raise_stop(number: int, frame: FrameType | None) -> None:
 
 
 def _print_error(message: str) -> None:
-    click.echo(f"harken: {' '.join(message.split())}", err=True)
+    """Print a line; that nobody can read it does not matter."""
+    with suppress(OSError):
+        click.echo(f"harken: {' '.join(message.split())}", err=True)
 
 
 def _usage_hint(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{message}; see '{context.command_path} --help'" if context else message
-
-
-def _format_unexpected(error: Exception) -> str:
-    summary = f"{type(error).__name__}: {error}"
-    return f"{summary}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
 
 
 def _discard_stdout() -> None:

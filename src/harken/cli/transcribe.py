@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
@@ -16,8 +16,7 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer
-from harken.atomic import open_atomic
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.exits import EPILOGUE, SOME_FAILED, UNEXPECTED, StopDeferral, describe_error, exit_code
 from harken.cli.inputs import (
     STDIN,
     expand_patterns,
@@ -38,10 +37,12 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
-from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text
+from harken.cli.process import saving_on_stop
+from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text, pluralize
+from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError, OutputError
-from harken.formats import FORMATS, Layout, TranscriptFormat, Writer, render
+from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.results import Attempt, Segment, Transcript
 from harken.transcribe import Callbacks, TranscribeOptions
 from harken.transcribe.callbacks import ProgressCallback
@@ -58,8 +59,7 @@ class FileTranscriber:
     load : callable
         Loads the model.
     options : TranscribeOptions
-    layout : Layout
-        Layout of the files.
+    files : TranscriptFiles
     stdout_writer : callable
         Returns the writer of a recording's transcript on standard output, or None if it is not shown.
     verbose : bool
@@ -69,12 +69,16 @@ class FileTranscriber:
     screen: Screen
     load: Callable[[], Recognizer]
     options: TranscribeOptions
-    layout: Layout
+    files: TranscriptFiles
     stdout_writer: Callable[[str], TranscriptFormat | None]
     verbose: bool
+    _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
 
-    def run(self, output_paths: Mapping[str, Mapping[str, Path]]) -> int:
-        """Transcribe every recording into its files, by format; if one of several fails, continue with the others.
+    def run(self, sources: Iterable[str]) -> int:
+        """Transcribe every recording into its files; if one of several fails, continue with the others.
+
+        A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
+        the process is to end, the text so far is written beside it, under the name with ``.part`` appended.
 
         Returns
         -------
@@ -83,36 +87,33 @@ class FileTranscriber:
 
         Raises
         ------
-        AudioError, OutputError
+        Exception
             If there is only one recording, and it fails.
         Stop
             If the process is to end; the results so far have been written.
         """
         code = 0
-        durations_s = {source: _duration_or_error(source) for source in output_paths}
-        transcriptions = self._start_transcriptions(
-            {
-                source: duration_s
-                for source, duration_s in durations_s.items()
-                if not isinstance(duration_s, AudioError)
-            }
-        )
-        for source, files in output_paths.items():
-            probed = durations_s[source]
-            try:
-                if isinstance(probed, AudioError):
-                    raise probed
-                self._transcribe_one(source, transcriptions[source], files)
-            except Stop as stop:
-                self._save_partial_transcripts(source, transcriptions, output_paths)
-                raise stop
-            except (AudioError, OutputError) as error:
-                if len(output_paths) == 1:
-                    raise
-                if source in transcriptions:
-                    transcriptions[source].stop()
-                self.screen.write_stderr(f"harken: {error}")
-                code = SOME_FAILED
+        durations_s = {source: _duration_or_error(source) for source in sources}
+        recordings = {
+            source: duration_s
+            for source, duration_s in durations_s.items()
+            if not isinstance(duration_s, AudioError)
+        }
+        self._unfinished = self._start_transcriptions(recordings)
+        with saving_on_stop(self._save_interrupted):
+            for source, probed in durations_s.items():
+                try:
+                    if isinstance(probed, AudioError):
+                        raise probed
+                    self._transcribe_one(source, self._unfinished[source])
+                except Exception as error:
+                    addition = self._save_broken_off(source)
+                    unexpected = exit_code(error) == UNEXPECTED
+                    if len(durations_s) == 1 or (unexpected and os.environ.get("HARKEN_DEBUG")):
+                        raise _with_addition(error, addition) from error
+                    name = f"{source}: " if unexpected else ""
+                    self.screen.write_stderr(f"harken: {name}{describe_error(error)}{addition}")
+                    code = SOME_FAILED
         return code
 
     def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
@@ -127,24 +128,26 @@ class FileTranscriber:
             )
             for index, source in enumerate(durations_s)
         }
-        transcriptions = self._recognizer.transcribe_many(durations_s, self.options, callbacks=callbacks)
+        journals = {
+            index: journal
+            for index, source in enumerate(durations_s)
+            if (journal := self.files.journal(source))
+        }
+        transcriptions = self._recognizer.transcribe_many(
+            durations_s, self.options, callbacks=callbacks, journals=journals
+        )
         return dict(zip(durations_s, transcriptions, strict=True))
 
-    def _transcribe_one(self, source: str, transcription: Transcription, files: Mapping[str, Path]) -> None:
-        # Opened first, so that a file that cannot be written fails before the work.
-        with self._open_outputs(source, files) as write:
-            began_s = perf_counter()
-            printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
-            failure = _print_segments(transcription, printer)
-            transcript = transcription.so_far()
-            if failure and not transcript.segments:
-                raise failure
-            write(transcript)
-        printer.write_footer(transcript)
-        if isinstance(failure, Stop):
-            raise _stop_with_context(failure, source, transcript, files)
-        if failure:
-            raise failure
+    def _transcribe_one(self, source: str, transcription: Transcription) -> None:
+        began_s = perf_counter()
+        printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
+        with StopDeferral() as deferral:
+            # Opened first, so that a file that cannot be written fails before the work.
+            with self.files.open(source) as write:
+                transcript = _print_segments(transcription, printer)
+                deferral.begin()
+                write(transcript)
+            del self._unfinished[source]
         for line in (
             *_language_and_dropped_lines(transcript),
             _speed_summary(transcription, perf_counter() - began_s),
@@ -152,36 +155,35 @@ class FileTranscriber:
         ):
             self._log_verbose(f"{source}: {line}")
 
-    def _save_partial_transcripts(
-        self,
-        stopped_source: str,
-        transcriptions: Mapping[str, Transcription],
-        output_paths: Mapping[str, Mapping[str, Path]],
-    ) -> None:
-        """Write the results so far of the recordings after the stopped one, which were decoded along with it."""
-        remaining = list(transcriptions)[list(transcriptions).index(stopped_source) + 1 :]
-        for source in remaining:
-            transcript = transcriptions[source].so_far()
-            if not transcript.segments:
-                continue
-            with self._open_outputs(source, output_paths[source]) as write:
-                write(transcript)
+    def _save_interrupted(self, message: str) -> str:
+        """Write the results so far of all recordings that are not finished, which may have been decoded together.
 
-    @contextmanager
-    def _open_outputs(self, source: str, files: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
-        """Open the files of a recording; the callable writes a transcript to all of them."""
-        with ExitStack() as stack:
-            write_by_format = {
-                format_name: stack.enter_context(open_atomic(path)) for format_name, path in files.items()
-            }
+        Returns
+        -------
+        str
+            The message with the place in the current recording, and the files.
+        """
+        transcripts = {source: transcription.so_far() for source, transcription in self._unfinished.items()}
+        saved = [
+            path
+            for source, transcript in transcripts.items()
+            for path in self.files.write_partial(source, transcript)
+        ]
+        for transcription in self._unfinished.values():
+            transcription.stop()
+        for source, transcript in transcripts.items():
+            if transcript.segments:
+                end = format_time(transcript.segments[-1].end_s)
+                return f"{source}: {message} at {end}{_saved_note(saved)}"
+        return message
 
-            def write(transcript: Transcript) -> None:
-                for format_name, path in files.items():
-                    reference = recording_reference(source, path.parent)
-                    for chunk in render(transcript, format_name, self.layout, reference):
-                        write_by_format[format_name](chunk)
-
-            yield write
+    def _save_broken_off(self, source: str) -> str:
+        """Write the result so far of a recording that failed, and return the part of a message that says so."""
+        transcription = self._unfinished.pop(source, None)
+        if transcription is None:
+            return ""
+        transcription.stop()
+        return _saved_note(self.files.write_partial(source, transcription.so_far()))
 
     @cached_property
     def _recognizer(self) -> Recognizer:
@@ -256,19 +258,33 @@ def _duration_or_error(source: str) -> float | AudioError | None:
         return error
 
 
-def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> AudioError | Stop | None:
-    """Print the segments as they come; return the error that ended them early, if any."""
+def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
+    """Print the segments as they come, and return the transcript.
+
+    What is printed is complete in its format even if the recording breaks off.
+    """
     try:
         for segment in transcription:
             printer.write_segment(segment)
-    except (AudioError, Stop) as failure:
-        return failure
-    return None
+    except BaseException:
+        transcript = transcription.so_far()
+        if transcript.segments:
+            printer.write_footer(transcript)
+        raise
+    transcript = transcription.so_far()
+    printer.write_footer(transcript)
+    return transcript
 
 
-def _stop_with_context(stop: Stop, source: str, transcript: Transcript, files: Mapping[str, Path]) -> Stop:
-    saved = f"; what was done is in {', '.join(map(str, files.values()))}" if files else ""
-    return Stop(stop.code, f"{source}: {stop} at {format_time(transcript.segments[-1].end_s)}{saved}")
+def _saved_note(paths: Sequence[Path]) -> str:
+    return f"; what was done is in {', '.join(map(str, paths))}" if paths else ""
+
+
+def _with_addition(error: Exception, addition: str) -> Exception:
+    """Return an error with an addition to its message."""
+    return (
+        type(error)(f"{error}{addition}") if addition and isinstance(error, AudioError | OutputError) else error
+    )
 
 
 def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
@@ -333,6 +349,13 @@ output_option = partial(single_option, section="Output")
     metavar="DIR",
     help="Folder of the files, created if missing; - is standard output. By default that of the recording.",
 )
+@output_option("--skip-existing", is_flag=True, help="Skip recordings whose files all exist; each is whole.")
+@output_option(
+    "--resume",
+    is_flag=True,
+    help="Skip recordings whose files all exist, and go on with one that was cut short, to the same text; its "
+    "finished windows are kept in a .resume.jsonl file until it is whole.",
+)
 @output_option(
     "-q", "--quiet", is_flag=True, help="Print only errors, and the transcript if no file is written."
 )
@@ -354,7 +377,8 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     Without --format and --output-dir the transcript appears on the screen as it is made. With --format it is
     written to files beside the recordings: talk.mp3 becomes talk.srt. With --output-dir alone the format is txt.
 
-    A file that fails is reported, and the others are transcribed. Ctrl-C writes the current transcript so far.
+    A file that fails is reported, and the others are transcribed. A written transcript is always whole: Ctrl-C writes
+    that of the current recording so far to talk.srt.part.
     """
     sources = expand_patterns(files)
     format_names = tuple(FORMATS) if "all" in format_names else tuple(dict.fromkeys(format_names))
@@ -363,27 +387,37 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     to_stdout = output_dir == STDIN
     if to_stdout and (len(sources), len(format_names)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
-    if to_stdout:
-        targets_by_source: dict[str, dict[str, Path]] = {sources[0]: {}}
-    else:
-        targets_by_source = output_paths(
-            sources, format_names or ("txt",) * bool(output_dir), Path(output_dir) if output_dir else None
-        )
-    if output_dir and not to_stdout:
-        make_folder(Path(output_dir))
+    written_formats = () if to_stdout else format_names or ("txt",) * bool(output_dir)
+    skip_existing = params["skip_existing"] or params["resume"]
+    if skip_existing and not written_formats:
+        raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
+    folder = Path(output_dir) if output_dir and not to_stdout else None
+    paths = output_paths(sources, written_formats, folder)
+    if folder:
+        make_folder(folder)
+    remaining = [source for source in sources if not (skip_existing and all_exist(paths[source]))]
 
     def stdout_writer(source: str) -> TranscriptFormat | None:
         """Return the writer of a transcript on standard output, or None if it is not shown."""
         if to_stdout:
             return Writer(format_names[0], layout, recording_reference(source, Path()))
-        if targets_by_source[source] and (params["quiet"] or not sys.stdout.isatty()):
+        if paths[source] and (params["quiet"] or not sys.stdout.isatty()):
             return None
         return TimestampedLines(source if len(sources) > 1 else None)
 
     with Screen(params["progress"] and not params["quiet"]) as screen:
-        load = partial(load_model_with_status, screen, params)
-        transcriber = FileTranscriber(screen, load, options, layout, stdout_writer, verbose=params["verbose"])
-        return transcriber.run(targets_by_source)
+        if len(remaining) < len(sources) and not params["quiet"]:
+            skipped = pluralize(len(sources) - len(remaining), "recording")
+            screen.write_stderr(f"harken: {skipped} skipped, as the transcripts exist")
+        transcriber = FileTranscriber(
+            screen=screen,
+            load=partial(load_model_with_status, screen, params),
+            options=options,
+            files=TranscriptFiles(paths=paths, layout=layout, keep_journals=params["resume"]),
+            stdout_writer=stdout_writer,
+            verbose=params["verbose"],
+        )
+        return transcriber.run(remaining)
 
 
 def _with_word_timestamps(

@@ -20,7 +20,7 @@ from harken.errors import OptionError
 from harken.formats import subtitles, table_format
 from harken.formats.base import TranscriptFormat, format_timestamp
 from harken.formats.html_format import HtmlFormat, RecordingLink
-from harken.formats.json_format import JsonFormat, as_json, from_json
+from harken.formats.json_format import JsonFormat, as_json, from_json, segment_from_json
 from harken.formats.layout import Layout
 from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
@@ -35,6 +35,7 @@ __all__ = [
     "format_timestamp",
     "from_json",
     "render",
+    "segment_from_json",
 ]
 
 #: Every format by name, which is also the suffix of its files.

@@ -61,6 +61,11 @@ def from_json(document: Any) -> Transcript:
     return _transcript(document, "transcript")
 
 
+def segment_from_json(value: Any) -> Segment:
+    """Convert one segment of the json format, as `from_json` does."""
+    return _segment(value, "segment")
+
+
 class JsonFormat:
     """`harken.formats.base.TranscriptFormat` of json; the fields of the transcript itself follow the segments."""
 

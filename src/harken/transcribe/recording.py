@@ -11,14 +11,15 @@ from dataclasses import replace
 
 from harken.contract import Floats
 from harken.decoding import DecodeStats
-from harken.errors import AudioError, Cancelled, HarkenError
+from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment
 from harken.text import to_language_code
 from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
+from harken.transcribe.journal import Journal, JournalEntry
 from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
 from harken.transcribe.mel_windows import MelWindows
-from harken.transcribe.window_chain import ChainContext, WindowChain
+from harken.transcribe.window_chain import ChainContext, LanguageState, WindowChain
 from harken.transcribe.window_decoder import (
     AudioWindow,
     DecodeRequest,
@@ -42,6 +43,8 @@ class RecordingTranscriber:
         Code or name of its language, if it is known without an option that names it.
     draft_tokens : tuple of int
         Tokens expected at the beginning: the draft of the first window.
+    journal : Journal or None
+        Windows that an earlier process has decoded, and where those decoded now are written.
 
     Attributes
     ----------
@@ -71,6 +74,7 @@ class RecordingTranscriber:
         *,
         language: str | None = None,
         draft_tokens: tuple[int, ...] = (),
+        journal: Journal | None = None,
     ) -> None:
         self.window_decoder, self.options = window_decoder, window_decoder.options
         self.callbacks = callbacks or Callbacks()
@@ -96,6 +100,7 @@ class RecordingTranscriber:
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
         self._draft_tokens = draft_tokens
+        self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = False
         self._context = ChainContext(
@@ -138,7 +143,7 @@ class RecordingTranscriber:
                 frame_source,
                 self._segmenter,
                 context,
-                is_first=not self._n_chains_opened,
+                index=self._n_chains_opened,
                 draft_tokens=self._draft_tokens,
             )
         )
@@ -147,26 +152,40 @@ class RecordingTranscriber:
         return self._chains[-1]
 
     def next_window(self, chain: WindowChain) -> AudioWindow | None:
-        """Return the next window of a chain; None behind its last one, or once the recording has finished."""
+        """Return the next window to decode of a chain; None behind its last one, or once the recording has finished."""
         if self.finished:
             return None
         try:
-            return chain.next_window()
+            while window := chain.next_window():
+                decoded = self._journal and self._journal.take(chain.index, chain.offset)
+                if not decoded:
+                    return window
+                chain.restore(decoded.outcome)
+                self._restore_language(chain, decoded.language)
         except AudioError as failure:
             self.failure, chain.ended = failure, True
-            return None
+        except OutputError as failure:
+            self._end_with(failure)
+        return None
 
     def request(self, chain: WindowChain, encoded: EncodedWindow) -> DecodeRequest:
         """Return the request to decode an encoded window of a chain, in the language resolved for it."""
         if chain.language is None:
             chain.language = self._resolve_language(encoded)
-        return chain.request(encoded, chain.language)
+        return chain.request(encoded, chain.language.code)
 
     def add_result(self, chain: WindowChain, result: WindowResult) -> None:
-        """Add the result of a window to its chain."""
-        chain.add_result(result)
-        if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
-            chain.language = None
+        """Add the result of a window to its chain, and its outcome to the journal."""
+        assert chain.language, "the language is resolved with the request"
+        offset, language = chain.offset, chain.language
+        outcome = chain.add_result(result)
+        self._forget_language_of_window(chain)
+        if self._journal:
+            entry = JournalEntry(chain=chain.index, offset=offset, outcome=outcome, language=language)
+            try:
+                self._journal.append(entry)
+            except OutputError as failure:
+                self._end_with(failure)
 
     def stop(self, cancelled: Cancelled | None = None) -> None:
         """End the recording; a cancellation becomes its failure."""
@@ -212,12 +231,20 @@ class RecordingTranscriber:
         (probabilities,) = self.window_decoder.detect_languages(window.mel[:, :, :n_frames])
         return dict(self._vote_on_language(window.seek, probabilities).probabilities)
 
+    def _end_with(self, failure: OutputError) -> None:
+        """End the recording, as its journal cannot be kept."""
+        self.collect_segments()
+        self.stop()
+        self.failure = failure
+
     def _finish(self) -> None:
         """Release all audio: a caller may keep many recordings for their text."""
         self.finished = True
         self._chains.clear()
         self._frame_sources = iter(())
         self._windows.discard_before(self._windows.frames_read)
+        if self._journal:
+            self._journal.close()
 
     @property
     def _language_is_known(self) -> bool:
@@ -232,7 +259,18 @@ class RecordingTranscriber:
         for spans in segmenter.packed_spans(self._windows, clips, self._window_frames):
             yield PackedSpeech(self._windows, spans)
 
-    def _resolve_language(self, encoded: EncodedWindow) -> str:
+    def _restore_language(self, chain: WindowChain, language: LanguageState) -> None:
+        """Set the language to that of a window of the journal."""
+        self.language, self.language_probability = language.code, language.probability
+        self._language_filter = LanguageFilter(language.posterior)
+        chain.language = language
+        self._forget_language_of_window(chain)
+
+    def _forget_language_of_window(self, chain: WindowChain) -> None:
+        if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
+            chain.language = None
+
+    def _resolve_language(self, encoded: EncodedWindow) -> LanguageState:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
         window = encoded.window
         if self.options.multilingual:
@@ -245,7 +283,11 @@ class RecordingTranscriber:
             self.language, probability = self._vote_on_language(window.seek, probabilities).result
             if self.window_decoder.tokenizer.multilingual:
                 self.language_probability = probability
-        return self.language
+        return LanguageState(
+            code=self.language,
+            probability=self.language_probability,
+            posterior=self._language_filter.posterior,
+        )
 
     def _vote_on_language(self, seek: int, probabilities: LanguageProbabilities) -> LanguageVote:
         """Vote on the language, by one window and as many of those behind it as needed."""

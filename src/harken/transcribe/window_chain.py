@@ -14,6 +14,7 @@ from harken.transcribe.hallucination import (
     mean_speech_probability,
     score_hallucination,
 )
+from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.segments import (
     TokenSegment,
     shift_timestamps,
@@ -54,6 +55,48 @@ class ChainContext:
     last_speech_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageState:
+    """The language of a window, and what decides on the language of the next one.
+
+    Attributes
+    ----------
+    code : str
+    probability : float or None
+        Probability of a language that was detected.
+    posterior : mapping
+        State of the `harken.transcribe.language_id.LanguageFilter` of a recording whose language may change.
+    """
+
+    code: str
+    probability: float | None
+    posterior: LanguageProbabilities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOutcome:
+    """Everything that the result of a window changes in its chain, so that it can be restored without decoding.
+
+    Attributes
+    ----------
+    segments : tuple of (Segment, str or None)
+        Segments of the window, each with the reason if it was taken for a hallucination.
+    next_offset : int
+        Frame of the chain's source at which the next window begins.
+    previous_tokens : tuple of int
+    last_speech_s : float
+        The context of the next window, as in `ChainContext`.
+    draft_tokens : tuple of int
+        Tokens expected in the next window.
+    """
+
+    segments: tuple[tuple[Segment, str | None], ...]
+    next_offset: int
+    previous_tokens: tuple[int, ...]
+    last_speech_s: float
+    draft_tokens: tuple[int, ...]
+
+
 class WindowChain:
     """A chain of windows: each begins where the text of the one before it ended.
 
@@ -65,14 +108,16 @@ class WindowChain:
     segmenter : SpeechSegmenter or None
         Speech of the recording, for the times of words and the hallucination score.
     context : ChainContext
-    is_first : bool
-        True if the chain begins the recording.
+    index : int
+        Its place in the recording, from 0.
     draft_tokens : tuple of int
         Tokens expected in its first window.
 
     Attributes
     ----------
-    language : str or None
+    offset : int
+        Frame of the source at which the next window begins.
+    language : LanguageState or None
         Language of the next window, once it is known.
     ended : bool
         True if it has no more windows.
@@ -87,15 +132,15 @@ class WindowChain:
         segmenter: SpeechSegmenter | None,
         context: ChainContext,
         *,
-        is_first: bool,
+        index: int,
         draft_tokens: tuple[int, ...] = (),
     ) -> None:
         self._decoder, self._options = window_decoder, window_decoder.options
         self._frame_source, self._segmenter, self._context = frame_source, segmenter, context
-        self._is_first, self._draft_tokens = is_first, draft_tokens
-        self._offset, self._content_frames = 0, 0
+        self.index, self._draft_tokens = index, draft_tokens
+        self.offset, self._content_frames = 0, 0
         self._segments: list[tuple[Segment, str | None]] = []
-        self.language: str | None = None
+        self.language: LanguageState | None = None
         self.ended = False
         self.decoded_until_s = 0.0
 
@@ -107,7 +152,7 @@ class WindowChain:
         AudioError
             If the recording cannot be read on.
         """
-        mel, self._content_frames = self._frame_source.window(self._offset)
+        mel, self._content_frames = self._frame_source.window(self.offset)
         if not self._content_frames:
             self.ended = True
             return None
@@ -115,7 +160,7 @@ class WindowChain:
             mel=mel,
             content_frames=self._content_frames,
             seek=self._seek,
-            is_first=self._is_first and not self._offset,
+            is_first=not self.index and not self.offset,
         )
 
     def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
@@ -127,8 +172,9 @@ class WindowChain:
             draft_tokens=self._draft_tokens,
         )
 
-    def add_result(self, result: WindowResult) -> None:
+    def add_result(self, result: WindowResult) -> WindowOutcome:
         """Split the tokens of a result into segments, and go on behind them."""
+        n_segments = len(self._segments)
         options, decoded = self._options, result.decoded
         advance = self._content_frames / FRAMES_PER_POSITION
         self._draft_tokens = ()
@@ -154,18 +200,39 @@ class WindowChain:
                 timestamp_begin,
                 round(advance),
             )
-        self._offset += min(round(advance * FRAMES_PER_POSITION), self._content_frames)  # not into the padding
-        self.decoded_until_s = self._frame_source.end_s(self._offset)
+        self._advance_to(
+            self.offset
+            + min(round(advance * FRAMES_PER_POSITION), self._content_frames)  # not into the padding
+        )
+        return WindowOutcome(
+            segments=tuple(self._segments[n_segments:]),
+            next_offset=self.offset,
+            previous_tokens=tuple(self._context.previous_tokens),
+            last_speech_s=self._context.last_speech_s,
+            draft_tokens=tuple(self._draft_tokens),
+        )
+
+    def restore(self, outcome: WindowOutcome) -> None:
+        """Take the outcome of the window that was read last, instead of a result."""
+        self._segments += outcome.segments
+        self._context.previous_tokens[:] = outcome.previous_tokens
+        self._context.last_speech_s = outcome.last_speech_s
+        self._draft_tokens = outcome.draft_tokens
+        self._advance_to(outcome.next_offset)
 
     def pop_segments(self) -> list[tuple[Segment, str | None]]:
         """Return the segments since the last call, each with the reason if it was taken for a hallucination."""
         popped, self._segments = self._segments, []
         return popped
 
+    def _advance_to(self, offset: int) -> None:
+        self.offset = offset
+        self.decoded_until_s = self._frame_source.end_s(offset)
+
     @property
     def _seek(self) -> int:
         """Frame of the recording at which the next window begins."""
-        return round(self._frame_source.start_s(self._offset) * FRAMES_PER_SECOND)
+        return round(self._frame_source.start_s(self.offset) * FRAMES_PER_SECOND)
 
     def _add_segments(self, token_segments: Sequence[TokenSegment], result: WindowResult) -> float | None:
         """Add the segments that have text; their tokens are the previous text of the next window.
@@ -219,7 +286,7 @@ class WindowChain:
 
     def _to_frame(self, position: float) -> float:
         """Return the frame of the source for a timestamp; one in the padding stands for the end of the audio."""
-        return self._offset + min(position * FRAMES_PER_POSITION, self._content_frames)
+        return self.offset + min(position * FRAMES_PER_POSITION, self._content_frames)
 
     def _add_word_timestamps(
         self, segments: Sequence[Segment], token_segments: Sequence[TokenSegment], result: WindowResult
@@ -262,7 +329,7 @@ class WindowChain:
         """Return speech near the window in seconds, without the silences between words."""
         if self._segmenter is None:
             return None
-        end = round(self._frame_source.end_s(self._offset + self._content_frames) * FRAMES_PER_SECOND)
+        end = round(self._frame_source.end_s(self.offset + self._content_frames) * FRAMES_PER_SECOND)
         return [
             (first / FRAMES_PER_SECOND, last / FRAMES_PER_SECOND)
             for first, last in self._segmenter.word_regions(self._seek, end)

@@ -1,0 +1,101 @@
+"""The files of `harken transcribe`: transcripts that are whole or absent, and what is kept of those cut short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harken.atomic import open_atomic
+from harken.cli.inputs import recording_reference
+from harken.formats import Layout, render
+from harken.results import Transcript
+
+PARTIAL_SUFFIX = ".part"
+JOURNAL_SUFFIX = ".resume.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptFiles:
+    """The transcripts of recordings.
+
+    Parameters
+    ----------
+    paths : mapping
+        Path of each transcript, by recording and format.
+    layout : Layout
+    keep_journals : bool
+        Keep a journal of each recording while it is transcribed, with which it can be resumed.
+    """
+
+    paths: Mapping[str, Mapping[str, Path]]
+    layout: Layout
+    keep_journals: bool = False
+
+    @contextmanager
+    def open(self, source: str) -> Iterator[Callable[[Transcript], None]]:
+        """Open the transcripts of a recording; the callable writes them, and they get their names at the end.
+
+        What an earlier run left of a transcript that was cut short is removed then.
+
+        Raises
+        ------
+        OutputError
+            If one of them cannot be written.
+        """
+        with self._open(source, self.paths[source]) as write:
+            yield write
+        leftovers = [partial_path(path) for path in self.paths[source].values()]
+        for path in (*leftovers, self.journal(source)):
+            with suppress(OSError):
+                if path:
+                    path.unlink()
+
+    def write_partial(self, source: str, transcript: Transcript) -> list[Path]:
+        """Write a transcript that is not whole, under other names, and return these.
+
+        That it cannot be written is not reported: something else has failed already.
+        """
+        partial_paths = {format_name: partial_path(path) for format_name, path in self.paths[source].items()}
+        if not (transcript.segments and partial_paths):
+            return []
+        try:
+            with self._open(source, partial_paths) as write:
+                write(transcript)
+        except Exception:
+            return []
+        return [*partial_paths.values()]
+
+    def journal(self, source: str) -> Path | None:
+        """Return the path of the journal of a recording, beside its first transcript; None for a pipe."""
+        first = next(iter(self.paths[source].values()), None)
+        if not (self.keep_journals and first and os.path.isfile(source)):
+            return None
+        return first.with_name(f"{Path(source).stem}{JOURNAL_SUFFIX}")
+
+    @contextmanager
+    def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
+        with ExitStack() as stack:
+            write_by_format = {
+                format_name: stack.enter_context(open_atomic(path)) for format_name, path in paths.items()
+            }
+
+            def write(transcript: Transcript) -> None:
+                for format_name, path in paths.items():
+                    reference = recording_reference(source, path.parent)
+                    for chunk in render(transcript, format_name, self.layout, reference):
+                        write_by_format[format_name](chunk)
+
+            yield write
+
+
+def all_exist(paths: Mapping[str, Path]) -> bool:
+    """Return whether a recording has all of its transcripts, and at least one."""
+    return bool(paths) and all(path.is_file() for path in paths.values())
+
+
+def partial_path(path: Path) -> Path:
+    """Return the path of a transcript while it is not whole."""
+    return path.with_name(path.name + PARTIAL_SUFFIX)

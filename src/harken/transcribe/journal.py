@@ -1,0 +1,160 @@
+"""The journal of a recording: the outcome of each of its windows, so that a transcription that was cut short goes on.
+
+The recording is read and its speech found anew, but windows of the journal are not decoded again. All that decoding
+changes is in their outcomes, so the text is what it would have been without the interruption.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from harken.atomic import wrap_os_errors
+from harken.errors import HarkenError, OutputError
+from harken.formats import as_json, segment_from_json
+from harken.temporary import lock
+from harken.transcribe.window_chain import LanguageState, WindowOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """A window that has been decoded.
+
+    Attributes
+    ----------
+    chain, offset : int
+        Index of its chain, and its place in it.
+    outcome : WindowOutcome
+    language : LanguageState
+    """
+
+    chain: int
+    offset: int
+    outcome: WindowOutcome
+    language: LanguageState
+
+
+class Journal:
+    """A file with a line of JSON for each decoded window, behind a line with the key.
+
+    It is opened when the first window is asked for, and locked until it is closed.
+
+    Parameters
+    ----------
+    path : Path
+    key : mapping
+        Everything that decides the text, as JSON values; a journal with another key is begun anew.
+    """
+
+    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
+        self._path = path
+        self._key = json.loads(json.dumps(key))
+        self._file: BinaryIO | None = None
+        self._entries: dict[tuple[int, int], JournalEntry] = {}
+
+    def take(self, chain: int, offset: int) -> JournalEntry | None:
+        """Return the entry of a window, once; None if it has not been decoded.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be opened, or another process transcribes the same recording.
+        """
+        self._open()
+        return self._entries.pop((chain, offset), None)
+
+    def append(self, entry: JournalEntry) -> None:
+        """Append the entry of a window that has been decoded.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        self._write_line(_entry_to_json(entry))
+
+    def close(self) -> None:
+        """Close the file; it stays until `remove`."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Close and remove the file: the transcript is whole."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            with wrap_os_errors(self._path):
+                self._file = self._path.open("a+b")
+                if not lock(self._file, where_unsupported=True):
+                    self.close()
+                    raise OutputError(f"{self._path}: another process transcribes this recording")
+                self._read(self._file)
+        return self._file
+
+    def _read(self, file: BinaryIO) -> None:
+        """Read the entries; a line that a killed process left unfinished is cut off, as is all behind it."""
+        file.seek(0)
+        valid_bytes = 0
+        for number, line in enumerate(file):
+            try:
+                document = json.loads(line) if line.endswith(b"\n") else None
+                if number == 0:
+                    if document != self._key:
+                        break
+                else:
+                    entry = _entry_from_json(document)
+                    self._entries[entry.chain, entry.offset] = entry
+            except (HarkenError, ValueError, TypeError, KeyError, RecursionError):
+                break
+            valid_bytes += len(line)
+        file.truncate(valid_bytes)
+        if not valid_bytes:
+            self._write_line(self._key)
+
+    def _write_line(self, document: Mapping[str, Any]) -> None:
+        line = json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        file = self._open()
+        with wrap_os_errors(self._path):
+            file.write(line)
+            file.flush()
+
+
+def _entry_to_json(entry: JournalEntry) -> dict[str, Any]:
+    outcome, language = entry.outcome, entry.language
+    return {
+        "chain": entry.chain,
+        "offset": entry.offset,
+        "segments": [as_json(segment) for segment, _ in outcome.segments],
+        "drop_reasons": [reason for _, reason in outcome.segments],
+        "next_offset": outcome.next_offset,
+        "previous_tokens": outcome.previous_tokens,
+        "last_speech_s": outcome.last_speech_s,
+        "draft_tokens": outcome.draft_tokens,
+        "language": {
+            "code": language.code,
+            "probability": language.probability,
+            "posterior": {**language.posterior},
+        },
+    }
+
+
+def _entry_from_json(document: Any) -> JournalEntry:
+    segments = map(segment_from_json, document["segments"])
+    return JournalEntry(
+        chain=document["chain"],
+        offset=document["offset"],
+        outcome=WindowOutcome(
+            segments=tuple(zip(segments, document["drop_reasons"], strict=True)),
+            next_offset=document["next_offset"],
+            previous_tokens=tuple(document["previous_tokens"]),
+            last_speech_s=document["last_speech_s"],
+            draft_tokens=tuple(document["draft_tokens"]),
+        ),
+        language=LanguageState(**document["language"]),
+    )

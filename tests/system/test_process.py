@@ -1,0 +1,225 @@
+"""The process of the command: its end at a signal, whatever it does, and its standard streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from real_models import EXAMPLE
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
+
+ANSWER_S = 5.0
+"""Far above a second, as the tests share the processors; docs/reliability.md has what was measured."""
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+PREPARED = """
+import sys, time
+import numpy as np
+from harken import __main__
+from harken.cli import options
+sys.path.insert(0, {tests!r})
+from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
+from harken.api import Recognizer
+from tiny_models import TOKENIZER
+
+class Backend(TranscriptBackend):
+    def encode(self, mel):
+        if len(self.mels) == 2:
+            print("third window", file=sys.stderr, flush=True)
+            {busy}
+        return super().encode(mel)
+
+backend = Backend(*[window_text(0, word, WINDOW_POSITIONS) for word in ("one", "two", "three", "four")])
+options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
+__main__.run()
+"""
+"""The command with a model of known texts that is busy with the third window."""
+
+IN_PYTHON = "while True: time.sleep(0.01)"
+IN_A_CALL = "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "HARKEN_DEBUG"}
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    return AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", 0.48 * 4)
+
+
+def start(
+    command: Sequence[str], folder: Path, environment: dict[str, str], **streams: int
+) -> subprocess.Popen[str]:
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, text=True, **given)  # type: ignore[call-overload,no-any-return]
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, float]:
+    """Send a signal; return the exit code, standard error and the seconds until the end."""
+    began_s = time.perf_counter()
+    process.send_signal(number)
+    try:
+        _, err = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, err, time.perf_counter() - began_s
+
+
+def prepared(busy: str) -> list[str]:
+    return ["-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy)]
+
+
+@pytest.mark.parametrize("busy", [IN_PYTHON, IN_A_CALL], ids=["in Python", "in a call of C"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_first_signal_ends_the_command_and_keeps_what_was_done(
+    talk: Path, environment: dict[str, str], busy: str, number: signal.Signals
+) -> None:
+    command = ["transcribe", "talk.wav", "-f", "txt", "--language", "en", "--no-vad"]
+    with start([*prepared(busy), *command], talk.parent, environment) as process:
+        assert process.stderr
+        assert process.stderr.readline() == "third window\n"
+        code, err, seconds = end(process, number)
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}[number]
+    assert code == 128 + number
+    assert err == f"harken: talk.wav: {word} at 00:00.960; what was done is in talk.txt.part\n"
+    assert (talk.parent / "talk.txt.part").read_text() == "one\ntwo\n"
+    assert not (talk.parent / "talk.txt").exists()
+    assert seconds < ANSWER_S
+
+
+def wait_for_handlers(process: subprocess.Popen[str]) -> None:
+    """Wait until Python has started and the command handles signals."""
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:
+        assert process.poll() is None
+        time.sleep(0.002)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the state of a process from /proc")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3, 1.0])
+def test_signal_while_modules_are_imported_and_the_model_is_loaded(
+    tmp_path: Path, environment: dict[str, str], number: signal.Signals, delay_s: float
+) -> None:
+    environment["HARKEN_CACHE"] = str(tmp_path / "cache")  # graphs have to be built
+    with start(["-m", "harken", "transcribe", str(EXAMPLE)], tmp_path, environment) as process:
+        wait_for_handlers(process)
+        time.sleep(delay_s)
+        code, err, seconds = end(process, number)
+    assert code in (128 + number, 0)
+    assert "Traceback" not in err
+    assert err.count("\n") <= 1
+    assert seconds < ANSWER_S
+
+
+@pytest.fixture
+def silent_pipe() -> Iterator[int]:
+    reader, writer = os.pipe()
+    yield reader
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("command", ["transcribe", "decode", "plot"])
+def test_signal_while_nothing_comes_from_standard_input(
+    tmp_path: Path, environment: dict[str, str], silent_pipe: int, command: str
+) -> None:
+    output = ["-o", "x.html"] if command == "plot" else []
+    with start(["-m", "harken", command, "-", *output], tmp_path, environment, stdin=silent_pipe) as process:
+        time.sleep(3)
+        code, err, seconds = end(process, signal.SIGTERM)
+    assert (code, err) == (143, "harken: terminated\n")
+    assert seconds < ANSWER_S
+
+
+def test_ignored_signals_stay_ignored(talk: Path, environment: dict[str, str]) -> None:
+    """As under nohup."""
+    command = [
+        *(
+            "-c",
+            "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(*eval(sys.argv[1]))",
+        ),
+        repr(
+            (
+                sys.executable,
+                [
+                    sys.executable,
+                    *prepared("time.sleep(1)"),
+                    "transcribe",
+                    "talk.wav",
+                    "--language",
+                    "en",
+                    "--no-vad",
+                ],
+            )
+        ),
+    ]
+    with start(command, talk.parent, environment) as process:
+        assert process.stderr
+        assert process.stderr.readline() == "third window\n"
+        code, err, _ = end(process, signal.SIGHUP)
+    assert (code, err) == (0, "")
+
+
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+CLOSED = "import os, sys; [os.close(fd) for fd in eval(sys.argv[1])]; os.execv(*eval(sys.argv[2]))"
+
+
+def run_with_closed(
+    descriptors: tuple[int, ...], arguments: Sequence[str], folder: Path, environment: dict[str, str]
+) -> int:
+    command = (sys.executable, [sys.executable, *prepared("pass"), *arguments])
+    return subprocess.run(
+        [sys.executable, "-c", CLOSED, repr(descriptors), repr(command)],
+        cwd=folder,
+        env=environment,
+        timeout=60,
+    ).returncode
+
+
+@pytest.mark.parametrize("descriptors", [(1,), (1, 2), (0, 1, 2)])
+def test_transcript_for_a_closed_standard_output_is_an_error(
+    talk: Path, environment: dict[str, str], descriptors: tuple[int, ...]
+) -> None:
+    assert (
+        run_with_closed(
+            descriptors, ["transcribe", "talk.wav", "--language", "en", "--no-vad"], talk.parent, environment
+        )
+        == 5
+    )
+
+
+@pytest.mark.parametrize("descriptors", [(2,), (1, 2), (0, 1, 2)])
+def test_files_are_written_whatever_streams_are_closed(
+    talk: Path, environment: dict[str, str], descriptors: tuple[int, ...]
+) -> None:
+    arguments = ["transcribe", "talk.wav", "--language", "en", "--no-vad", "-f", "txt", "-v"]
+    assert run_with_closed(descriptors, arguments, talk.parent, environment) == 0
+    assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+
+
+@FULL
+def test_full_standard_output_is_an_error_of_one_line(talk: Path, environment: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [*prepared("pass"), "transcribe", "talk.wav", "--language", "en", "--no-vad"]
+        with start(command, talk.parent, environment, stdout=full.fileno()) as process:
+            _, err = process.communicate(timeout=60)
+    assert process.returncode == 5
+    assert err.replace("third window\n", "") == (
+        "harken: standard output: cannot be written: No space left on device\n"
+    )
