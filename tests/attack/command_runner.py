@@ -150,12 +150,15 @@ class Sandbox:
                 code = error.code if isinstance(error.code, int) else 1
         elapsed_s = time.monotonic() - began
         out, err = (stream.buffer.getvalue().decode(errors="replace") for stream in streams.values())  # type: ignore[attr-defined]
-        faults = [*self._changes(arguments, stdin), *(f"network: {where}" for where in self._connections)]
+        faults = [
+            *self._changes(arguments, stdin, failed=code != 0),
+            *(f"network: {where}" for where in self._connections),
+        ]
         self._connections.clear()
         return Result(code=code, out=out, err=err, elapsed_s=elapsed_s, faults=tuple(faults))
 
-    def _changes(self, arguments: Sequence[str], stdin: str) -> Iterator[str]:
-        """Yield forbidden changes of files, and undo all."""
+    def _changes(self, arguments: Sequence[str], stdin: str, *, failed: bool) -> Iterator[str]:
+        """Yield forbidden changes of files, and undo all; what failed may leave its results so far."""
         now = self._stamps()
         for path, stamp in self._stamps_before.items():
             if now.get(path) == stamp:
@@ -169,7 +172,11 @@ class Sandbox:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
         for path in now.keys() - self._content.keys():
-            if path.name.endswith((".part", ".resume.jsonl")) or path.name.startswith(".harken-"):
+            if (
+                path.name.startswith(".harken-")
+                or (path.name.endswith((".part", ".resume.jsonl"))
+                and not failed)
+            ):
                 yield f"left over: {path.relative_to(self.root)}"
             path.unlink()
         known = {parent for path in self._content for parent in path.parents} | {self.home / "folder"}

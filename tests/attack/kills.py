@@ -184,7 +184,9 @@ class Batch:
                 stdout=subprocess.DEVNULL,
                 stderr=err,
             )
-            killed = kill_after(process, self.rng.uniform(0, longest_s), number)
+            # What is done is skipped, so that less time is left to hit.
+            undone = 1 - len(before.keys() & self.reference.keys()) / len(self.reference)
+            killed = kill_after(process, self.rng.uniform(0, longest_s * (0.4 + 0.6 * undone)), number)
             code = process.wait(60)
         text = log.read_text(errors="replace")
         files = files_of(self.work)
@@ -197,7 +199,7 @@ class Batch:
         for fault in end_faults(code, number, text):
             self._fault(fault)
         # What a gentle signal leaves is for people to see: partial transcripts and journals.
-        allowed = (".resume.jsonl", *(f".partial.{name}" for name in FORMATS.split(",")))
+        allowed = (".resume.jsonl", *(f".{name}.part" for name in FORMATS.split(",")))
         for name, content in files.items():
             if name in self.reference:
                 if content != self.reference[name]:

@@ -17,7 +17,7 @@ from harken.cli.exits import EXITS, UNEXPECTED
 
 HARKEN = (sys.executable, "-m", "harken")
 SOURCE = Path(__file__).parents[2] / "src"
-CODES = {exit.code for exit in EXITS} - {UNEXPECTED} | {129}
+CODES = {exit.code for exit in EXITS} - {UNEXPECTED}
 PATIENCE_S = 120
 """Time after which a process counts as hanging."""
 

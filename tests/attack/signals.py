@@ -86,14 +86,14 @@ CASES = [
     *(Case(stage="starting", arguments=arguments) for arguments in LONG.values()),
     *(Case(stage="loading", arguments=arguments) for arguments in LONG.values()),
     *(
-        Case(stage="working", arguments=arguments, partial="long.partial.srt" if name == "transcribe" else "")
+        Case(stage="working", arguments=arguments, partial="long.srt.part" if name == "transcribe" else "")
         for name, arguments in LONG.items()
     ),
     *(Case(stage="working", arguments=arguments, signals=3) for arguments in LONG.values()),
     Case(
         stage="writing",
         arguments=("transcribe", "film.wav", "-q", "-f", "html,srt", "--embed-audio", "--no-vad"),
-        results=("film.srt", "film.partial.srt"),
+        results=("film.srt", "film.srt.part"),
     ),
     *(
         Case(stage="waiting for input", arguments=arguments, stdin=data)
@@ -180,7 +180,7 @@ class Stage:
             yield f"the results are lost: there are {sorted(self.left)}"
         if case.partial and case.partial not in self.left:
             yield f"no {case.partial}, but {sorted(self.left)}"
-        if case.partial and case.partial.replace(".partial", "") in self.left:
+        if case.partial and case.partial.removesuffix(".part") in self.left:
             yield "a transcript that is not whole has the name of one that is"
 
     def clean(self) -> None:

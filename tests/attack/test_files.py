@@ -85,7 +85,7 @@ def test_flipped_bytes_harm_no_other_recording(cli: CliRunner, kind: str) -> Non
         Path(names[-1]).write_bytes(data)
     outcome = batch(cli, *names)
     for name in names:
-        assert [*Path().glob(f"{Path(name).stem}.*srt")] or name in outcome.err, (
+        assert [*Path().glob(f"{Path(name).stem}.srt*")] or name in outcome.err, (
             f"{name} is neither transcribed nor named"
         )
 
