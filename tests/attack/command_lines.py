@@ -66,6 +66,7 @@ TEXTS = [
     *(",", ",,,", "en,xx", "srt,txt", "srt,srt", "x,y,z", "*", "[", "(", "(?", "x{1,99999999999}", "(a+)+$"),
     *("%s", "{}", "$HOME", "`id`", "'", '"', "<|en|>", "<|endoftext|>"),
 ]
+MODELS = ("model", "model", "tiny.en", "ngram", "auto", "model.pt", "large-v3", "nobody/nothing")
 PATHS = [
     *(
         "missing.wav",
@@ -181,7 +182,7 @@ class Generator:
         given += [self.option(rng, option) for option in chosen]
         for argument in command.params:
             if isinstance(argument, click.Argument):
-                given += [[self.file(rng)] for _ in range(self.argument_count(rng, argument))]
+                given += [[self.argument(rng, argument)] for _ in range(self.argument_count(rng, argument))]
         for spoil, share in SPOILERS:
             if rng.random() < share:
                 given.append(spoil(rng, options))
@@ -194,6 +195,11 @@ class Generator:
 
     def argument_count(self, rng: random.Random, argument: click.Argument) -> int:
         return rng.choice([1, 1, 1, 2, 2, 3, 0]) if argument.nargs == -1 else rng.choice([1] * 12 + [0, 2])
+
+    def argument(self, rng: random.Random, argument: click.Argument) -> str:
+        if argument.name == "model" and rng.random() < 0.6:
+            return rng.choice(MODELS)
+        return self.file(rng)
 
     def option(self, rng: random.Random, option: click.Option) -> list[str]:
         """Return an option with its value."""
@@ -229,6 +235,10 @@ class Generator:
             return rng.choice(["0", "1", "2", "3"])
         if "float" in named:
             return rng.choice(["0", "0.1", "0.5", "1", "2", "none"])
+        if option.name in ("model", "assistant") and rng.random() < 0.7:
+            return rng.choice(MODELS)
+        if named.startswith("path,") and rng.random() < 0.7:
+            return rng.choice(["manifest.jsonl", "tap", "manifest.jsonl,tap"])
         if option.metavar in ("FILE", "DIR") or "path" in named:
             return self.file(rng)
         words = [

@@ -34,7 +34,8 @@ from harken.checkpoints import open_checkpoint, resolve_model
 from harken.cli import main
 from harken.errors import BackendUnavailable
 from harken.text import Tokenizer
-from tiny_models import DIMS, TOKENIZER, make_weights
+from tiny_models import TOKENIZER
+from training_data import write_model
 
 RECORDINGS = ("good.wav", "good.flac", "other.wav", "漢字.ogg")
 MOST_BYTES = 3 << 30  # address space, of which the libraries reserve much
@@ -100,7 +101,6 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         stack = self._stack
-        stack.enter_context(_limited_memory())
         stack.callback(os.chdir, os.getcwd())
         os.chdir(self.home)
         cache, user = self.root / "cache", self.root / "user"
@@ -142,7 +142,7 @@ class Sandbox:
             for name, stream in streams.items():
                 stack.enter_context(mock.patch.object(sys, name, stream))
             try:
-                with _limited(limit_s):
+                with _limited_memory(), _limited(limit_s):
                     code = main(list(arguments))
             except Hang:
                 code = None
@@ -172,10 +172,8 @@ class Sandbox:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
         for path in now.keys() - self._content.keys():
-            if (
-                path.name.startswith(".harken-")
-                or (path.name.endswith((".part", ".resume.jsonl"))
-                and not failed)
+            if path.name.startswith(".harken-") or (
+                path.name.endswith((".part", ".resume.jsonl")) and not failed
             ):
                 yield f"left over: {path.relative_to(self.root)}"
             path.unlink()
@@ -240,9 +238,7 @@ class Sandbox:
         (home / "manifest.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         above = [line | {"audio": f"../{line['audio']}"} for line in lines]
         (home / "tap" / "manifest.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in above))
-        model = home / "model"
-        model.mkdir()
-        write_openai(model / "tiny.pt", DIMS, {k: v.astype(np.float16) for k, v in make_weights().items()})
+        write_model(home / "model")
         with suppress(OSError):
             os.symlink("loop", home / "loop")
 
