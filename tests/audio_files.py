@@ -30,11 +30,13 @@ class AudioFormat:
     layout: str = "mono"
     video: bool = False
     faststart: bool = False
+    bit_rate: int | None = None
+    muxer_options: tuple[tuple[str, str], ...] = ()
 
     def write(self, path: Path, seconds: float = 2.0, samples: NDArray[np.float64] | None = None) -> Path:
         """Write `samples` (default: `tone`) to `path` with the suffix of the format, and return the path."""
         path = path.with_suffix(self.suffix)
-        options = {"movflags": "faststart"} if self.faststart else {}
+        options = dict(self.muxer_options) | ({"movflags": "faststart"} if self.faststart else {})
         with av.open(path, "w", options=options) as container:
             video = self._add_video(container) if self.video else None
             audio = None if self.codec is None else self._add_audio(container)
@@ -52,6 +54,8 @@ class AudioFormat:
     def _add_audio(self, container):
         audio = container.add_stream(self.codec, rate=self.rate)
         audio.layout, audio.format = self.layout, self.format
+        if self.bit_rate:
+            audio.bit_rate = self.bit_rate
         return audio
 
     def _write_video(self, container, video, seconds):

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.backend_factory import BackendFactory
@@ -18,6 +18,7 @@ from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.keywords import RecordingKeywords, RecordingsKeywords, StreamKeywords, TranscribeKeywords
+from harken.option_types import checked_value
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
@@ -38,8 +39,10 @@ from harken.transcribe import (
     force_align,
 )
 from harken.transcribe.journal import Journal
-from harken.transcription import Transcription
+from harken.transcription import DecodingTurn, Transcription
 from harken.types import Dims
+
+OptionsT = TypeVar("OptionsT")
 
 
 def load(
@@ -94,11 +97,21 @@ def load(
     CheckpointError
         If it is damaged or not Whisper.
     OptionError
-        If `backend`, `device` or `precision` is not one of those above, or this machine cannot compute there or in it;
-        or if the assistant has another vocabulary.
+        If a value is of another type; if `backend`, `device` or `precision` is not one of those above, or this machine
+        cannot compute there or in it; or if the assistant has another vocabulary.
     BackendUnavailable
         If the runtime is not installed.
     """
+    path = str | os.PathLike[str]
+    model = checked_value("model", model, path)
+    assistant = checked_value("assistant", assistant, path | None)
+    backend = checked_value("backend", backend, str)
+    device = checked_value("device", device, str)
+    precision = checked_value("precision", precision, str)
+    threads = checked_value("threads", threads, int | None)
+    cache = checked_value("cache", cache, path | None)
+    revision = checked_value("revision", revision, str | None)
+    download = checked_value("download", download, bool)
     engines = BackendFactory(
         backend=backend,
         device=device,
@@ -230,10 +243,14 @@ class Recognizer:
         OptionError
             As for `transcribe`.
         """
+        if isinstance(audios, str) or not isinstance(audios, Iterable):
+            raise OptionError("audios", audios, "a list of recordings")
+        audios = list(audios)
         given: dict[str, Any] = {**keywords}
-        callbacks_by_index, journals = given.pop("callbacks", {}), given.pop("journals", {})
+        callbacks_by_index = _check_by_index("callbacks", given.pop("callbacks", {}), len(audios), Callbacks)
+        journals = _check_by_index("journals", given.pop("journals", {}), len(audios), (str, os.PathLike))
         callbacks = Callbacks(**_pop_fields(Callbacks, given))
-        options = self._resolve_options(options, given)
+        options = self._resolve_options(options, given, others=(Callbacks,))
         window_decoder = self._make_window_decoder(options)
         recordings = [
             RecordingTranscriber(
@@ -245,7 +262,8 @@ class Recognizer:
             for index, audio in enumerate(audios)
         ]
         scheduler = Scheduler(window_decoder, recordings, options.batch_size)
-        return [Transcription(work, scheduler, self.model) for work in recordings]
+        turn = DecodingTurn()
+        return [Transcription(work, scheduler, self.model, turn) for work in recordings]
 
     def detect_language(
         self,
@@ -310,6 +328,7 @@ class Recognizer:
         >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
+        text = checked_value("text", text, str)
         options = self._resolve_options(options, {**keywords})
         return tuple(force_align(self._make_window_decoder(options), stream_audio(audio), text))
 
@@ -381,6 +400,7 @@ class Recognizer:
         OptionError
             As for `stream`.
         """
+        count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
         return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, {**keywords}))
@@ -394,8 +414,10 @@ class Recognizer:
         given: dict[str, Any],
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
-        stream_options = replace(stream_options or StreamOptions(), **_pop_fields(StreamOptions, given))
-        options = self._resolve_options(options, given)
+        checked_value("clock", clock, Callable[[], float] | None)
+        stream_options = _options_or_default("stream_options", stream_options, StreamOptions)
+        stream_options = replace(stream_options, **_pop_fields(StreamOptions, given))
+        options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
         window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
@@ -419,17 +441,32 @@ class Recognizer:
         return self._resolve_options(options, {**keywords})
 
     def _resolve_options(
-        self, options: TranscribeOptions | None, given: Mapping[str, Any]
+        self, options: TranscribeOptions | None, given: Mapping[str, Any], others: tuple[type[Any], ...] = ()
     ) -> TranscribeOptions:
+        """Return options with those given by name, checked against this model.
+
+        Parameters
+        ----------
+        options : TranscribeOptions or None
+        given : mapping
+            Values by name.
+        others : tuple of dataclasses
+            Their fields are taken by name too, and have been removed from `given`.
+        """
         names = {field.name for field in fields(TranscribeOptions)}
         for name in sorted(given.keys() - names):
-            raise OptionError(name, given[name], f"one of the options {', '.join(sorted(names))}")
-        options = replace(options or TranscribeOptions(), **given)
+            known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
+            raise OptionError(name, given[name], f"one of the names {', '.join(known)}")
+        options = replace(_options_or_default("options", options, TranscribeOptions), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)
+        # A window has half of the context; at least half of that is left for what follows the prefix.
+        max_tokens = self.dims.n_text_ctx // 4
+        if options.prefix and len(self.tokenizer.encode(" " + options.prefix.strip())) > max_tokens:
+            raise OptionError("prefix", options.prefix, f"at most {max_tokens} tokens")
         return options
 
     def _make_journal(
@@ -455,6 +492,27 @@ class Recognizer:
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+
+
+def _options_or_default(name: str, options: OptionsT | None, options_class: type[OptionsT]) -> OptionsT:
+    """Return options if they are of their class, the defaults if there are none."""
+    given: OptionsT | None = checked_value(name, options, options_class | None)
+    return options_class() if given is None else given
+
+
+def _check_by_index(
+    name: str, given: Any, n_recordings: int, kind: type | tuple[type, ...]
+) -> Mapping[int, Any]:
+    """Return what is given for some recordings by position, if there are such recordings."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    whole = isinstance(given, Mapping) and all(
+        index in range(n_recordings) and isinstance(value, kinds) for index, value in given.items()
+    )
+    if not whole:
+        expected = " or ".join(each.__name__ for each in kinds)
+        raise OptionError(name, given, f"a mapping of positions from 0 to {n_recordings - 1} to {expected}")
+    checked: Mapping[int, Any] = given
+    return checked
 
 
 def _pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model, shares_encoder
 from harken.contract import Backend, Ints
@@ -55,8 +56,12 @@ class BackendFactory:
 
             if self.precision not in PRECISIONS:
                 raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
+        if self.backend == "numpy" and self.precision not in ("auto", "fp32"):
+            raise OptionError("precision", self.precision, "auto or fp32 with backend='numpy'")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise OptionError("threads", self.threads, "an integer from 1 to 1024")
+        if self.threads is not None and self.backend == "numpy":
+            raise OptionError("threads", self.threads, "None with backend='numpy', whose threads numpy chooses")
 
     def make_backend(
         self,
@@ -82,42 +87,53 @@ class BackendFactory:
         ------
         OptionError
             If this machine cannot compute there or in that precision.
+        CheckpointError
+            If the checkpoint is damaged, or its files change while they are read.
+        OutOfMemory
+            If the model does not fit into memory.
         BackendUnavailable
             If the runtime is not installed.
         """
-        dims, weights, heads = checkpoint.dims, checkpoint.weights, checkpoint.alignment_heads
-        if self.backend == "numpy":
-            from harken.backends.numpy import NumpyBackend
+        from harken.backends.memory import reporting_memory
 
-            return NumpyBackend(
-                dims, weights, alignment_heads=heads, shares_encoder=shares_encoder, vocab_subset=vocab_subset
+        with reporting_memory(f"loading {checkpoint.path}"):
+            return self._make_backend(checkpoint, precision or self.precision, shares_encoder, vocab_subset)
+
+    def _make_backend(
+        self, checkpoint: Checkpoint, precision: str, shares_encoder: bool, vocab_subset: Ints | None
+    ) -> Backend:
+        dims, weights = checkpoint.dims, checkpoint.weights
+        parts: dict[str, Any] = {
+            "alignment_heads": checkpoint.alignment_heads,
+            "shares_encoder": shares_encoder,
+            "vocab_subset": vocab_subset,
+        }
+        if self.backend == "onnx":
+            from harken.backends.onnx import OnnxBackend
+
+            return OnnxBackend(
+                dims,
+                weights,
+                weights.digest,
+                precision=precision,
+                threads=self.threads,
+                cache=self.cache,
+                check_unchanged=weights.check_unchanged,
+                **parts,
             )
+        backend: Backend
         if self.backend == "torch":
             from harken.backends.torch import TorchBackend
 
-            return TorchBackend(
-                dims,
-                weights,
-                device=self.device,
-                precision=precision or self.precision,
-                threads=self.threads,
-                alignment_heads=heads,
-                shares_encoder=shares_encoder,
-                vocab_subset=vocab_subset,
+            backend = TorchBackend(
+                dims, weights, device=self.device, precision=precision, threads=self.threads, **parts
             )
-        from harken.backends.onnx import OnnxBackend
+        else:
+            from harken.backends.numpy import NumpyBackend
 
-        return OnnxBackend(
-            dims,
-            weights,
-            weights.digest,
-            precision=precision or self.precision,
-            threads=self.threads,
-            cache=self.cache,
-            alignment_heads=heads,
-            shares_encoder=shares_encoder,
-            vocab_subset=vocab_subset,
-        )
+            backend = NumpyBackend(dims, weights, **parts)
+        weights.check_unchanged()
+        return backend
 
     def make_speculative_decoder(
         self,

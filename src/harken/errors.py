@@ -11,6 +11,7 @@
     ├── ManifestError (ValueError)             a list of recordings or of hypotheses is missing or malformed
     ├── BackendUnavailable (ImportError)       a required runtime is not installed
     ├── OutputError (OSError)                  a result cannot be written
+    ├── OutOfMemory (MemoryError)              the model, or what it computes, does not fit into memory
     └── Cancelled                              the caller asked to stop
 
 Each error is also a subclass of the builtin in parentheses, so a caller may catch either. Every message is one line
@@ -18,6 +19,8 @@ that names the file or the option, the value, and what is allowed.
 """
 
 from __future__ import annotations
+
+from reprlib import Repr
 
 
 class HarkenError(Exception):
@@ -51,10 +54,15 @@ class OptionError(HarkenError, ValueError):
         Value that was given.
     allowed : str
         Allowed values, in words.
+
+    Notes
+    -----
+    The message is one line of less than 1000 characters, whatever was given: long texts are shortened in it.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}={value!r}: allowed is {allowed}")
+        given = f"{_shortened(str(field), 80)}={_short_repr(value)}"
+        super().__init__(f"{given}: allowed is {_shortened(allowed, 780)}")
         self.field, self.value, self.allowed = field, value, allowed
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
@@ -73,5 +81,30 @@ class OutputError(HarkenError, OSError):
     """A result cannot be written."""
 
 
+class OutOfMemory(HarkenError, MemoryError):
+    """The model, or what it computes, does not fit into memory."""
+
+
 class Cancelled(HarkenError):
     """The caller asked to stop; results up to that point have been delivered."""
+
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
+_REPR.maxtuple = _REPR.maxlist = 8
+
+
+def _short_repr(value: object) -> str:
+    """Return the representation of any value in one line of up to 120 characters."""
+    try:
+        text = _REPR.repr(value)
+    except Exception:  # of an integer of more than 4300 digits, or whatever the value's own code raises
+        text = f"<{type(value).__name__}>"
+    return _shortened(text, 120)
+
+
+def _shortened(text: str, n_chars: int) -> str:
+    """Return a text in one line, with dots for its middle if it is longer than allowed."""
+    line = " ".join(text.splitlines())
+    half = (n_chars - 3) // 2
+    return line if len(line) <= n_chars else f"{line[:half]}...{line[-half:]}"

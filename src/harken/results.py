@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from harken.errors import OptionError
 
+MAX_TIME_S = 1e9
+"""The largest time of a segment or word: 31 years, which every format can write."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
@@ -85,7 +88,7 @@ class Segment:
     Raises
     ------
     OptionError
-        If the times are not finite, are negative or run backwards.
+        If the times are not finite, are negative, run backwards, or are above `MAX_TIME_S`.
     """
 
     index: int
@@ -162,7 +165,7 @@ class Transcript:
 
 
 def _check_span(start_s: float, end_s: float) -> None:
-    if not 0 <= start_s < float("inf"):
-        raise OptionError("start_s", start_s, "a finite time from 0 s on")
-    if not start_s <= end_s < float("inf"):
-        raise OptionError("end_s", end_s, f"a finite time from start_s={start_s!r} on")
+    if not 0 <= start_s <= MAX_TIME_S:
+        raise OptionError("start_s", start_s, f"a finite time from 0 s to {MAX_TIME_S:g} s")
+    if not start_s <= end_s <= MAX_TIME_S:
+        raise OptionError("end_s", end_s, f"a finite time from start_s={start_s!r} to {MAX_TIME_S:g} s")

@@ -3,42 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
 
 from harken.decoding import DecodeStats
+from harken.errors import HarkenError
 from harken.results import Segment, Transcript
 from harken.transcribe import RecordingTranscriber, Scheduler
+
+
+class DecodingTurn:
+    """The right to decode, held by one thread at a time: recordings that were given together share their decoder."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._taken = False
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for other threads, and keep them waiting.
+
+        Raises
+        ------
+        HarkenError
+            If this thread has it already: a callback asks for what it is called for.
+        """
+        with self.lock:
+            if self._taken:
+                raise HarkenError("a callback asked for segments that its own transcription is decoding")
+            try:
+                self._taken = True
+                yield
+            finally:
+                self._taken = False
 
 
 class Transcription:
     """A transcription in progress: iterate over it for the segments as they are decoded.
 
     Iterating again starts from the first segment and decodes nothing twice. An error that ended the decoding is raised
-    again after the last segment.
+    again after the last segment. Several threads may iterate at once: one decodes, the others wait for it.
     """
 
-    def __init__(self, recording: RecordingTranscriber, scheduler: Scheduler, model: str) -> None:
-        self._recording, self._scheduler, self._model = recording, scheduler, model
+    def __init__(
+        self, recording: RecordingTranscriber, scheduler: Scheduler, model: str, turn: DecodingTurn
+    ) -> None:
+        self._recording, self._scheduler, self._model, self._turn = recording, scheduler, model, turn
         self._segment_iterator = scheduler.segments(recording)
         self._decoded_segments: list[Segment] = []
         self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Segment]:
         index = 0
-        while index < len(self._decoded_segments) or self._decode_one():
+        while index < len(self._decoded_segments) or self._decode_until(index):
             yield self._decoded_segments[index]
             index += 1
 
-    def _decode_one(self) -> bool:
-        """Decode one more segment; return False if there is none."""
-        if self._failure:
-            raise self._failure
-        try:
-            self._decoded_segments.append(next(self._segment_iterator))
-        except StopIteration:
-            return False
-        except BaseException as failure:
-            self._failure = failure
-            raise
+    def _decode_until(self, index: int) -> bool:
+        """Decode the segment of an index unless another thread has; return False if there is none."""
+        with self._turn.taken():
+            if index < len(self._decoded_segments):
+                return True
+            if self._failure:
+                raise self._failure
+            try:
+                self._decoded_segments.append(next(self._segment_iterator))
+            except StopIteration:
+                return False
+            except BaseException as failure:
+                self._failure = failure
+                raise
         return True
 
     @property
@@ -63,10 +97,15 @@ class Transcription:
 
     def stop(self) -> None:
         """Stop decoding this recording."""
-        self._recording.stop()
+        with self._turn.lock:
+            self._recording.stop()
 
     def so_far(self) -> Transcript:
-        """Return the transcript of what has been decoded so far."""
+        """Return the transcript of what has been decoded so far, by another thread up to its current window."""
+        with self._turn.lock:
+            return self._transcript()
+
+    def _transcript(self) -> Transcript:
         return Transcript(
             segments=(*self._decoded_segments, *self._recording.ready_segments),
             language=self._recording.language or "en",

@@ -33,7 +33,7 @@ LAYERS = (
     ("transcribe",),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
-    ("types", "text", "results", "atomic"),
+    ("types", "text", "results", "atomic", "option_types"),
     ("errors", "temporary"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
@@ -74,6 +74,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
     "harken.backends",
     "harken.evaluation",
     "harken.api",
+    "harken.transcription",
     "harken.training.precision",
 )
 

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
+from harken.streaming.config import StreamOptions
 from harken.streaming.latency import LatencyBound, LatencyPlan
+from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 WORDS = (
@@ -98,6 +102,19 @@ class FakeLiveSession:
         )
         self._segments += 1
         return [FinalSegment(segment=segment, **stamps), SpeechEnded(reason=reason, **stamps)]
+
+
+def hears(monkeypatch: pytest.MonkeyPatch, session: FakeLiveSession) -> FakeLiveSession:
+    """Replace every live session; `options` and `stream_options` are those that it was opened with."""
+
+    def stream(
+        recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
+    ) -> FakeLiveSession:
+        session.options, session.stream_options = options, stream_options
+        return session
+
+    monkeypatch.setattr(Recognizer, "stream", stream, raising=False)
+    return session
 
 
 class ScriptedLiveSession:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS
+from audio_files import AUDIO_FORMATS, AudioFormat
 from harken.audio import stream_audio
+from harken.audio.ffmpeg_input import FFmpegInput
+from harken.audio.truncation import cut_short_reason
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
@@ -67,6 +69,19 @@ DAMAGES: list[Damage] = [
     repeat_slice,
     overwrite_with_noise,
 ]
+LENGTH_FORMATS = {
+    "wav": AudioFormat(suffix=".wav", codec="pcm_s16le"),
+    "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
+    "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
+    "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
+    "au": AudioFormat(suffix=".au", codec="pcm_s16be"),
+    "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
+    "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
+    "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
+    "webm": AudioFormat(suffix=".webm", codec="libopus", format="flt", rate=48_000),
+    "mp3": AUDIO_FORMATS["mp3"],
+    "ogg": AUDIO_FORMATS["ogg opus"],
+}
 SIGNATURES = {
     "nothing": b"",
     "wav": b"RIFF",
@@ -117,6 +132,34 @@ def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
                 damage(data, rng)
         outcomes.append(is_decoded(data))
     assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
+
+
+@pytest.mark.parametrize("name", LENGTH_FORMATS)
+def test_search_for_the_length_in_a_damaged_header_ends(name, tmp_path):
+    original = LENGTH_FORMATS[name].write(tmp_path / "tone").read_bytes()
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        data = bytearray(original)
+        flip_header(data, rng)
+        data[(start := int(rng.integers(0, 200))) : start + 8] = rng.choice(
+            [b"\xff" * 8, b"\x7f" + b"\xff" * 7]
+        )
+        file = FFmpegInput(name, io.BytesIO(data))
+        for format_name in (
+            "wav",
+            "w64",
+            "aiff",
+            "au",
+            "caf",
+            "avi",
+            "asf",
+            "matroska,webm",
+            "mp3",
+            "ogg",
+            "mpegts",
+        ):
+            reason = cut_short_reason(format_name, file, 0.0)
+            assert reason is None or "\n" not in reason
 
 
 @pytest.mark.slow

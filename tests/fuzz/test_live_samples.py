@@ -35,7 +35,7 @@ def clipped(rng: np.random.Generator, samples: Floats) -> Floats:
 
 
 def too_loud(rng: np.random.Generator, samples: Floats) -> Floats:
-    return samples * np.float32(rng.choice([10, 1e4]))
+    return samples * np.float32(rng.choice([2, 8]))
 
 
 def dropout(rng: np.random.Generator, samples: Floats) -> Floats:
@@ -49,6 +49,12 @@ def clicks(rng: np.random.Generator, samples: Floats) -> Floats:
     return damaged
 
 
+def wild(rng: np.random.Generator, samples: Floats) -> Floats:
+    damaged = samples.copy()
+    damaged[rng.integers(0, len(damaged), 3)] = rng.choice([9, -1e4, 1e20, -3e38])
+    return damaged
+
+
 def constant(rng: np.random.Generator, samples: Floats) -> Floats:
     return samples + np.float32(rng.choice([-0.5, 0.02, 1.0]))
 
@@ -58,10 +64,12 @@ def swapped(rng: np.random.Generator, samples: Floats) -> Floats:
     return ((samples * 32767).astype("<i2").byteswap() / np.float32(32768)).astype(np.float32)
 
 
-DAMAGES = [noise, clipped, too_loud, dropout, clicks, constant, swapped]
+DAMAGES = [noise, clipped, too_loud, dropout, clicks, wild, constant, swapped]
 BAD: list[Any] = [
     np.full(300, np.nan, np.float32),
     np.array([0, -np.inf, 0], np.float32),
+    np.full(300, 12_000, np.float32),
+    np.sin(np.arange(400)) * 3000,
     np.zeros(10, np.int64),
     np.zeros(10, np.uint8),
     np.zeros((1, 512), np.float32),

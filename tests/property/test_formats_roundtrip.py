@@ -7,13 +7,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from unicodedata import category
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Layout, as_json, from_json, render
+from harken.formats import FORMATS, Layout, RecordingLink, as_json, dump_json, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
 Cue = tuple[int, int, str]  # start and end in milliseconds, text
@@ -71,8 +73,46 @@ def parse_lrc(content: str) -> Iterator[tuple[int, str]]:
         yield (minutes * 60 + seconds) * 100 + hundredths, line[tag.end() :].strip()
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.text(
-    "ab-->< &;lt\t\r\n\x85[]1:.", max_size=30
+# What a hostile vocabulary or file name holds: escape sequences, NUL, line separators, directions, lone surrogates.
+HOSTILE = [
+    *(
+        "\x1b]0;owned\x07",
+        "\x1b[2J",
+        "\x9b31m",
+        "\x00",
+        "\x7f",
+        "\x85",
+        "\u2028",
+        "\u2029",
+        "\u202e",
+        "\u2066",
+        "\ufeff",
+    ),
+    *(
+        "\udcff",
+        "\ud800",
+        "\r",
+        "\r\n",
+        "\n\n",
+        "\t",
+        " ",
+        "-->",
+        "--->",
+        "</script>",
+        "{\\k1}",
+        "a",
+        "漢",
+        "-" * 1000,
+    ),
+]
+# Two surrogates that make a pair are another character in JSON.
+hostile_texts = st.lists(st.sampled_from(HOSTILE), max_size=12).map(
+    lambda parts: re.sub("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])", "x", "".join(parts))
+)
+texts = (
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+    | st.text("ab-->< &;lt\t\r\n\x85[]1:.", max_size=30)
+    | hostile_texts
 )
 numbers = st.floats()
 KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "words", "start")
@@ -119,7 +159,7 @@ transcripts = st.builds(
     model=texts,
     task=st.sampled_from(["transcribe", "translate"]),
     dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
-    speech=st.none() | st.lists(st.tuples(probabilities, probabilities), max_size=2).map(tuple),
+    speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
 )
 few = st.none() | st.integers(1, 20)
 
@@ -134,8 +174,13 @@ def with_text(transcript: Transcript) -> list[Segment]:
     return [segment for segment in transcript.segments if segment.text.strip()]
 
 
+def visible(text: str) -> str:
+    """Return text as it is written: control characters, other than line breaks and tabs, as U+FFFD."""
+    return re.sub("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
+
+
 def lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [visible(line.strip()) for line in text.splitlines() if line.strip()]
 
 
 def one_line(segment: Segment) -> str:
@@ -211,10 +256,18 @@ def as_stored(value: object) -> object:
     return json.loads(json.dumps(as_json(value)))
 
 
+@given(value=hostile_texts)
+def test_hostile_text_is_the_same_in_json(value: str) -> None:
+    written = dump_json({value: [value]}, indent=1)
+    assert re.search("[^\n -~\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]", written) is None
+    assert json.loads(written) == {value: [value]}
+
+
 @given(transcript=transcripts)
 def test_json_round_trip_is_lossless(transcript: Transcript) -> None:
-    read = from_json(json.loads("".join(render(transcript, "json"))))
-    assert as_stored(read) == as_stored(transcript)
+    written = "".join(render(transcript, "json"))
+    assert as_stored(from_json(json.loads(written))) == as_stored(transcript)
+    assert as_stored(from_json(written)) == as_stored(from_json(written.encode())) == as_stored(transcript)
 
 
 values = st.recursive(
@@ -231,7 +284,7 @@ def test_document_that_is_no_transcript_is_rejected(document: object) -> None:
 
 
 def letters(text: str) -> str:
-    return re.sub(r"\s", "", text)
+    return visible(re.sub(r"\s", "", text))
 
 
 def cue_letters(segment: Segment) -> str:
@@ -273,3 +326,24 @@ def test_cues_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layo
 def test_every_format_is_valid_utf8(transcript: Transcript, name: str) -> None:
     content = "".join(render(transcript, name))
     assert content.encode().decode() == content
+
+
+@given(transcript=transcripts, layout=layouts(), recording=hostile_texts, name=st.sampled_from([*FORMATS]))
+def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
+    transcript: Transcript, layout: Layout, recording: str, name: str
+) -> None:
+    file_name = re.sub("[\0\ud800]", "", recording)  # no system has such names
+    link = RecordingLink(path=Path(f"{file_name}.mp3"), transcript_folder=Path())
+    content = "".join(render(transcript, name, layout, link))
+    assert {char for char in content if category(char) in ("Cc", "Cs")} <= {"\n", "\t"}
+
+
+@given(transcript=transcripts)
+def test_no_text_adds_cues_or_rows(transcript: Transcript) -> None:
+    shown = len(with_text(transcript))
+    content = {name: "".join(render(transcript, name)) for name in FORMATS}
+    assert {name: content[name].count("-->") for name in ("srt", "vtt")} == {"srt": shown, "vtt": shown}
+    assert content["ass"].count("\nDialogue: ") == shown
+    rows = {name: len(content[name].splitlines()) for name in ("txt", "lrc", "tsv", "words.tsv")}
+    word_rows = sum(len(segment.words) for segment in with_text(transcript))
+    assert rows == {"txt": shown, "lrc": shown, "tsv": shown + 1, "words.tsv": word_rows + 1}

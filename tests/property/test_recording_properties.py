@@ -37,7 +37,7 @@ options = st.fixed_dictionaries(
         "suppress_tokens": st.sampled_from([(-1,), (-1, *BEYOND)]),
         "max_initial_timestamp_s": st.sampled_from([0.1, None]),
         "clip_timestamps": st.sampled_from(
-            [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.1, 0.2, 0.3, 1.4), (0.5, 0.5, 0.9, 9.0), (9.0,)]
+            [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.1, 0.2, 0.3, 1.4), (0.5, 0.6, 0.9, 9.0), (9.0,)]
         ),
         "seed": st.integers(0, 3),
         "vad": st.just(False),

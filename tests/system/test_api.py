@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,16 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
-from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, OptionError
+from harken.errors import (
+    AudioError,
+    AudioNotFound,
+    Cancelled,
+    CheckpointNotFound,
+    HarkenError,
+    OptionError,
+)
+from harken.streaming import StreamOptions
+from harken.transcribe import Callbacks
 from real_models import EXAMPLE, recognizer
 from tiny_models import DIMS, TOKENIZER
 
@@ -90,6 +102,48 @@ class TestTranscription:
                 attempt()
         assert work.so_far().text == "one"
 
+    def test_threads_that_iterate_at_once_get_the_same_segments(self) -> None:
+        model, started = use_texts(ONE, TWO, THREE), Barrier(8)
+        works = model.transcribe_many(
+            [NOISE, NOISE], AS_IT_IS, language="en", on_window_start=lambda start_s, prompt: sleep(0.005)
+        )
+
+        def texts(work: Any) -> list[str]:
+            started.wait()
+            return [segment.text for segment in work]
+
+        with ThreadPoolExecutor(8) as pool:
+            lists = list(pool.map(texts, works * 4))
+        assert lists == [[segment.text for segment in work] for work in works * 4]
+        assert [len(work.result().segments) for work in works] == [3, 3]
+        assert len(model.backend.mels) == 6
+
+    def test_so_far_is_asked_for_while_another_thread_decodes(self) -> None:
+        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="en")
+        with ThreadPoolExecutor(1) as pool:
+            whole = pool.submit(work.result)
+            while not whole.done():
+                assert "onetwothree".startswith(work.so_far().text)
+        assert whole.result().text == work.so_far().text == "onetwothree"
+
+    @pytest.mark.parametrize("asked", [0, 1])
+    def test_a_callback_that_asks_for_segments_is_told_so(self, asked: int) -> None:
+        works: list[harken.Transcription] = []
+        works += use_texts(ONE, TWO).transcribe_many(
+            [NOISE, NOISE], AS_IT_IS, language="en", on_progress=lambda done_s, finished: list(works[asked])
+        )
+        with pytest.raises(HarkenError, match="a callback asked for segments"):
+            works[0].result()
+
+    def test_blank_prompt_prefix_and_hotwords_are_none(self) -> None:
+        models = use_texts(ONE, TWO), use_texts(ONE, TWO)
+        plain = models[0].transcribe(NOISE, AS_IT_IS, language="en").result()
+        blank = models[1].transcribe(
+            NOISE, AS_IT_IS, language="en", prefix=" ", initial_prompt=" \n", hotwords=[" "]
+        )
+        assert blank.result() == plain
+        assert models[1].backend.prompts == models[0].backend.prompts
+
 
 class TestAlign:
     def test_words_are_those_of_the_text(self) -> None:
@@ -156,6 +210,78 @@ class TestRefusals:
         tokenizer = TOKENIZER.bytes_only(multilingual=False)
         with pytest.raises(OptionError, match="English-only") as caught:
             Recognizer(TranscriptBackend(ONE), tokenizer, "recital.en").transcribe(NOISE, **{field: value})
+        assert caught.value.field == field
+
+    def test_an_unknown_option_of_a_stream_lists_those_of_streams_too(self) -> None:
+        with pytest.raises(OptionError) as caught:
+            use_texts(ONE).stream(clock=None, window=5)  # type: ignore[call-arg]
+        names = [field.name for kind in (harken.TranscribeOptions, StreamOptions) for field in fields(kind)]
+        assert all(f" {name}" in str(caught.value) for name in names)
+        assert len(str(caught.value)) < 1000
+
+    def test_an_unknown_option_of_a_transcription_lists_callbacks_too(self) -> None:
+        with pytest.raises(OptionError, match=" on_progress,"):
+            use_texts(ONE).transcribe(NOISE, on_end=print)  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize(
+        ("field", "call"),
+        [
+            ("options", lambda model: model.transcribe(NOISE, {"beam_size": 5})),
+            ("options", lambda model: model.transcribe(NOISE, StreamOptions())),
+            ("options", lambda model: model.resolve_options("fast")),
+            ("options", lambda model: model.detect_language(NOISE, 5)),
+            ("options", lambda model: model.stream(5)),
+            ("stream_options", lambda model: model.stream(stream_options=harken.TranscribeOptions())),
+            ("clock", lambda model: model.stream(clock=5)),
+            ("pause_s", lambda model: model.stream(pause_s="1")),
+            ("beam_size", lambda model: model.stream(beam_size=2.5)),
+            ("count", lambda model: model.stream_many(2.5)),
+            ("count", lambda model: model.stream_many(True)),
+            ("count", lambda model: model.stream_many(0)),
+            ("text", lambda model: model.align(NOISE, 5)),
+            ("text", lambda model: model.align(NOISE, None)),
+            ("vad", lambda model: model.align(NOISE, "one", vad="no")),
+            ("on_token", lambda model: model.transcribe(NOISE, on_token=5)),
+            ("on_progress", lambda model: model.transcribe(NOISE, on_progress=None)),
+            ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks=print)),
+            ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks={0: print})),
+            ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks={1: Callbacks()})),
+            ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks={"0": Callbacks()})),
+            ("audios", lambda model: model.transcribe_many("talk.mp3")),
+            ("audios", lambda model: model.transcribe_many(Path("talk.mp3"))),
+            ("audios", lambda model: model.transcribe_many(None)),
+            ("prefix", lambda model: model.transcribe(NOISE, prefix="x" * 12)),
+        ],
+    )
+    def test_an_argument_of_another_kind_is_refused_before_any_work(self, field: str, call: Any) -> None:
+        model = use_texts(ONE)
+        with pytest.raises(OptionError) as caught:
+            call(model)
+        assert caught.value.field == field
+        assert model.backend.mels == []
+
+    @pytest.mark.parametrize("audio", [None, 5, 2.5, b"talk.mp3", ["talk.mp3"], object(), io.StringIO("x"), {}])
+    def test_audio_of_another_kind_is_no_recording(self, audio: Any) -> None:
+        model = use_texts(ONE)
+        for call in (
+            lambda: model.transcribe(audio).result(),
+            lambda: model.detect_language(audio),
+            lambda: model.align(audio, "one"),
+        ):
+            with pytest.raises(AudioError, match="allowed is a path"):
+                call()
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("model", 5), ("model", None), ("model", b"tiny.en"), ("model", "tiny\0en"), ("assistant", 5),
+            ("backend", None), ("backend", 5), ("device", 0), ("precision", 8), ("threads", "2"), ("threads", True),
+            ("threads", 2.0), ("cache", 5), ("cache", "a\0b"), ("revision", 5), ("download", "no"), ("download", 1),
+        ],
+    )  # fmt: skip
+    def test_an_argument_of_load_of_another_kind(self, field: str, value: Any) -> None:
+        with pytest.raises(OptionError, match=f"^{field}=") as caught:
+            harken.load(**{field: value})
         assert caught.value.field == field
 
     @pytest.mark.parametrize("threads", [0, -1, 5000])

@@ -62,8 +62,17 @@ class TestRefused:
         [
             (["jfk.flac", "-o", "out.gif"], 2, "'out.gif' does not end in .html or .png"),
             (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the excerpt with --start and --duration"),
-            (["jfk.flac", "--start", "20"], 2, "start=20.0: allowed is a time before the end of the recording"),
+            (
+                ["jfk.flac", "--start", "20"],
+                2,
+                "--start 20.0: allowed is a time before the end of the recording",
+            ),
             (["jfk.flac", "--duration", "0"], 2, "Invalid value for '--duration'"),
+            (["jfk.flac", "--start", "nan"], 2, "'--start': 'nan' is not a number of the range x>=0"),
+            (["jfk.flac", "--duration", "nan"], 2, "'--duration': 'nan' is not a number of the range"),
+            (["jfk.flac", "--start", "1e308"], 2, "--start 1e+308: allowed is a time before the end"),
+            (["jfk.flac", "-o", ""], 2, "it is empty, and names no file"),
+            ([""], 2, "it is empty, and names no file"),
             (["none.flac"], 3, "none.flac: no such file"),
             (["jfk.flac", "-o", "nowhere/out.html"], 5, "there is no folder nowhere"),
         ],
@@ -78,6 +87,29 @@ class TestRefused:
         assert message in outcome.err
         assert cli.loaded == []
         assert {*os.listdir()} == before
+
+    def test_picture_does_not_replace_its_recording(self, cli: CliRunner) -> None:
+        cli.use_texts()
+        shutil.move("jfk.flac", "jfk.html")
+        os.link("jfk.html", "other.html")
+        before = Path("jfk.html").read_bytes()
+        for output in ("jfk.html", "./other.html"):
+            outcome = cli.run("plot", "jfk.html", "-o", output)
+            assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+            assert "jfk.html" in outcome.err
+            assert "would be overwritten" in outcome.err
+        assert Path("jfk.html").read_bytes() == before
+        assert cli.loaded == []
+
+    def test_recording_shorter_than_a_frame_is_refused(self, cli: CliRunner) -> None:
+        cli.use_texts()
+        AUDIO_FORMATS["wav s16"].write(Path("one"), 1 / 16000)
+        outcome = cli.run("plot", "one.wav")
+        assert (outcome.code, outcome.out) == (3, "")
+        assert re.fullmatch(
+            r"harken: one\.wav: \d+ samples at 16 kHz are too few for a picture; 160 are enough\n", outcome.err
+        )
+        assert not Path("one.plot.html").exists()
 
     def test_png_without_matplotlib_names_the_extra(
         self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch

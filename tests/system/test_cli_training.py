@@ -64,7 +64,8 @@ def cli(
 
 
 def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
-    return cli.run("distill", "model", "--data", "speech", "--layers", 1, "--out", out, *SHORT_TRAINING, *more)
+    layers = () if "--init-from" in more else ("--layers", 1)
+    return cli.run("distill", "model", "--data", "speech", *layers, "--out", out, *SHORT_TRAINING, *more)
 
 
 def test_assistant_is_distilled_from_a_folder_of_speech(
@@ -196,8 +197,8 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", "--data", tmp_path / "none.jsonl", *new), 3, "holds no recordings"),
         (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
         (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),
-        (("distill", "model", *data, *new, "--layers", 3), 2, "layers=3: allowed is 1 to 2"),
-        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "learning_rate=0.0: allowed is"),
+        (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
+        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
@@ -227,3 +228,63 @@ def test_every_option_is_on_the_page(command: click.Command) -> None:
         ]
         rows = "\n".join(f"| `{flags}` | {' '.join(text.split())} |" for flags, text in records)
         assert rows in PAGE, f"docs/cli.md, {section}: the table should be\n{rows}"
+
+
+def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    arguments = ("finetune", "model", "--data", "labelled", *out, *SHORT_TRAINING)
+    code, line = fail(cli, *arguments, "--held-out-fraction", 1)
+    assert (code, line) == (3, "harken: there is no speech to learn from, in 6 recordings\n")
+    assert [*(tmp_path / "out").iterdir()] == []
+    assert cli.run(*arguments, "--epochs", 1).code == 0
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("labelled", "holds "),
+        (".", "holds "),
+        ("model", "model"),
+        ("model/tuned", "lies in "),
+        ("link", "holds "),
+        ("", "it is empty"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_result_does_not_go_into_a_folder_that_is_read(
+    cli: CliRunner, data_folder: Path, out: str, reason: str
+) -> None:
+    if not (data_folder / "link").exists():
+        (data_folder / "link").symlink_to("labelled")
+    before = {*data_folder.rglob("*")}
+    code, line = fail(cli, "finetune", "model", "--data", "labelled", "--out", out, *SHORT_TRAINING)
+    assert code == 2
+    assert reason in line
+    assert {*data_folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["--seed", 2**64], 2, "--seed 18446744073709551616: allowed is an integer from 0 to"),
+        (["--out", "y" * 5000], 5, "cannot be made a folder"),
+        (["--data", ","], 2, "'--data': it is empty"),
+        (
+            ["--held-out-data", "labelled", "--held-out-fraction", 0.5],
+            2,
+            "--held-out-fraction has no effect with",
+        ),
+        (["--learning-rate", "nan"], 2, "'nan' is not a number"),
+        (["--revision", "main"], 2, "--revision has no effect with a model given by its path"),
+        (["--revision", "\udcff"], 2, "'\\udcff' is not UTF-8 text"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(
+    cli: CliRunner, tmp_path: Path, arguments: list[object], code: int, reason: str
+) -> None:
+    out = ("--out", tmp_path / "x")
+    data = () if "--data" in arguments else ("--data", "labelled")
+    refused, line = fail(cli, "finetune", "model", *data, *out, *arguments)
+    assert refused == code
+    assert reason in line
+    assert not (tmp_path / "x").exists()

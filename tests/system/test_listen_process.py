@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby, pairwise
 from pathlib import Path
+from time import monotonic, sleep
 
 import click
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 
 from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
+from harken.cli.exits import SIGNALS
 from harken.cli.listen import command
 from harken.cli.options import Option
 
@@ -103,6 +105,13 @@ def started(
             process.kill()
 
 
+def eventually(condition: Callable[[], bool]) -> bool:
+    until_s = monotonic() + 60
+    while not condition() and monotonic() < until_s:
+        sleep(0.02)
+    return condition()
+
+
 class TestTranscribed:
     pytestmark = real
 
@@ -149,24 +158,147 @@ class TestTranscribed:
         assert re.fullmatch(r"harken: <stdin>: is not a recording.*\n", done.stderr)
 
 
+class TestFullDisk:
+    pytestmark = real
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+    def test_full_standard_output_is_one_line(self, workdir: Path, environment: dict[str, str]) -> None:
+        with open("/dev/full", "wb") as full, started(workdir, environment, JFK, stdout=full) as process:
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 5
+        assert re.fullmatch(r"harken: .*cannot be written: No space left on device\n", err.decode())
+
+    @pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk, on Linux"
+    )
+    def test_files_on_a_full_disk_are_kept(self, run, workdir: Path) -> None:
+        disk = workdir / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(disk)]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("this machine does not let root mount a disk")
+        try:
+            done = run(JFK, "--record", "disk/a.wav", "-o", "disk/a.srt")
+            assert done.returncode == 5
+            assert TEXT in " ".join(done.stdout.split())
+            last = done.stderr.splitlines()[-1]
+            held = re.fullmatch(
+                r"harken: disk/a\.wav: cannot be written: No space left on device; "
+                r"disk/a\.wav holds the first 00:0(\d\.\d{3}) of 00:11\.000",
+                last,
+            )
+            assert held, done.stderr
+            assert sorted(os.listdir(disk)) == ["a.srt", "a.wav"]
+            assert TEXT in " ".join((disk / "a.srt").read_text(encoding="utf-8").split())
+            samples = load_audio(disk / "a.wav")
+            assert len(samples) / 16_000 == pytest.approx(float(held[1]), abs=0.001)
+            assert np.array_equal(samples, load_audio(JFK)[: len(samples)])
+            with wave.open(str(disk / "a.wav")) as recorded:
+                assert recorded.getnframes() == len(samples)
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
+
 @posix
 class TestEnds:
     pytestmark = real
 
-    def test_signal_ends_a_waiting_pipe(self, workdir: Path, environment: dict[str, str], pcm: bytes) -> None:
-        with started(workdir, environment, "-", "--pcm", "--json", "--record", "cut.wav") as process:
+    @pytest.mark.parametrize("number", SIGNALS)
+    def test_signal_ends_a_waiting_pipe(
+        self, workdir: Path, environment: dict[str, str], pcm: bytes, number: signal.Signals
+    ) -> None:
+        files = ["--record", "cut.wav", "-o", "cut.txt"]
+        with started(workdir, environment, "-", "--pcm", "--json", *files) as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
             process.stdin.flush()
             for line in process.stdout:
                 if json.loads(line).get("emitted_s", 0) > 5:
                     break
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             rest, err = process.communicate(timeout=30)
-        assert process.returncode == 130
+        assert process.returncode == 128 + number
         events = [json.loads(line) for line in rest.splitlines()]
-        assert any(event["event"] == "final_segment" for event in events)
-        assert err.decode() == "harken: interrupted at 00:06.000; what was done is in cut.wav\n"
+        said = [event["segment"]["text"].strip() for event in events if event["event"] == "final_segment"]
+        assert said
+        assert err.decode() == (
+            f"harken: {SIGNALS[number]} at 00:06.000; what was done is in cut.wav, cut.txt\n"
+        )
         assert len(load_audio(workdir / "cut.wav")) == 6 * 16_000
+        assert (workdir / "cut.txt").read_text(encoding="utf-8").splitlines() == said
+        assert not [*workdir.glob("cut.*.part")]
+
+    @pytest.mark.parametrize("number", SIGNALS)
+    def test_signal_before_any_sound_replaces_nothing(
+        self, workdir: Path, environment: dict[str, str], number: signal.Signals
+    ) -> None:
+        for name in ("old.wav", "old.srt"):
+            (workdir / name).write_text("before")
+        with started(workdir, environment, "-", "--pcm", "--record", "old.wav", "-o", "old.srt") as process:
+            assert eventually((workdir / "old.srt.part").exists)
+            process.send_signal(number)
+            process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert [(workdir / name).read_text() for name in ("old.wav", "old.srt")] == ["before"] * 2
+        assert not [*workdir.glob("old.*.part")]
+
+    def test_killed_process_leaves_what_it_heard(
+        self, run, workdir: Path, environment: dict[str, str], pcm: bytes
+    ) -> None:
+        files = ["--record", "killed.wav", "-o", "killed.txt"]
+        recording, transcript = workdir / "killed.wav.part", workdir / "killed.txt.part"
+        with started(workdir, environment, "-", "--pcm", "--json", *files) as process:
+            process.stdin.write(pcm)
+            process.stdin.flush()
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["event"] == "final_segment":
+                    said = event["segment"]["text"].strip()
+                    break
+            assert eventually(lambda: said in transcript.read_text(encoding="utf-8"))
+            process.kill()
+            process.wait()
+        samples = load_audio(recording)
+        sent = np.frombuffer(pcm, "<i2")[: len(samples)].astype(np.float32) / 32768
+        assert len(samples) >= 12 * 16_000  # of 13 s
+        assert np.array_equal(samples, sent)
+        assert not (workdir / "killed.wav").exists()
+        done = run("killed.wav.part")  # it is a recording like others
+        assert (done.returncode, done.stderr) == (0, "")
+        assert TEXT in " ".join(done.stdout.split())
+
+    @pytest.mark.skipif(
+        getattr(signal, "SIGHUP", None) not in SIGNALS, reason="nothing closes a terminal on this system"
+    )
+    def test_closed_terminal_leaves_complete_files(
+        self, workdir: Path, environment: dict[str, str], pcm: bytes
+    ) -> None:
+        import fcntl
+        import pty
+        import termios
+
+        controller, terminal = pty.openpty()
+        with subprocess.Popen(
+            [*HARKEN, "listen", "-", "--pcm", "--record", "hung.wav", "-o", "hung.txt"],
+            cwd=workdir,
+            env=environment | {"TERM": "xterm"},
+            stdin=subprocess.PIPE,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),
+        ) as process:
+            os.close(terminal)
+            process.stdin.write(pcm[: 2 * 16_000 * 6])
+            process.stdin.flush()
+            shown = b""
+            while b"fellow" not in shown:
+                shown += os.read(controller, 4096)
+            os.close(controller)
+            assert process.wait(timeout=60) in (128 + signal.SIGHUP, 5)
+            process.stdin.close()
+        assert len(load_audio(workdir / "hung.wav")) == 6 * 16_000
+        assert "fellow" in (workdir / "hung.txt").read_text(encoding="utf-8")
+        assert not [*workdir.glob("hung.*.part")]
 
     def test_closed_pipe_ends_quietly_with_141(
         self, workdir: Path, environment: dict[str, str], pcm: bytes

@@ -15,6 +15,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, tone
 from harken.audio import audio_duration, load_audio, stream_audio
+from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
@@ -94,6 +95,39 @@ def test_arrays_are_scaled_and_split_into_blocks(dtype):
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
     assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
     assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
+
+
+def test_floats_beyond_full_scale_are_clipped_as_in_a_file(tmp_path):
+    samples = 3 * tone(2.0)
+    path = AUDIO_FORMATS["wav float"].write(tmp_path / "loud", samples=samples)
+    clipped = load_audio(samples)
+    assert np.abs(clipped).max() == 1.0
+    assert np.allclose(clipped, load_audio(path), atol=1 / 32767)
+
+
+@pytest.mark.parametrize("value", [1e20, -1e20, 1e300, 8.5])
+def test_wild_samples_in_an_array_are_clipped_and_harm_no_others(value):
+    samples = tone(2.0)
+    wild = samples.copy()
+    wild[[0, 5_000, 31_999]] = value
+    loaded = load_audio(wild)
+    assert set(loaded[[0, 5_000, 31_999]]) == {np.float32(np.sign(value))}
+    kept = np.delete(np.arange(len(samples)), [0, 5_000, 31_999])
+    assert np.array_equal(loaded[kept], samples.astype(np.float32)[kept])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_array_in_another_scale_is_refused(dtype):
+    samples = np.concatenate([np.zeros(SAMPLE_RATE), tone(1.0)]).astype(dtype) * 32768
+    with pytest.raises(
+        AudioError, match=r"^<array>: at 1\.0\d s: samples as large as 163\d\d\.?\d*; allowed are floats"
+    ):
+        load_audio(samples)
+
+
+def test_samples_in_full_scale_are_not_touched():
+    samples = np.array([-1, -0.0, 1e-40, 0.3, 1], np.float32)
+    assert np.array_equal(load_audio(samples).view(np.uint32), samples.view(np.uint32))
 
 
 def test_blocks_have_at_least_the_requested_length():
@@ -200,6 +234,49 @@ def test_keyboard_interrupt_while_reading_is_raised():
 
     with pytest.raises(KeyboardInterrupt):
         load_audio(Interrupted(EXAMPLE.read_bytes()))
+
+
+def test_file_that_was_interrupted_is_not_read_again():
+    """FFmpeg reads again after a failure, and a pipe that sends nothing more would block it again."""
+
+    class Pipe(io.BytesIO):
+        reads_after = 0
+        interrupted = False
+
+        def seekable(self):
+            return False
+
+        def read(self, size=-1):
+            self.reads_after += self.interrupted
+            if data := super().read(size):
+                return data
+            self.interrupted = True
+            raise KeyboardInterrupt
+
+    for n_bytes in (0, 20, 8_000):
+        pipe = Pipe(EXAMPLE.read_bytes()[:n_bytes])
+        with pytest.raises(KeyboardInterrupt):
+            load_audio(pipe)
+        assert pipe.reads_after == 0
+
+
+def test_interrupt_while_seeking_is_raised(tmp_path):
+    class Interrupted(io.BytesIO):
+        name = "talk.ogg"
+
+        def seek(self, offset, whence=0):
+            raise KeyboardInterrupt
+
+    path = AUDIO_FORMATS["ogg opus"].write(tmp_path / "talk")
+    with pytest.raises(KeyboardInterrupt):
+        load_audio(Interrupted(path.read_bytes()))
+
+
+def test_file_object_may_be_seeked_behind_other_bytes(tmp_path):
+    path = AUDIO_FORMATS["mp4 video"].write(tmp_path / "talk")  # its index is at the end
+    file = io.BytesIO(b"not audio" + path.read_bytes())
+    file.seek(9)
+    assert np.array_equal(load_audio(file), load_audio(path))
 
 
 def test_concurrent_threads_decode_independently():

@@ -240,3 +240,27 @@ def test_invalid_option_is_refused_by_its_name(options: dict[str, Any], field: s
     with pytest.raises(OptionError) as caught:
         BackendFactory(**options)
     assert caught.value.field == field
+
+
+# --- options without an effect -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int8"}, "precision='int8': allowed is auto or fp32 with backend='numpy'"),
+        ({"precision": "fp16"}, "precision='fp16': allowed is auto or fp32 with backend='numpy'"),
+        ({"threads": 2}, "threads=2: allowed is None with backend='numpy', whose threads numpy chooses"),
+    ],
+)
+def test_option_that_the_reference_backend_would_ignore_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError) as error:
+        BackendFactory(backend="numpy", **options)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_precision_of_the_reference_backend_may_be_named(precision: str) -> None:
+    assert BackendFactory(backend="numpy", precision=precision).precision == precision

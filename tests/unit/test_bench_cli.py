@@ -282,3 +282,55 @@ class TestRefusals:
         assert outcome.err == "harken: interrupted after 1 of 2 recordings\n"
         assert "\n1 recording: 0.5 s" in outcome.out
         assert json.loads(Path("out.json").read_text())["complete"] is False
+
+
+class TestFilesThatAreRead:
+    @pytest.mark.parametrize("target", ["talks/0.wav", "talks/manifest.jsonl", "./talks/../talks/1.wav"])
+    def test_result_does_not_replace_them(self, cli: CliRunner, talks: Path, target: str) -> None:
+        use_texts(cli)
+        before = Path(target).read_bytes()
+        outcome = cli.run("bench", "talks/0.wav", "talks", "--repeat", "1", "--json", target)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith(f"harken: {target}")
+        assert "would be overwritten, and it is read" in outcome.err
+        assert Path(target).read_bytes() == before
+        assert cli.loaded == []
+
+    def test_unreadable_file_is_reported_and_the_others_measured(self, cli: CliRunner, talks: Path) -> None:
+        cli.use_texts(*(window_text(0, TEXTS[0], WINDOW_POSITIONS) for _ in range(2)))
+        Path("notes.mp3").write_text("Dear diary")
+        arguments = ("nosuch.wav", "notes.mp3", "talks/0.wav", "--repeat", "1", "--json", "out.json")
+        outcome = cli.run("bench", *arguments, *OPTIONS)
+        assert outcome.code == 1
+        missing, damaged = outcome.err.splitlines()
+        assert missing.startswith("harken: nosuch.wav: ")
+        assert damaged.startswith("harken: notes.mp3: ")
+        assert "1 recording: 0.5 s of audio\n" in outcome.out
+        failed = json.loads(Path("out.json").read_text(encoding="utf-8"))["failed"]
+        assert [failure["audio"] for failure in failed] == ["nosuch.wav", "notes.mp3"]
+
+    def test_nothing_readable_is_an_error_before_the_model_is_loaded(self, cli: CliRunner) -> None:
+        use_texts(cli)
+        outcome = cli.run("bench", "nosuch.wav", "y" * 5000 + ".jsonl")
+        assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (3, "", 1, [])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--join", "1"], ["--block-s", "0.1"], ["--one-core"], ["--delay", "high"]]
+)
+def test_option_of_streams_without_streaming_is_refused(cli: CliRunner, arguments: list[str]) -> None:
+    use_texts(cli)
+    outcome = cli.run("bench", "talks/0.wav", *arguments)
+    assert (outcome.code, outcome.err) == (
+        2,
+        f"harken: {arguments[0]} has no effect without --streaming\n",
+    )
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("option", ["--join", "--block-s"])
+def test_numbers_are_finite(cli: CliRunner, option: str, value: str) -> None:
+    use_texts(cli)
+    outcome = cli.run("bench", "talks/0.wav", "--streaming", option, value)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f"Invalid value for '{option}'" in outcome.err

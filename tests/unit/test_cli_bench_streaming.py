@@ -337,8 +337,8 @@ class TestCommand:
         ("arguments", "message"),
         [
             (["--speculative"], "harken: --speculative and --streaming exclude each other"),
-            (["--delay", "low,soon"], "harken: delay='soon': allowed is minimal, low, medium, high, or"),
-            (["--finals", "rough"], "harken: finals='rough': allowed is exact or streamed"),
+            (["--delay", "low,soon"], "harken: --delay 'soon': allowed is minimal, low, medium, high, or"),
+            (["--finals", "rough"], "harken: --finals 'rough': allowed is exact or streamed"),
             (["--join", "-1"], "harken: Invalid value for '--join'"),
         ],
     )

@@ -181,7 +181,9 @@ def test_json_without_trace_has_only_windows(cli: CliRunner) -> None:
 def test_batch_size_above_one_is_refused(cli: CliRunner) -> None:
     outcome = cli.run("decode", "talk.wav", "--trace", "--batch-size", "4")
     assert (outcome.code, outcome.out, outcome.err) == (
-        2, "", "harken: batch_size=4: allowed is 1, as windows are shown one after another\n",
+        2,
+        "",
+        "harken: --batch-size 4: allowed is 1, as windows are shown one after another\n",
     )  # fmt: skip
 
 

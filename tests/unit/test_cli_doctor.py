@@ -143,3 +143,27 @@ def test_without_cpuinfo_numpy_lists_instructions(cli: CliRunner) -> None:
     facts = doctor.processor().facts
     assert facts["instructions"]
     assert facts["name"]
+
+
+def test_what_a_killed_process_left_is_no_graph(cli: CliRunner, tmp_path: Path) -> None:
+    for name in ("encoder", ".encoder-x1y2", ".harken-0123.part"):
+        (tmp_path / "cache" / "graphs" / name).mkdir(parents=True)
+        (tmp_path / "cache" / "graphs" / name / "model.onnx").write_bytes(bytes(1500))
+    facts = doctor.cache().facts
+    assert (facts["graphs"], facts["size"]) == (1, "1.5 kB")
+
+
+def test_part_that_cannot_be_examined_is_reported(cli: CliRunner) -> None:
+    def engine() -> doctor.Finding:
+        raise RuntimeError("no such\nprimitive")
+
+    cli.monkeypatch.setattr(doctor, "engine", engine)
+    code, facts_by_part = report(cli)
+    assert (code, facts_by_part["engine"]) == (1, {"failed": "RuntimeError: no such primitive"})
+    assert facts_by_part["ready"] is False
+    assert facts_by_part["cache"]["graphs"] == 0
+
+
+def test_cache_folder_with_a_name_that_no_disk_takes_is_not_writable(cli: CliRunner) -> None:
+    cli.monkeypatch.setenv("HARKEN_CACHE", "y" * 5000)
+    assert doctor.cache().facts["graphs"] == 0

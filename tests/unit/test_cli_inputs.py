@@ -16,7 +16,7 @@ from harken.cli.inputs import (
     recording_duration_s,
     recording_reference,
 )
-from harken.errors import AudioNotFound, OutputError
+from harken.errors import AudioError, AudioNotFound, OutputError
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,12 @@ class TestDuration:
     def test_missing_recording_is_an_error(self) -> None:
         with pytest.raises(AudioNotFound):
             recording_duration_s("none.mp3")
+
+    @pytest.mark.parametrize("name", ["y" * 300, "nul\0.mp3", "a.mp3/b.mp3"])
+    def test_name_that_the_system_refuses_is_an_error_of_the_recording(self, name: str) -> None:
+        with pytest.raises(AudioError):
+            recording_duration_s(name)
+        assert recording_reference(name, Path()) is not None
 
     def test_standard_input_is_not_read(self) -> None:
         assert recording_duration_s("-") is None

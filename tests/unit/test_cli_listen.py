@@ -19,8 +19,7 @@ import pytest
 from audio_files import AUDIO_FORMATS, tone
 from cli_runner import CliRunner
 from fakes.backends import window_text
-from fakes.live_sessions import FakeLiveSession
-from harken.api import Recognizer
+from fakes.live_sessions import FakeLiveSession, hears
 from harken.audio import load_audio
 from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
@@ -42,19 +41,6 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeLiveSession:
     return hears(monkeypatch, FakeLiveSession())
-
-
-def hears(monkeypatch: pytest.MonkeyPatch, session: FakeLiveSession) -> FakeLiveSession:
-    """Replace every live session; `options` and `stream_options` are those that it was opened with."""
-
-    def stream(
-        recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
-    ) -> FakeLiveSession:
-        session.options, session.stream_options = options, stream_options
-        return session
-
-    monkeypatch.setattr(Recognizer, "stream", stream, raising=False)
-    return session
 
 
 @pytest.fixture
@@ -155,10 +141,32 @@ class TestSources:
             (["."], 3, ".: is a directory"),
             (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
             (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
+            ([""], 2, "FILE '': allowed is a recording, or - for standard input; see 'harken listen --help'"),
+            (["--microphone", "usb", "--pcm"], 2, "--microphone and --pcm exclude each other"),
+            (
+                ["--microphone", "usb", "--pace", "real"],
+                2,
+                "--pace is for a recording; a microphone is in real",
+            ),
+            (["-", "--pcm-rate", "8000"], 2, "--pcm-rate is for raw samples: harken listen - --pcm --pcm-rate"),
+            (["-", "--pcm-format", "s16le"], 2, "--pcm-format is for raw samples: harken listen - --pcm"),
+            (["talk.wav", "--pcm-channels", "2"], 2, "--pcm-channels is for raw samples: harken listen"),
+            (["talk.wav", "--quiet", "--verbose"], 2, "--quiet and --verbose exclude each other"),
+            (["talk.wav", "--json", "--times"], 2, "--times is for lines of text; --json has the times"),
+            (["talk.wav", "--record", ""], 2, "--record '': allowed is the name of a file"),
+            (
+                ["talk.wav", "--record", "-"],
+                2,
+                "--record -: allowed is a file, since standard output shows the",
+            ),
+            (["talk.wav", "-o", ""], 2, "Invalid value for '-o' / '--output': '': allowed endings are .txt,"),
+            (
+                ["talk.wav", "-o", "talk.srt", "--record", "none/a.wav"],
+                5,
+                "none/a.wav: cannot be written: there",
+            ),
+            (["talk.wav", "-o", "none/a.srt", "--record", "a.wav"], 5, "none/a.srt: cannot be written: there"),
             (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be overwritten; see"),
-            (["talk.wav", "--delay", "never"], 2, "delay='never': allowed is minimal, low, medium, high, or"),
-            (["talk.wav", "--finals", "both"], 2, "finals='both': allowed is exact or streamed"),
-            (["talk.wav", "--beam-size", "0"], 2, "beam_size=0: allowed is"),
             (
                 ["talk.wav", "-o", "talk.doc"],
                 2,
@@ -184,6 +192,22 @@ class TestSources:
         assert outcome.err.replace(os.sep, "/").startswith(f"harken: {reason}")
         assert len(outcome.err.splitlines()) == 1
         assert cli.loaded == []
+        assert os.listdir() == ["talk.wav"]
+
+    @pytest.mark.parametrize(
+        ("option", "value", "allowed"),
+        [
+            ("--delay", "never", "allowed is minimal, low, medium, high, or milliseconds from 1 to 60000"),
+            ("--finals", "both", "allowed is exact or streamed"),
+            ("--beam-size", "0", "allowed is"),
+        ],
+    )
+    def test_bad_values_fail_before_loading_a_model(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path, option: str, value: str, allowed: str
+    ) -> None:
+        outcome = cli.run("listen", talk, option, value, "--record", "a.wav")
+        assert (outcome.code, outcome.out, cli.loaded) == (2, "", [])
+        assert re.match(rf"harken: (--)?{option[2:].replace('-', '.')}\W+{value}\W+{allowed}", outcome.err)
         assert os.listdir() == ["talk.wav"]
 
 

@@ -15,10 +15,13 @@ from harken.cli.options import (
     decoding_options,
     layout_from,
     layout_options,
+    list_option,
     load_model,
     model_options,
+    option_error_line,
     transcribe_options_from,
 )
+from harken.errors import OptionError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
@@ -146,3 +149,147 @@ def test_help_groups_options_under_headings() -> None:
         *("\nOther:\n", "--help"),
     ]
     assert sorted(marks, key=page.index) == marks
+
+
+NUMBERS = [
+    *("--compression-ratio-threshold", "--logprob-threshold", "--no-speech-threshold", "--length-penalty"),
+    *("--hallucination-threshold", "--language-threshold", "--patience", "--vad-threshold", "--temperatures"),
+    *("--prompt-reset-temperature", "--clip-timestamps", "--max-initial-timestamp-s", "--vad-speech-pad-s"),
+]
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "NaN", "-nan"])
+def test_nan_is_not_a_number(option: str, value: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a number"):
+        parse(f"{option}={value}")
+
+
+TEXTS = [
+    "--hotwords",
+    "--initial-prompt",
+    "--prefix",
+    "--language",
+    "--languages",
+    "--task",
+    "--suppress-regex",
+]
+
+
+@pytest.mark.parametrize("option", [*TEXTS, "--prepend-punctuations", "--revision", "--device"])
+def test_bytes_that_are_no_text_are_refused(option: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"'a\\udcff' is not UTF-8 text") as refused:
+        parse(option, "a\udcff")
+    assert option in refused.value.format_message()
+
+
+@pytest.mark.parametrize("option", ["--model", "--assistant", "--revision", "--device"])
+def test_name_is_not_empty(option: str) -> None:
+    with pytest.raises(click.BadParameter, match="it is empty"):
+        parse(option, "")
+
+
+def refusal_of(*arguments: str) -> str:
+    with pytest.raises(click.UsageError) as refused:
+        parse(*arguments)
+    return refused.value.format_message()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--beam-size 5 --temperatures 0.5", "--beam-size has no effect with --temperatures that leave out 0"),
+        ("--patience 2", "--patience has no effect with --beam-size 1"),
+        ("--best-of 3 --temperatures 0", "--best-of has no effect with --temperatures 0 alone"),
+        ("--languages de,en --language de", "--languages has no effect with --language"),
+        ("--vad-threshold 0.3 --no-vad", "--vad-threshold has no effect with --no-vad"),
+        ("--carry-initial-prompt", "--carry-initial-prompt has no effect without --initial-prompt"),
+        (
+            "--backend numpy --precision int8",
+            "--precision has no effect with --backend numpy, which computes in fp32",
+        ),
+        ("--backend numpy --threads 2", "--threads has no effect with --backend numpy"),
+        ("--revision main --model .", "--revision has no effect with a model given by its path"),
+        (
+            "--no-timestamps --max-initial-timestamp-s 2",
+            "--max-initial-timestamp-s has no effect with --no-timestamps",
+        ),
+    ],
+)
+def test_option_given_in_vain_is_refused(arguments: str, message: str) -> None:
+    assert refusal_of(*arguments.split()) == message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--beam-size 5 --temperatures 0,0.5",
+        "--beam-size 1 --temperatures 0.5",
+        "--best-of 5 --temperatures 0",
+        "--no-vad --vad-threshold 0.5",
+        "--no-carry-initial-prompt",
+        "--backend numpy --precision fp32",
+        "--language de --multilingual --languages de,en",
+        "--revision main --model tiny",
+    ],
+)
+def test_default_values_and_useful_options_are_accepted(arguments: str) -> None:
+    parse(*arguments.split())
+
+
+def parse_formats(*arguments: str) -> None:
+    @click.command(cls=Command)
+    @list_option("--format", "format_names", parse_item=str, section="Output")
+    @layout_options
+    @model_options
+    @decoding_options
+    def command(**values: Any) -> None: ...
+
+    command.main(list(arguments), standalone_mode=False)
+
+
+@pytest.mark.parametrize("option", ["--max-line-width=9", "--max-line-count=1", "--max-words-per-line=2"])
+def test_line_layout_needs_a_format_with_lines(option: str) -> None:
+    for format_name in ("srt", "vtt", "ass", "lrc", "all", "txt,srt"):
+        parse_formats("--format", format_name, option)
+    for arguments in ((), ("--format", "txt"), ("--format", "html,words.tsv")):
+        with pytest.raises(click.UsageError, match="has no effect without a --format of srt, vtt, ass, lrc"):
+            parse_formats(*arguments, option)
+
+
+@pytest.mark.parametrize(
+    ("option", "format_name", "other"),
+    [("--karaoke", "ass", "srt"), ("--highlight-words", "srt", "ass"), ("--embed-audio", "html", "json")],
+)
+def test_layout_flags_need_a_format_that_shows_them(option: str, format_name: str, other: str) -> None:
+    parse_formats("--format", format_name, option)
+    with pytest.raises(click.UsageError, match=f"^{option} has no effect without a --format of"):
+        parse_formats("--format", other, option)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            OptionError("beam_size", 99, "an integer from 1 to 64"),
+            "--beam-size 99: allowed is an integer from 1 to 64",
+        ),
+        (OptionError("language", "a\x1b[31m", "en"), "--language 'a\\x1b[31m': allowed is en"),
+        (OptionError("languages", ("en", "xx"), "en"), "--languages 'en,xx': allowed is en"),
+        (OptionError("temperatures", (0.0, 99.0), "0 to 10"), "--temperatures 0.0,99.0: allowed is 0 to 10"),
+        (OptionError("vad", False, "True"), "--no-vad: allowed is True"),
+        (OptionError("prefix", "x" * 999, "less"), f"--prefix '{'x' * 27}...{'x' * 27}': allowed is less"),
+        (OptionError("patience", 1.0, "at most beam_size"), "--patience 1.0: allowed is at most --beam-size"),
+        (OptionError("sample_rate", 1, "16000"), "sample_rate=1: allowed is 16000"),
+    ],
+)
+def test_error_of_an_option_shows_it_as_it_is_typed(error: OptionError, line: str) -> None:
+    @click.command(cls=Command)
+    @decoding_options
+    def command(**values: Any) -> None:
+        raise error
+
+    assert option_error_line(command, error) == line
+    with pytest.raises(click.UsageError) as refused:
+        command.main([], standalone_mode=False)
+    assert refused.value.message == line

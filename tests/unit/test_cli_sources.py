@@ -82,6 +82,28 @@ def test_source_error_comes_after_its_blocks() -> None:
             next(blocks)
 
 
+def test_live_audio_is_recorded_however_far_behind_the_caller_is() -> None:
+    recorded: list[float] = []
+    twenty = threading.Event()
+    source = EndlessSource(live=True, before=lambda made: twenty.set() if made == 20 else None)
+    with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
+        assert len([*islice(reader, 1)]) == 1
+        assert twenty.wait(5)
+    wait_for_threads()
+    assert len(recorded) >= 20
+    assert recorded == [*range(1, len(recorded) + 1)]
+
+
+def test_file_is_recorded_as_far_as_it_is_read() -> None:
+    recorded: list[float] = []
+    twenty = threading.Event()
+    source = EndlessSource(live=False, before=lambda made: twenty.set() if made == 20 else None)
+    with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
+        assert len([*islice(reader, 2)]) == 2
+        assert twenty.wait(5)
+    assert recorded == [1, 2]
+
+
 def test_empty_blocks_are_skipped() -> None:
     class Sparse(EndlessSource):
         def blocks(self) -> Generator[Floats]:
@@ -118,6 +140,18 @@ class TestSignals:
         assert (reader.stop.code, blocks_read) == (130, [1, 2])
         wait_for_threads()
         assert source.closed
+
+    def test_signal_closes_the_source_while_the_caller_is_busy(self) -> None:
+        recorded: list[float] = []
+        source = EndlessSource(live=True)
+        with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
+            blocks = iter(reader)
+            blocks_read = [float(next(blocks)[0])]
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_for_threads()  # the caller takes no block meanwhile
+            assert source.closed
+            blocks_read += [float(block[0]) for block in blocks]
+        assert blocks_read == recorded
 
     def test_second_signal_raises_stop(self) -> None:
         with AudioReader(EndlessSource(live=True)) as reader:

@@ -14,8 +14,10 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from harken.api import Recognizer
 from harken.cli.exits import Stop
 from harken.contract import Floats
+from harken.errors import OptionError
 from harken.evaluation import AlignmentChunk, EvalHypothesis, score
 from harken.evaluation.manifest import Entry
 from tiny_models import TOKENIZER
@@ -236,3 +238,64 @@ class TestColours:
         )
         assert click.unstyle(format_differences(scored)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
         assert AlignmentChunk(("a",), ("a",)).equal
+
+
+class TestFilesThatAreRead:
+    """No result replaces what it was made from, and one bad recording does not end the others."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [
+            (["--json", "talks/manifest.jsonl"], "talks/manifest.jsonl"),
+            (["--json", "talks/0.wav"], "talks/0.wav"),
+            (["--json", "link.json"], "link.json"),
+            (["--hypotheses", "talks/manifest.jsonl"], "talks/manifest.jsonl"),
+            (["--hypotheses", "h.jsonl", "--json", "./h.jsonl"], "h.jsonl, which is ./h.jsonl"),
+            (["--model", "model", "--json", "model/config.json"], "model/config.json"),
+        ],
+    )
+    def test_result_does_not_replace_them(
+        self, cli: CliRunner, talks: Path, arguments: list[str], named: str
+    ) -> None:
+        Path("model").mkdir()
+        Path("model/config.json").write_text("{}")
+        Path("link.json").hardlink_to(talks / "1.wav")
+        before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+        outcome = cli.run("eval", "talks", *arguments)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+        assert outcome.err.startswith(f"harken: {named}")
+        assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+        assert cli.loaded == []
+
+    def test_unreadable_recordings_are_reported_and_the_others_scored(
+        self, cli: CliRunner, talks: Path
+    ) -> None:
+        use_texts(cli, *HYPOTHESES[1:])
+        (talks / "0.wav").write_bytes(b"Dear diary")
+        outcome = cli.run("eval", "talks", "--quiet", "--worst", "0")
+        assert outcome.code == 1
+        assert re.fullmatch(r"harken: talks/0\.wav: .*\n", outcome.err.replace("\\", "/"))
+        assert "\n3 recordings: " in outcome.out
+
+    def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(
+        self, cli: CliRunner, talks: Path
+    ) -> None:
+        backend = use_texts(cli)
+        recognizer = Recognizer(backend, TOKENIZER, "tiny")
+        refusal = OptionError("language", "de", "en, the only language of the model")
+        resolve = recognizer.resolve_options
+
+        def resolve_options(options: object, **keywords: object) -> object:
+            if keywords.get("language") == "de":
+                raise refusal
+            return resolve(options, **keywords)
+
+        cli.monkeypatch.setattr(recognizer, "resolve_options", resolve_options)
+        cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+        line = json.dumps({"audio": "0.wav", "text": "eins", "language": "de"})
+        (talks / "manifest.jsonl").write_text(line)
+        outcome = cli.run("eval", "talks")
+        assert (outcome.code, outcome.err) == (
+            3,
+            "harken: talks/0.wav: language='de': allowed is en, the only language of the model\n",
+        )

@@ -188,3 +188,43 @@ class TestHypotheses:
             "beam_size": 5,
             "temperatures": [0.0, 0.5],
         }
+
+
+class TestHostileFiles:
+    def test_deep_json_is_refused(self, folder: Path) -> None:
+        with pytest.raises(ManifestError, match=r"manifest\.jsonl:1: is nested too deeply"):
+            read_manifests([write(folder, "[" * 100_000)])
+
+    def test_name_that_no_disk_takes_is_missing(self, folder: Path) -> None:
+        with pytest.raises(ManifestError, match="there is no file"):
+            read_manifests([write(folder, GOOD | {"audio": "y" * 5000})])
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"Dear diary,\nwithout a line break at the end",
+            b"hello",
+            b'{"audio": "a.wav", "text": "Hello."}\nDear diary,',
+            b"\xff\xfe",
+            b'{"audio": "german/a.wav", "text": "a", "by": {"model": "other"}}',
+        ],
+    )
+    def test_file_that_holds_something_else_is_left_as_it_is(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_bytes(content)
+        with pytest.raises(ManifestError, match=r"notes\.txt:\d"), open_hypotheses(path, BY):
+            pass
+        assert path.read_bytes() == content
+
+    @pytest.mark.parametrize("cut", [1, 9, 30, 40, 49])
+    def test_line_cut_anywhere_is_written_anew(self, tmp_path: Path, cut: int) -> None:
+        path = tmp_path / "hypotheses.jsonl"
+        with open_hypotheses(path, BY) as store:
+            store.add("german/a.wav", EvalHypothesis(text="我很好"))
+        whole = path.read_bytes()
+        path.write_bytes(whole + whole[:cut])
+        with open_hypotheses(path, BY) as store:
+            assert [*store.by_name] == ["german/a.wav"]
+            store.add("german/b.wav", EvalHypothesis(text="b"))
+        with open_hypotheses(path, BY) as store:
+            assert [*store.by_name] == ["german/a.wav", "german/b.wav"]

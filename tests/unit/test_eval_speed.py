@@ -11,7 +11,7 @@ from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken import Recognizer
 from harken.decoding import DecodeStats
-from harken.errors import OptionError
+from harken.errors import ManifestError
 from harken.evaluation import (
     Entry,
     EvalRecording,
@@ -86,7 +86,7 @@ class TestRunRounds:
     def test_unknown_language_is_refused_before_transcribing(self, tmp_path: Path) -> None:
         recognizer = make_recognizer("a")
         recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", language="xx")]
-        with pytest.raises(OptionError, match="language='xx'"):
+        with pytest.raises(ManifestError, match="b: language='xx'"):
             next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
         assert recognizer.backend.mels == []
 

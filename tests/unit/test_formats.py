@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Writer, as_json, format_timestamp, from_json, render
+from harken.formats import FORMATS, Layout, Writer, as_json, dump_json, format_timestamp, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 
 
@@ -74,6 +75,50 @@ def test_text_of_a_cue_is_escaped(name: str, text: str, written: str) -> None:
 )
 def test_line_breaks_and_tabs_become_spaces_in_one_line_formats(name: str, written: str) -> None:
     assert one(name, segment(1.0, 2.0, " one\ttwo\n\nthree\r\n")) == written
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("txt", "a\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n"),
+        ("srt", "1\n00:00:01,000 --> 00:00:02,000\na\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n\n"),
+        ("lrc", "[00:01.00]a\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n"),
+    ],
+)
+def test_control_characters_in_text_are_replaced(name: str, written: str) -> None:
+    assert one(name, segment(1.0, 2.0, "a\x1b]0;b\x07c\x9b31md\0e\x7ff\udcffg")) == written
+
+
+def test_control_characters_in_words_are_replaced() -> None:
+    words = (
+        Word(start_s=1.0, end_s=1.5, text=" a\x1b[2J", probability=0.5),
+        Word(start_s=1.5, end_s=2.0, text="\0", probability=0.5),
+    )
+    with_words = segment(1.0, 2.0, " a\x1b[2J\0", words=words)
+    assert one("words.tsv", with_words) == "1000\t1500\t0.5000\ta\ufffd[2J\n1500\t2000\t0.5000\t\ufffd\n"
+    assert Writer("lrc", Layout(karaoke=True)).segment(with_words) == (
+        "[00:01.00]<00:01.00>a\ufffd[2J<00:01.50>\ufffd<00:02.00>\n"
+    )
+
+
+def test_directions_of_arabic_and_hebrew_text_are_kept() -> None:
+    text = "\u202b\u05e9\u05dc\u05d5\u05dd\u202c"
+    assert one("txt", segment(1.0, 2.0, text)) == f"{text}\n"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("character", ["a", "-", "\x1b", "\\", "{", "漢"])
+def test_long_text_without_spaces_is_written_quickly(name: str, character: str) -> None:
+    long = segment(
+        1.0,
+        2.0,
+        100_000 * character,
+        words=(Word(start_s=1.0, end_s=2.0, text=100_000 * character, probability=0.5),),
+    )
+    began_s = time.perf_counter()
+    "".join(render(transcript(long), name, Layout(max_line_width=10, karaoke=True)))
+    "".join(render(transcript(long), name))
+    assert time.perf_counter() - began_s < 5  # 0.1 s
 
 
 def test_text_in_brackets_is_not_an_lrc_tag() -> None:
@@ -222,6 +267,75 @@ def test_json_value_of_a_wrong_type_is_rejected_with_its_path(
         from_json(document)
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["segments", 0, "start"], math.nan, "transcript.segments[0].start=nan: allowed is a time from 0 s to 1e+09 s"),
+        (["segments", 0, "end"], None, "transcript.segments[0].end=None: allowed is a time from"),
+        (["segments", 0, "end"], math.inf, "transcript.segments[0].end=inf: allowed is a time from"),
+        (["segments", 1, "end"], 1.0, "transcript.segments[1].end=1.0: allowed is a time from its start, 2.5 s, on"),
+        (["segments", 0, "seek_s"], -1, "transcript.segments[0].seek_s=-1: allowed is a time from"),
+        (["duration"], -2, "transcript.duration=-2: allowed is a time from"),
+        (["duration"], 10**400, "transcript.duration=<an integer of 1329 bits>: allowed is float"),
+        (["speech"], [[2, 1]], "transcript.speech[0][1]=1.0: allowed is a time from its start, 2.0 s, on"),
+        (["segments", 0, "id"], 10**6000, "transcript.segments[0].id=<an integer of 19932 bits>: allowed is int"),
+        (["segments", 0, "text"], [[[[["deep"]]]]], "transcript.segments[0].text=[[[...]]]: allowed is str"),
+        (["segments"], "x\n" * 10**6, "transcript.segments='x\\nx\\nx"),
+        (["segments", 0, "words"], [{"start": -0.5}], "transcript.segments[0].words[0].start=-0.5: allowed is"),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_json_value_that_is_not_allowed_is_rejected_in_one_short_line(
+    path: list[Any], value: object, message: str
+) -> None:
+    document = json.loads("".join(render(TWO, "json")))
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    with pytest.raises(OptionError) as refused:
+        from_json(document)
+    assert str(refused.value).startswith(message)
+    assert len(str(refused.value)) < 200
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "JSON that is not nested as deeply"),
+        ('{"a":' * 100_000, "JSON that is not nested as deeply"),
+        ("", "JSON; this is none: Expecting value"),
+        (b"\xff\xfe\x00", "JSON; this is none: "),
+        (
+            '{"segments": [], "segments": [1]}',
+            "transcript='segments': allowed is an object with every key once",
+        ),
+        ('{"duration": NaN}', "transcript='NaN': allowed is JSON, which has no such number"),
+        ("1" * 5000, "JSON; this is none: Exceeds the limit"),
+        ("[]", "transcript=[]: allowed is Transcript"),
+    ],
+    ids=range(8),
+)
+def test_text_that_is_no_transcript_is_rejected_in_one_short_line(text: str | bytes, message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        from_json(text)
+    assert message in str(refused.value)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+def test_transcript_is_read_from_its_json_text() -> None:
+    written = "".join(render(TWO, "json"))
+    assert from_json(written) == from_json(written.encode()) == TWO
+
+
+def test_json_has_no_nan_and_escapes_what_cannot_be_seen() -> None:
+    assert dump_json({"a": math.nan, "b": [(-math.inf, "\x9b\udcff\u202eé")]}) == (
+        r'{"a": null, "b": [[null, "\u009b\udcff\u202eé"]]}'
+    )
+
+
 def test_json_without_a_required_key_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"transcript\.segments="):
         from_json({"text": "hm"})
@@ -245,7 +359,10 @@ def test_unknown_format_is_rejected_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("start_s", "end_s"),
-    [(-0.1, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf), (math.inf, math.inf)],
+    [
+        *((-0.1, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf), (math.inf, math.inf)),
+        *((1e300, 1e301), (0.0, 1e301)),
+    ],
 )
 def test_impossible_times_are_rejected(start_s: float, end_s: float) -> None:
     with pytest.raises(OptionError, match="a finite time from"):

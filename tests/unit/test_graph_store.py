@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
-from harken.backends.onnx import OnnxBackend
+from harken.backends.onnx import OnnxBackend, graph_store
+from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.graph_files import BuiltGraph, write_graph
 from harken.backends.onnx.graph_store import (
     CHECKSUM_FILE,
     GRAPH_FILES,
@@ -23,27 +30,35 @@ from harken.backends.onnx.graph_store import (
     is_intact,
 )
 from harken.errors import OutputError
+from harken.temporary import temporary_folder
 from harken.types import Dims
 from tiny_models import DIMS, make_weights
 
 ALL_FILES = {*GRAPH_FILES, CHECKSUM_FILE}
+N_CONSTANTS = 3
+GRAPH_BYTES = N_CONSTANTS * 4096 * 4
 
 
-def build(value: float = 1.0) -> onnx.ModelProto:
-    """Build a graph that adds a constant large enough to be stored beside it."""
-    constant = numpy_helper.from_array(np.full(4096, value, np.float32), "constant")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4096]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "constant"], ["y"])], "add", [x], [y], [constant])
-    return helper.make_model(graph)
+def build(value: float = 1.0) -> BuiltGraph:
+    """Build a graph that adds constants large enough to be stored beside it."""
+    graph = GraphBuilder("add")
+    y = graph.input("x", (4096,))
+    for _ in range(N_CONSTANTS):
+        y = graph.op("Add", y, graph.constant(np.full(4096, value, np.float32)))
+    graph.output(y, "y", (4096,))
+    return graph.build()
 
 
-def must_not_build() -> onnx.ModelProto:
+def must_not_build() -> BuiltGraph:
     raise AssertionError("built again")
 
 
 def value_in(path: Path) -> float:
-    (constant,) = onnx.load(path).graph.initializer
-    return float(numpy_helper.to_array(constant)[0])
+    """Return the value of all constants of a stored graph."""
+    constants = [numpy_helper.to_array(constant) for constant in onnx.load(path).graph.initializer]
+    assert [constant.shape for constant in constants] == [(4096,)] * N_CONSTANTS
+    (value,) = np.unique(constants)
+    return float(value)
 
 
 def names(directory: Path) -> set[str]:
@@ -124,7 +139,7 @@ def test_damaged_graph_is_built_again(root: Path, damage: Callable[[Path], objec
 
 
 def test_failed_build_leaves_no_files(root: Path) -> None:
-    def fail() -> onnx.ModelProto:
+    def fail() -> BuiltGraph:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -170,15 +185,182 @@ def build_in_unwritable_store(root: Path, temporary: Path) -> None:
 def test_full_disk_is_reported_with_the_way_out(
     root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def fail(model: onnx.ModelProto, path: Path, **options: object) -> None:
-        Path(path).write_bytes(b"half")
+    def fail(graph: BuiltGraph, folder: Path) -> None:
+        (folder / "model.data").write_bytes(b"half")
         raise OSError(code, "reason of the system")
 
-    monkeypatch.setattr(onnx, "save_model", fail)
+    monkeypatch.setattr(graph_store, "write_graph", fail)
     with pytest.raises(OutputError, match=r"graphs: .*reason of the system.*HARKEN_CACHE") as error:
         GraphStore(root).get_or_build("key", build)
     assert str(root) in str(error.value)
-    assert [path for directory in (root, temporary) for path in directory.rglob("*") if path.is_file()] == []
+    assert {path.name for place in (root, temporary) for path in place.rglob("*") if path.is_file()} <= {"lock"}
+
+
+class FullDisk(io.BytesIO):
+    """A file on a disk that has room for some bytes."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        super().__init__()
+        self._path, self._room = path, room
+
+    def write(self, data: Any) -> int:
+        self._room -= memoryview(data).nbytes
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with open(self._path, "wb") as file:
+                file.write(self.getvalue())
+        super().close()
+
+
+@pytest.mark.parametrize("room", [0, 1, GRAPH_BYTES // 2, GRAPH_BYTES - 1])
+def test_graph_that_does_not_fit_is_whole_in_the_temporary_directory(
+    root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    open_path = Path.open
+
+    def open_on_full_disk(path: Path, mode: str = "r", **options: Any) -> Any:
+        full = path.is_relative_to(root) and path.name == "model.data" and mode == "wb"
+        return FullDisk(path, room) if full else open_path(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", open_on_full_disk)
+    path = GraphStore(root).get_or_build("key", build)
+    assert path.is_relative_to(temporary)
+    assert is_intact(path.parent)
+    assert value_in(path) == 1
+    assert names(root) == set()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A function that mounts a disk of some bytes."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only the superuser of Linux can mount a disk")
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False)
+        if done.returncode:
+            pytest.skip("this container cannot mount a disk")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)  # the lock of a temporary directory is open
+
+
+@pytest.mark.parametrize("size", [4096, 8192, 20_000, 40_000, 48_000, 65_536])
+def test_small_disk_gets_a_whole_graph_or_none(
+    small_disk: Callable[[int], Path], temporary: Path, size: int
+) -> None:
+    path = GraphStore(small_disk(size) / "graphs").get_or_build("key", build)
+    assert is_intact(path.parent)
+    assert value_in(path) == 1
+
+
+def test_two_full_disks_are_reported(
+    small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk(16_384)))
+    with pytest.raises(
+        OutputError, match=r"graphs: .*No space left.*temporary files.*No space left.*HARKEN_CACHE"
+    ):
+        GraphStore(small_disk(16_384) / "graphs").get_or_build("key", build)
+
+
+@pytest.mark.parametrize("name", GRAPH_FILES)
+def test_files_that_were_not_written_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_bytes, model = Path.write_bytes, build().model
+    if name == "model.onnx":
+        model.graph.initializer[1].ClearField("external_data")
+    else:  # the disk loses the end of the weights between writing and checking
+        monkeypatch.setattr(
+            Path,
+            "write_bytes",
+            lambda path, data: (os.truncate(path.with_name(name), GRAPH_BYTES - 1), write_bytes(path, data)),
+        )
+    with pytest.raises(OSError, match="was not written whole"):
+        write_graph(BuiltGraph(model, build().weights), tmp_path)
+
+
+def test_file_in_the_current_folder_does_not_disturb(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.data").write_text("of the user")
+    assert GraphStore(root).get_or_build("key", build).is_relative_to(root)
+    assert Path("model.data").read_text() == "of the user"
+
+
+# --- what killed processes left ----------------------------------------------------------------------------
+
+
+def run_and_kill(code: str) -> None:
+    """Run some code in a process that ends without cleaning up."""
+    subprocess.run([sys.executable, "-c", f"{code}\nimport os; os._exit(9)"], check=False, timeout=60)
+
+
+def test_directory_of_a_killed_process_is_removed_when_a_graph_is_built(root: Path) -> None:
+    root.mkdir(parents=True)
+    run_and_kill(
+        "from pathlib import Path; from harken.temporary import temporary_folder\n"
+        f"folder = temporary_folder(Path({str(root)!r})); (folder.__enter__() / 'model.data').write_bytes(b'half')"
+    )
+    (left,) = names(root)
+    with temporary_folder(root) as living:
+        GraphStore(root).get_or_build("key", build)
+        assert names(root) == {"key", living.name}
+    GraphStore(root).get_or_build("key", must_not_build)
+    assert names(root) == {"key"}
+    assert left.startswith(".")
+
+
+def test_temporary_graphs_of_a_killed_process_are_removed_by_the_next_that_needs_some(
+    tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    (temporary / "harken-results").mkdir()
+    run_and_kill(
+        f"import sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
+        "from test_graph_store import GraphStore, Path, build\n"
+        f"GraphStore(Path({str(tmp_path / 'file' / 'graphs')!r})).get_or_build('key', build)"
+    )
+    (left,) = names(temporary) - {"harken-results"}
+    path = GraphStore(tmp_path / "file" / "graphs").get_or_build("key", build)
+    assert names(temporary) == {"harken-results", path.parent.parent.name}
+    assert path.parent.parent.name != left
+
+
+OLD_S = 2 * 24 * 60 * 60
+
+
+@pytest.mark.parametrize(
+    ("name", "age_s", "removed"),
+    [
+        (".probe-v11-a_b3c4d5", OLD_S, True),
+        (f".{'0f' * 16}-encoder-float-v11-12345678", OLD_S, True),
+        (f".{'0f' * 16}-decoder-int8-0123abcd-v11-abcdefgh", OLD_S, True),
+        (f".{'0f' * 16}-encoder-float-v11-12345678", 60, False),
+        (f"{'0f' * 16}-encoder-float-v11", OLD_S, False),
+        (".git", OLD_S, False),
+    ],
+)
+def test_directories_of_earlier_versions_are_removed_after_a_day(
+    root: Path, name: str, age_s: float, removed: bool
+) -> None:
+    (root / name).mkdir(parents=True)
+    (root / name / "model.data").write_bytes(b"half")
+    os.utime(root / name, (time.time() - age_s,) * 2)
+    GraphStore(root).get_or_build("key", build)
+    assert names(root) == {"key"} | (set() if removed else {name})
 
 
 def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import make_logit_rules
 from harken.decoding.logit_rules import HotwordBias, make_hotword_bias
+from harken.errors import OptionError
 from harken.text import Tokenizer
 
 ENGLISH = Tokenizer.builtin(51864)
@@ -50,6 +53,24 @@ def test_continuation_gets_the_full_bonus_for_any_tokenization() -> None:
     assert shares(lynde, [token(" Ly")], "nd", "n", "nn", " N") == [1, 1, 0, 0]
     assert shares(lynde, [token(" L"), token("yn")], "de", "d", "ne") == [1, 1, 0]
     assert shares(lynde, [token(" the"), token(" L")], "y") == [1]
+
+
+def test_a_long_hotword_is_refused() -> None:
+    assert make_hotword_bias(ENGLISH, ["x" * 100]) is not None
+    with pytest.raises(OptionError, match=r"hotwords='xxx.*at most 100 characters each"):
+        make_hotword_bias(ENGLISH, ["Lynde", "x" * 101])
+
+
+def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
+    words = [f"{number:05}" + "é" * 95 for number in range(500)]
+    tracemalloc.start()
+    try:
+        assert make_hotword_bias(ENGLISH, words) is not None
+        assert tracemalloc.get_traced_memory()[1] < 150e6
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(OptionError, match="at most 50000 characters in all"):
+        make_hotword_bias(ENGLISH, [*words, "Lynde"])
 
 
 def test_complete_hotword_is_not_continued() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
+import sys
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from harken.atomic import write_atomic
 from harken.errors import AudioError
 from harken.formats import Layout, RecordingLink, Writer, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
@@ -157,6 +163,21 @@ def test_link_to_the_recording_is_relative_to_the_page(tmp_path: Path) -> None:
     assert page(transcript("hello"), recording).named("audio")[0]["src"] == "../../talks/50%20%25%20off%231.mp3"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="names on Windows are not bytes")
+def test_name_that_is_no_utf8_links_to_its_bytes() -> None:
+    recording = beside(os.fsdecode(b"bad\xff \xc3\xa4.wav"))
+    content = "".join(render(transcript("hello"), "html", recording=recording))
+    parsed = Parsed(content.encode().decode())
+    assert parsed.named("audio")[0]["src"] == "bad%FF%20%C3%A4.wav"
+    assert parsed.texts["title"] == ["bad\\udcff ä.wav"]
+
+
+def test_control_characters_of_a_name_are_shown_as_escapes() -> None:
+    assert page(transcript("hello"), beside("a\x1b]0;b\x07\u202ec.mp3")).texts["title"] == [
+        r"a\u001b]0;b\u0007\u202ec.mp3"
+    ]
+
+
 def test_colon_in_a_file_name_is_quoted() -> None:
     assert beside("12:30 news.mp3").url == "12%3A30%20news.mp3"
 
@@ -171,6 +192,43 @@ def test_recording_can_be_embedded(tmp_path: Path, name: str) -> None:
     head, _, data = source.partition(",")
     assert head == "data:audio/mpeg;base64"
     assert b64decode(data) == content
+
+
+@pytest.mark.parametrize("extra_bytes", [0, 1, 2, 3])
+def test_large_recording_is_embedded_in_pieces(tmp_path: Path, extra_bytes: int) -> None:
+    content = random.Random(0).randbytes(2_000_000 + extra_bytes)
+    (tmp_path / "talk.wav").write_bytes(content)
+    recording = RecordingLink(path=tmp_path / "talk.wav", transcript_folder=tmp_path)
+    chunks = list(render(transcript("hello"), "html", Layout(embed_audio=True), recording))
+    assert max(map(len, chunks)) < 1_100_000
+    source = Parsed("".join(chunks)).named("audio")[0]["src"]
+    assert source is not None
+    assert b64decode(source.partition(",")[2], validate=True) == content
+    writer = Writer("html", Layout(embed_audio=True), recording)
+    assert writer.header() == "".join(Writer("html", Layout(embed_audio=True), recording).header_chunks())
+
+
+@pytest.mark.parametrize("change", [lambda file: file.truncate(10), lambda file: file.write(b"more")])
+def test_recording_that_changes_while_it_is_embedded_leaves_no_page(
+    tmp_path: Path, change: Callable[[BinaryIO], object]
+) -> None:
+    talk, target = tmp_path / "talk.wav", tmp_path / "talk.html"
+    talk.write_bytes(bytes(2_000_000))
+    recording = RecordingLink(path=talk, transcript_folder=tmp_path)
+
+    def chunks() -> Iterator[str]:
+        for number, chunk in enumerate(
+            render(transcript("hello"), "html", Layout(embed_audio=True), recording)
+        ):
+            if number == 3:
+                with talk.open("r+b") as file:
+                    file.seek(0, os.SEEK_END)
+                    change(file)
+            yield chunk
+
+    with pytest.raises(AudioError, match=r"talk\.wav: changed while it was put into the page"):
+        write_atomic(target, chunks())
+    assert [*tmp_path.iterdir()] == [talk]
 
 
 def test_embedding_a_missing_recording_fails(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import SHORT_NAMES, hub, open_checkpoint, resolve_model
-from harken.errors import CheckpointError, CheckpointNotFound
+from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
 
 class Hub:
@@ -131,10 +132,35 @@ def test_repository_without_weights_is_rejected(stub: Hub) -> None:
 def test_model_that_is_not_local_is_reported_without_network(stub: Hub) -> None:
     stub.error = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapshot.\nEnable the network.")
     with pytest.raises(
-        CheckpointNotFound, match=r"not on this machine, and cannot be downloaded: Cannot find .*\.$"
+        CheckpointNotFound,
+        match=r"openai/whisper-small: not on this machine, and downloads are off \(--no-download",
     ):
         resolve_model("openai/whisper-small", download=False)
     assert stub.calls[0]["local_files_only"] is True
+
+
+def test_model_that_cannot_be_downloaded_is_reported_with_the_reason(stub: Hub) -> None:
+    stub.error = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapshot.\nEnable the network.")
+    with pytest.raises(
+        CheckpointNotFound, match=r"not on this machine, and cannot be downloaded: Cannot find .*\.$"
+    ):
+        resolve_model("openai/whisper-small")
+
+
+def test_revision_of_a_path_is_refused(tmp_path: Path, stub: Hub) -> None:
+    path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
+    with pytest.raises(OptionError, match=r"revision='main': allowed is None with .*small, which is a path"):
+        resolve_model(path, revision="main")
+
+
+def test_download_reports_nothing_beside_the_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)
+    stub.repositories["openai/whisper-small"] = ["model.safetensors"]
+    resolve_model("small")
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
+    resolve_model("small")
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "0"
 
 
 class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
@@ -179,7 +205,7 @@ def test_interrupted_download_can_be_repeated(stub: Hub) -> None:
 
 
 def test_real_hub_library_reports_a_missing_model() -> None:
-    with pytest.raises(CheckpointNotFound, match="not on this machine, and cannot be downloaded: Cannot find"):
+    with pytest.raises(CheckpointNotFound, match="not on this machine, and downloads are off"):
         resolve_model("harken-tests/there-is-none", download=False)
 
 

@@ -284,6 +284,30 @@ def test_error_names_the_option_that_is_not_allowed(name: str, value: int) -> No
     assert error.value.field == name
 
 
+@pytest.mark.parametrize(
+    ("pauses", "name", "allowed"),
+    [
+        ({"pause_s": 11.0}, "pause_s", "0.1 to 10 seconds"),
+        ({"pause_s": float("nan")}, "pause_s", "a finite number"),
+        ({"pause_s": 0.5}, "pause_s", "at least sentence_pause_s=0.8"),
+        ({"sentence_pause_s": 2.0}, "sentence_pause_s", "pause_s=1.5"),
+        ({"sentence_pause_s": 11.0}, "sentence_pause_s", "0.1 to 10 seconds"),
+        ({"sentence_pause_s": 3.0, "pause_s": 2.0}, "pause_s", "at least sentence_pause_s=3"),
+    ],
+)
+def test_error_about_pauses_names_one_that_was_given(pauses: dict[str, float], name: str, allowed: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name}=") as error:
+        StreamOptions(**pauses)  # type: ignore[arg-type]
+    assert allowed in error.value.allowed
+
+
+@pytest.mark.parametrize("delay", ["0", "60001", "9" * 5000, "-5", "5.5", "", 500, None])
+def test_delay_is_a_name_or_milliseconds(delay: object) -> None:
+    with pytest.raises(OptionError) as error:
+        StreamOptions(delay=delay)  # type: ignore[arg-type]
+    assert error.value.field == "delay"
+
+
 @pytest.mark.parametrize("config", interpolated_presets())
 def test_noise_scales_the_window_and_nothing_else(config: StreamingConfig) -> None:
     clean, normal, noisy = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
 from harken.backends.onnx.linear import (
     INT4_BLOCK,
     INTEGER_SCHEMES,
@@ -32,8 +32,8 @@ def multiply(
     x_name = graph.input("x", ("rows", weight.shape[1]))
     for name in ("linear", "after_gelu"):
         graph.output(getattr(scheme, name)(graph, x_name, weight), name, ("rows", len(weight)))
-    onnx.save_model(graph.model(), tmp_path / "linear.onnx")
-    run = OnnxRuntimeGraph(tmp_path / "linear.onnx", threads=1)
+    write_graph(graph.build(), tmp_path)
+    run = OnnxRuntimeGraph(tmp_path / MODEL_FILE, threads=1)
     outputs = {name: np.empty((len(x), len(weight)), np.float32) for name in ("linear", "after_gelu")}
     run({"x": x}, outputs)
     return outputs["linear"], outputs["after_gelu"]

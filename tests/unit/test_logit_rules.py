@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -237,8 +239,34 @@ def test_matching_tokens_are_cached_by_vocabulary() -> None:
         ("ab(c", r"at position 2"),
         ("a*", r"leaves some tokens"),
         ("", r"leaves some tokens"),
+        ("x{1,99999999999}", r"the repetition number is too large"),
+        ("(" * 50_000, r"nested too deeply"),
     ],
 )
 def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make_logit_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)
+
+
+@pytest.mark.parametrize(
+    ("suppressed", "timestamps", "options"),
+    [
+        (range(TOKENIZER.eot), False, {}),
+        (range(TOKENIZER.n_vocab), True, {}),
+        ({*range(TOKENIZER.eot)} - {ord(" ")}, False, {}),
+        ({*range(TOKENIZER.eot)} - {ord("x")}, False, {"suppress_regex": "x"}),
+        (range(TOKENIZER.timestamp_begin, TOKENIZER.n_vocab), True, {"max_initial_timestamp_s": None}),
+        (range(TOKENIZER.timestamp_begin, TOKENIZER.timestamp_begin + 51), True, {}),
+        ([TOKENIZER.timestamp_begin], True, {"max_initial_timestamp_s": 0.0}),
+    ],
+)
+def test_tokens_that_leave_nothing_to_pick_are_refused(suppressed: Any, timestamps: bool, options: Any) -> None:
+    with pytest.raises(OptionError, match=r"^suppress_tokens=.*leave some text, and a timestamp"):
+        make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed, **options)
+
+
+def test_tokens_that_leave_one_text_token_or_timestamp_are_suppressed() -> None:
+    but_one = {*range(TOKENIZER.eot)} - {ord("a")}
+    assert set(make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=but_one).suppressed) > but_one
+    begin = [TOKENIZER.timestamp_begin]
+    assert set(make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=begin).suppressed) > set(begin)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harken.decoding import Beam, DecodingResult, Greedy, Hypothesis, Sample
@@ -39,7 +40,42 @@ REFUSED = [
     ("clip_timestamps", (nan,)),
     ("clip_timestamps", (1.0, inf)),
     ("suppress_tokens", (-2,)),
+    ("clip_timestamps", (1.0, 1e300)),
+    ("clip_timestamps", (3.0, 3.0)),
+    ("clip_timestamps", (0.0, 0.0)),
+    ("clip_timestamps", (0.0, 1.0, 2.001, 2.004)),
+    ("best_of", 65),
+    ("language", "klingon"),
+    ("language", ""),
+    ("languages", ("en", "xx")),
+    ("languages", "de"),
+    ("language_threshold", 1.5),
+    ("language_windows", 0),
+    ("compression_ratio_threshold", nan),
+    ("compression_ratio_threshold", 0.0),
+    ("compression_ratio_threshold", inf),
+    ("logprob_threshold", nan),
+    ("logprob_threshold", 0.5),
+    ("logprob_threshold", -inf),
+    ("no_speech_threshold", nan),
+    ("no_speech_threshold", 1.5),
+    ("hallucination_threshold", nan),
+    ("hallucination_threshold", 0.0),
+    ("hallucination_threshold", -1.0),
+    ("hallucination_threshold", 1.5),
+    ("suppress_regex", "["),
+    ("suppress_regex", "x{1,99999999999}"),
+    ("suppress_regex", "(" * 50_000),
+    ("hotwords", "Ada"),
+    ("hotwords", ("x" * 101,)),
+    ("hotwords", ("one hotword of fifty characters, as it seems to be",) * 1001),
+    ("hotwords", ("\udcff",)),
     ("seed", -1),
+    ("seed", 2**128),
+    ("vad_speech_pad_s", 14.5),
+    ("vad_min_silence_s", 0.0),
+    ("vad_min_silence_s", -1.0),
+    ("vad_threshold", nan),
     ("vad_threshold", 1.0),
     ("vad_min_speech_s", -0.1),
     ("vad_speech_pad_s", -0.1),
@@ -55,6 +91,65 @@ def test_error_names_the_option_with_a_refused_value(name: str, value: Any) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "field", "other"),
+    [
+        ({"vad_min_silence_s": 0.5}, "vad_min_silence_s", "vad_speech_pad_s=0.4"),
+        ({"vad_speech_pad_s": 2.0}, "vad_speech_pad_s", "vad_min_silence_s=1"),
+        ({"vad_min_silence_s": 3.0, "vad_speech_pad_s": 2.0}, "vad_min_silence_s", "vad_speech_pad_s=2"),
+    ],
+)
+def test_error_about_two_options_names_one_that_was_given_and_the_other(
+    options: dict[str, Any], field: str, other: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        TranscribeOptions(**options)
+    assert caught.value.field == field
+    assert other in caught.value.allowed
+
+
+def test_samples_are_checked_even_if_no_temperature_draws_any() -> None:
+    with pytest.raises(OptionError, match="best_of=0"):
+        TranscribeOptions(best_of=0, temperatures=(0.0,))
+
+
+@pytest.mark.parametrize("blank", ["", " ", "  ", "\n", "\t \u3000"])
+def test_blank_text_is_none(blank: str) -> None:
+    options = TranscribeOptions(initial_prompt=blank, prefix=blank, hotwords=(blank, " Ada \n Byron", blank))
+    assert (options.initial_prompt, options.prefix) == (None, None)
+    assert options.hotwords == ("Ada Byron",)
+
+
+def test_lists_and_numbers_of_numpy_become_those_that_are_declared() -> None:
+    options = TranscribeOptions(
+        beam_size=np.int64(3), patience=2, temperatures=[0, np.float32(0.5)], suppress_tokens=[np.int32(7)],
+        vad=np.bool_(False), language=np.str_("de"),
+    )  # fmt: skip
+    given = (options.beam_size, options.patience, options.temperatures, options.suppress_tokens)
+    assert given == (3, 2.0, (0.0, 0.5), (7,))
+    assert [type(value) for value in (*given, options.vad, options.language)] == [
+        int, float, tuple, tuple, bool, str,
+    ]  # fmt: skip
+    assert {type(t) for t in options.temperatures} == {float}
+    assert hash(options) == hash(replace(options))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("beam_size", 2.5), ("beam_size", 2.0), ("beam_size", "2"), ("beam_size", True), ("beam_size", None),
+        ("language", 5), ("initial_prompt", 5), ("initial_prompt", b"Ada"), ("suppress_tokens", -1),
+        ("suppress_tokens", (1.5,)), ("suppress_tokens", (True,)), ("temperatures", 0.0), ("temperatures", ("0",)),
+        ("vad", "no"), ("vad", 1), ("vad", None), ("seed", 1.5), ("patience", "1"), ("patience", 10**400),
+        ("clip_timestamps", {0.0, 1.0}), ("hotwords", (None,)), ("task", None),
+    ],
+)  # fmt: skip
+def test_value_of_another_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"^{name}=") as caught:
+        TranscribeOptions(**{name: value})
+    assert (caught.value.field, caught.value.value) == (name, value)
+
+
 ALLOWED = [
     {"task": "translate"},
     {"fidelity": "fast"},
@@ -64,7 +159,7 @@ ALLOWED = [
     {"max_initial_timestamp_s": None},
     {"max_initial_timestamp_s": 0.0},
     {"max_initial_timestamp_s": 30.0},
-    {"clip_timestamps": (0.0, 0.0, 3.0, 4.5, 4.5)},
+    {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5)},
     {"compression_ratio_threshold": None, "logprob_threshold": None, "no_speech_threshold": None},
     {"suppress_tokens": ()},
     {"seed": 2**70},
@@ -105,7 +200,7 @@ def test_temperatures_make_the_fallback_schedule(options: dict[str, Any], strate
         ((2.5,), [(250, None)]),
         ((1.0, 2.0), [(100, 200)]),
         ((1.0, 2.0, 3.0), [(100, 200), (300, None)]),
-        ((0.0, 0.0, 1.004, 1.006), [(0, 0), (100, 101)]),
+        ((0.0, 1.004, 1.004, 1.006), [(0, 100), (100, 101)]),
     ],
 )
 def test_clip_times_are_converted_to_frames(

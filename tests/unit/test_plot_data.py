@@ -43,6 +43,15 @@ class TestReadExcerpt:
         with pytest.raises(OptionError, match=r"start=40: allowed is a time before the end .*, 40\.00 s"):
             read_excerpt(self.RAMP, 40, 1)
 
+    @pytest.mark.parametrize("samples", [1, 159])
+    def test_recording_shorter_than_a_frame_is_rejected(self, samples: int) -> None:
+        with pytest.raises(AudioError, match=f"{samples} samples at 16 kHz are too few"):
+            read_excerpt(self.RAMP[:samples], 0, 1)
+
+    def test_start_within_the_last_frame_is_rejected(self) -> None:
+        with pytest.raises(OptionError, match=r"start=39\.995: allowed is a time before the end"):
+            read_excerpt(self.RAMP, 39.995, 1)
+
     def test_file_without_audio_is_rejected(self, tmp_path: Path) -> None:
         (tmp_path / "notes.mp3").write_text("Dear diary,")
         with pytest.raises(AudioError, match=r"notes\.mp3"):

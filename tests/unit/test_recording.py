@@ -233,8 +233,8 @@ class TestClips:
     def test_clip_without_an_end_reaches_the_end_of_the_recording(self) -> None:
         assert self.windows(0.0, 0.1, 1.0) == [(0, 10), (1.0, 48), (1.48, 44)]
 
-    @pytest.mark.parametrize("clips", [(1.5, 99.0), (1.5,), (0.3, 0.3, 1.5, 2.0, 50.0, 60.0), (1.5, 2.0, 7.0)])
-    def test_clips_past_the_recording_or_empty_are_cut_or_skipped(self, clips: tuple[float, ...]) -> None:
+    @pytest.mark.parametrize("clips", [(1.5, 99.0), (1.5,), (1.5, 2.0, 50.0, 60.0), (1.5, 2.0, 7.0)])
+    def test_clips_past_the_recording_are_cut_or_skipped(self, clips: tuple[float, ...]) -> None:
         assert self.windows(*clips) == [(1.5, 42)]
 
     def test_segment_times_end_with_the_clip(self) -> None:

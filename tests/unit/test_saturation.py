@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
-from harken.backends.onnx import OnnxBackend, backend
+from harken.backends.onnx import OnnxBackend, graph_loader
+from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
 from harken.backends.onnx.linear import quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
@@ -67,15 +67,15 @@ def test_probe_has_all_pairs_of_signs() -> None:
 
 
 def test_probe_runs_on_this_machine(tmp_path: Path) -> None:
-    onnx.save_model(probe_graph(), tmp_path / "probe.onnx")
-    assert weight_bits(OnnxRuntimeGraph(tmp_path / "probe.onnx", threads=1)) in (7, 8)
+    write_graph(probe_graph(), tmp_path)
+    assert weight_bits(OnnxRuntimeGraph(tmp_path / MODEL_FILE, threads=1)) in (7, 8)
 
 
 @pytest.mark.parametrize("bits", [7, 8])
 def test_graphs_of_seven_and_eight_bits_are_stored_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:
-    monkeypatch.setattr(backend, "weight_bits", lambda graph: bits)
+    monkeypatch.setattr(graph_loader, "weight_bits", lambda graph: bits)
     quantised = OnnxBackend(DIMS, make_weights(), "tiny", precision="int8", threads=1, cache=tmp_path)
     (graph,) = tmp_path.glob("tiny-decoder-*")
     assert f"-int{bits}-" in graph.name

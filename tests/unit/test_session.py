@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,7 @@ def test_delay_that_the_machine_cannot_keep_is_refused() -> None:
         (np.array([0.0, np.inf], np.float32), "finite"),
         (np.array(0.5, np.float32), r"\(\)"),
         (b"\0\0\0\0", r"\(\)"),
+        (SENTENCE.samples * 32768, r"as large as \d+.*allowed are floats in \[-1, 1\]"),
     ],
 )
 def test_invalid_samples_are_refused_and_the_session_goes_on(samples: Any, message: str) -> None:
@@ -460,6 +462,43 @@ def test_invalid_samples_are_refused_and_the_session_goes_on(samples: Any, messa
         session.feed(samples)
     assert "\n" not in str(error.value)
     assert events + session.feed(SENTENCE.samples[half:]) + session.close() == expected
+
+
+@pytest.mark.parametrize("value", [9.0, -1e20, 3e38])
+def test_one_wild_sample_costs_no_words(value: float) -> None:
+    samples = SENTENCE.samples.copy()
+    samples[SAMPLE_RATE // 2] = value
+    for n_blocks in (1, 50):
+        session = open_session()
+        events = [event for block in np.array_split(samples, n_blocks) for event in session.feed(block)]
+        assert final_text(events + session.close()) == SENTENCE.text
+
+
+def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
+    refusals: list[str] = []
+
+    class SharingBackend(ToneBackend):
+        """A backend during whose work another thread uses the session."""
+
+        def encode_chunk(self, states: Sequence[ToneEncoderState], mel: Floats, final_frames: int) -> None:
+            other = Thread(target=use_at_once)
+            other.start()
+            other.join()
+            super().encode_chunk(states, mel, final_frames)
+
+    def use_at_once() -> None:
+        for use in (lambda: session.feed(SENTENCE.samples), session.flush, session.close):
+            try:
+                use()
+            except HarkenError as error:
+                refusals.append(str(error))
+
+    session = open_session(SharingBackend())
+    assert session.feed(SENTENCE.samples) + session.close() == events_of(SENTENCE)
+    assert len(refusals) >= 3
+    assert set(refusals) == {
+        "another thread is using this session; allowed is one call at a time, or a session for each thread"
+    }
 
 
 def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:

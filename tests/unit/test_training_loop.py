@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checkpoint_files import random_weights  # noqa: E402
-from harken.errors import OptionError, OutputError  # noqa: E402
+from harken.errors import CheckpointError, OptionError, OutputError  # noqa: E402
 from harken.training import stitching  # noqa: E402
 from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
@@ -371,3 +372,69 @@ def test_learning_curve_holds_rates_beside_counts(tmp_path: Path) -> None:
     assert line["tokens_per_forward"] == round(
         line["held_out"]["positions"] / line["held_out"]["forward_passes"], 3
     )
+
+
+def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([2.0, 1.0, math.nan])
+    monkeypatch.setattr("harken.training.loop._train_step", lambda *_: next(losses))
+    training = Training(tmp_path)
+    with pytest.raises(OptionError, match=r"learning_rate=0\.005: allowed is a lower one, .* is nan at step 3"):
+        training.run()
+    assert training.best == [0]
+    assert "NaN" not in (tmp_path / "training" / "acceptance.jsonl").read_text()
+    assert training.run_directory.load_state()["step"] == 0
+
+
+def test_model_without_a_finite_loss_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.training.loop._evaluate", lambda *_: Acceptance(1, 0, 1, math.nan))
+    with pytest.raises(CheckpointError, match="harken models check"):
+        Training(tmp_path).run()
+    assert not (tmp_path / "training" / "acceptance.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("training.json", lambda run_directory: run_directory.create_or_resume({"task": "test"})),
+        ("windows.jsonl", RunDirectory.load_windows),
+        ("state.pt", RunDirectory.load_state),
+        ("acceptance.jsonl", RunDirectory.load_learning_curve),
+    ],
+)
+def test_file_that_something_else_has_changed_is_named(
+    tmp_path: Path, name: str, read: Callable[[RunDirectory], object]
+) -> None:
+    run_directory = RunDirectory(tmp_path / "training")
+    run_directory.create_or_resume({"task": "test"})
+    (tmp_path / "training" / name).write_bytes(b"[1, 2")
+    with pytest.raises(OutputError, match=f"{name}: cannot be read: "):
+        read(run_directory)
+
+
+def test_damaged_example_is_named(tmp_path: Path) -> None:
+    store = ExampleStore(tmp_path)
+    (window,) = make_examples(store, 1)
+    store.path(window).write_bytes(store.path(window).read_bytes()[:-100])
+    for read in (store.get, store.first_text):
+        with pytest.raises(OutputError, match=rf"{window.key}\.npz: is damaged"):
+            read(window)
+
+
+def test_what_killed_processes_left_is_removed_from_every_folder(tmp_path: Path) -> None:
+    run_directory = RunDirectory(tmp_path / "training")
+    run_directory.create_or_resume({"task": "test"})
+    folders = (tmp_path, run_directory.folder, run_directory.examples_folder, run_directory.small_model_folder)
+    for folder in folders:
+        (folder / ".harken-0123456789abcdef.part").write_bytes(b"weights")
+    run_directory.create_or_resume({"task": "test"})
+    assert [*tmp_path.rglob(".*")] == []
+
+
+def test_training_that_learns_is_not_discarded(tmp_path: Path) -> None:
+    run_directory = RunDirectory(tmp_path / "training")
+    run_directory.create_or_resume({"task": "test"})
+    run_directory.save_state({"step": 0})
+    run_directory.discard()
+    assert run_directory.has_state

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.audio.ffmpeg_input import FFmpegInput
+from harken.audio.truncation import cut_short_reason
 from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
 
@@ -25,8 +27,10 @@ NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 
 _ALLOWED_RATES_HZ = range(1_000, 768_001)
 # The headers of these formats count the samples; other formats estimate a duration or have none.
-_EXACT_DURATION_FORMATS = ("mov", "flac")
+_EXACT_DURATION_FORMATS = ("mov", "flac", "tta", "wv")
 _NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a disguised playlist must not open other files or URLs
+_TAGGABLE_FORMATS = ("flac", "tta", "wv")
+_ROUNDING_S = 1e-6
 _MAX_MISSING_S = 1.0  # far above any codec delay or padding
 
 
@@ -78,12 +82,17 @@ class AudioDecoder:
             raise AudioError(f"{self._location()}: cannot be made mono 16 kHz: {_reason(error)}") from error
         if not n_decoded:
             raise AudioError(f"{self._name}: {self._no_audio_reason()}")
-        if self._stream_error:
+        if self._stream_error and not self._has_all_counted_samples():
             raise AudioError(f"{self._location()}: {self._stream_error}")
-        if self._exact_duration_s() - self._position_s > _MAX_MISSING_S:
+        exact_duration_s = self._exact_duration_s()
+        if exact_duration_s - self._position_s > _MAX_MISSING_S:
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s of the {self._exact_duration_s():.2f} s in its header "
+                f"{self._name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
                 "could be decoded; the file is cut short or damaged"
+            )
+        if cut_short := cut_short_reason(self._container.format.name, self._file, self._position_s):
+            raise AudioError(
+                f"{self._name}: only {self._position_s:.2f} s could be decoded; the file is cut short ({cut_short})"
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
@@ -126,65 +135,22 @@ class AudioDecoder:
         return frames
 
     def _no_audio_reason(self) -> str:
-        unreachable = self._file.diagnose_head() if self._stream_error and not self._file.seekable() else None
+        unreachable = (
+            _diagnose_signature(self._file) if self._stream_error and not self._file.seekable() else None
+        )
         return unreachable or self._stream_error or self._decode_error or "holds no audio samples"
 
     def _location(self) -> str:
         return f"{self._name}: at {self._position_s:.2f} s"
 
+    def _has_all_counted_samples(self) -> bool:
+        """Tell whether an error came behind the last sample, from a tag that FFmpeg took for sound."""
+        taggable = self._container.format.name in _TAGGABLE_FORMATS
+        return taggable and abs(self._exact_duration_s() - self._position_s) < _ROUNDING_S
+
     def _exact_duration_s(self) -> float:
         counts = self._container.format.name.startswith(_EXACT_DURATION_FORMATS)
         return (self.duration_s or 0.0) if counts else 0.0
-
-
-class FFmpegInput:
-    """A file object for FFmpeg that holds back exceptions until FFmpeg's C code has returned."""
-
-    def __init__(self, name: str, file: BinaryIO) -> None:
-        self.name = name  # FFmpeg guesses the format from the file extension
-        self._file = file
-        self._head = b""
-        self._error: BaseException | None = None
-
-    def read(self, size: int) -> bytes:
-        try:
-            data = bytes(self._file.read(size))
-        except BaseException as error:  # KeyboardInterrupt too: the callback would lose it
-            self._error = error
-            return b""
-        self._head = self._head or data[:8]
-        return data
-
-    def seekable(self) -> bool:
-        return bool(getattr(self._file, "seekable", lambda: False)())
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        try:
-            return self._file.seek(offset, whence)
-        except (OSError, ValueError):
-            return -1
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    @contextmanager
-    def reraise_read_errors(self) -> Iterator[None]:
-        """Raise the error of `read` in place of the FFmpeg error that it caused."""
-        try:
-            yield
-        finally:
-            if self._error:
-                raise self._error
-
-    def diagnose_head(self) -> str | None:
-        """Return the reason why nothing can be read, if the first bytes show it."""
-        if not self._head:
-            return "is empty (0 bytes)"
-        if self._head[4:8] != b"ftyp":
-            return None
-        if self.seekable():
-            return "an mp4 without its index (moov): the file is cut short or was never finished"
-        return "an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
 
 
 @contextmanager
@@ -214,9 +180,22 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
                     )
                 )
         except Exception as error:
+            if error is ffmpeg_input.error:
+                raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
             unreadable = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED_SOURCES}"
-            raise AudioError(f"{name}: {ffmpeg_input.diagnose_head() or unreadable}") from error
+            raise AudioError(f"{name}: {_diagnose_signature(ffmpeg_input) or unreadable}") from error
         yield AudioDecoder(name, ffmpeg_input, container)
+
+
+def _diagnose_signature(file: FFmpegInput) -> str | None:
+    """Return the reason why nothing can be read, if the first bytes show it."""
+    if not file.signature:
+        return "is empty (0 bytes)"
+    if file.signature[4:8] != b"ftyp":
+        return None
+    if file.seekable():
+        return "an mp4 without its index (moov): the file is cut short or was never finished"
+    return "an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
 
 
 def _metadata_options(version: str) -> dict[str, Any]:

@@ -17,13 +17,20 @@ AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
 shape (samples,), float32 or float64 in [-1, 1], or int16."""
 
+# Mixers and decoders overshoot full scale by a few decibels, and a wrong gain by up to 18 dB; that is clipped. A block
+# in another scale (16-bit values as floats) has most of its speech far beyond that, a damaged one a few wild samples.
+_LOUDEST = 8.0
+_MAX_WILD_SHARE = 0.01
+_MAX_WILD_SAMPLES = 16
+
 
 def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
     """Decode a recording block by block, in constant memory.
 
     Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down
     and resampled. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``. Damaged packets are
-    skipped. Of a truncated recording, all decoded samples are yielded before the error is raised.
+    skipped. Of a truncated recording, all decoded samples are yielded before the error is raised; a cut is noticed if
+    the format declares a length (WAV, AIFF, FLAC, MP4, WMA, and MP3, WebM and Matroska unless live) or has pages (Ogg).
 
     Parameters
     ----------
@@ -36,15 +43,16 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
     Yields
     ------
     ndarray of shape (samples,), float32, 16 kHz mono, in [-1, 1)
-        At least one block, or an error; float arrays keep their values.
+        At least one block, or an error. Floats beyond full scale are clipped, in files and in arrays.
 
     Raises
     ------
     AudioNotFound
         If there is no such file.
     AudioError
-        If the source cannot be read as audio, is truncated, or has a sample that is not finite. The message is one
-        line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
+        If the source cannot be read as audio, is truncated, has a sample that is not finite, or is an array whose
+        floats are obviously not in [-1, 1]: more than 1 % of a block, and 16 samples, are beyond 8. The message is
+        one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
     """
     if isinstance(source, np.ndarray):
         yield from _array_blocks(source, block_samples)
@@ -109,12 +117,25 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
     if not len(samples):
         raise AudioError("<array>: holds no audio samples")
     for start in range(0, len(samples), block_samples):
-        block = _to_float(samples[start : start + block_samples])
-        finite = np.isfinite(block)
-        if not finite.all():
-            at_s = (start + int(np.argmin(finite))) / SAMPLE_RATE
-            raise AudioError(f"<array>: at {at_s:.2f} s: {NOT_FINITE}")
-        yield block
+        block = samples[start : start + block_samples]
+        yield _to_float(block) if block.dtype == np.int16 else _checked_floats(block, start)
+
+
+def _checked_floats(block: NDArray[Any], start: int) -> NDArray[np.float32]:
+    """Return floats as float32 in [-1, 1], clipped as those of a file; refuse what is in another scale."""
+    low, high = float(block.min()), float(block.max())  # NaN if a sample is
+    if low >= -1 and high <= 1:
+        return _to_float(block)
+    finite = np.isfinite(block)
+    if not finite.all():
+        raise AudioError(f"<array>: at {(start + int(np.argmin(finite))) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
+    loud = (block > _LOUDEST) | (block < -_LOUDEST)
+    if np.count_nonzero(loud) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
+        raise AudioError(
+            f"<array>: at {(start + int(np.argmax(loud))) / SAMPLE_RATE:.2f} s: samples as large as "
+            f"{max(-low, high):g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, or give them as int16)"
+        )
+    return _to_float(np.clip(block, -1, 1))
 
 
 def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:
@@ -139,5 +160,4 @@ def _to_float(samples: NDArray[Any]) -> NDArray[np.float32]:
     """Scale int16 to [-1, 1); convert floats to float32."""
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / np.float32(32768.0)
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite, which the caller reports
-        return samples.astype(np.float32, copy=False)
+    return samples.astype(np.float32, copy=False)

@@ -81,6 +81,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
 def _weight_file(path: Path) -> Path:
     if os.path.isfile(path):
         return path
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise CheckpointError(f"{path}: is a device or a pipe; {_ALLOWED_FORMATS}")
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
     for name in _WEIGHT_FILES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
-from harken.checkpoints.storage import Array, LazyTensor, file_sha256
+from harken.checkpoints.storage import Array, LazyTensor
+from harken.checkpoints.watched_file import WatchedFile
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
+from harken.errors import CheckpointError
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
@@ -24,22 +26,37 @@ class Weights(Mapping[str, Array]):
     """The weights under the names of OpenAI's state dict (``encoder.blocks.0.attn.query.weight``).
 
     Each access reads the file and returns a read-only C-contiguous array: float16 or float32 as stored, float32 if the
-    file stores bfloat16 or quantised values.
+    file stores bfloat16 or quantised values. Values that are not finite are refused with a `CheckpointError`: a model
+    with them writes wrong text.
 
     Parameters
     ----------
+    path : Path
+        The file or directory, for messages.
     tensors : mapping of str to LazyTensor
         The weights, not read yet.
-    digest : callable
-        Computes `digest`; called at most once.
+    files : sequence of WatchedFile
+        The files that the weights and the dimensions come from, watched since before they were read.
     """
 
-    def __init__(self, tensors: Mapping[str, LazyTensor], digest: Callable[[], str]) -> None:
-        self._tensors, self._digest = tensors, digest
+    def __init__(self, path: Path, tensors: Mapping[str, LazyTensor], files: Sequence[WatchedFile]) -> None:
+        self._path, self._tensors, self._files = path, tensors, files
 
     def __getitem__(self, name: str) -> Array:
-        array = self._tensors[name].read()
+        try:
+            array = self._read(name)
+        except CheckpointError:
+            self.check_unchanged()  # the better reason
+            raise
         array.flags.writeable = False
+        return array
+
+    def _read(self, name: str) -> Array:
+        array = self._tensors[name].read()
+        if not np.isfinite(array).all():
+            raise CheckpointError(
+                f"{self._path}: {name} holds values that are not finite; download the file again"
+            )
         return array
 
     def __contains__(self, name: object) -> bool:
@@ -61,8 +78,24 @@ class Weights(Mapping[str, Array]):
 
         All bytes are hashed, because a cache key that misses a changed weight would silently transcribe with the old
         model. At about 1 GB/s this is cheap compared with reading the weights.
+
+        Raises
+        ------
+        CheckpointError
+            If a file cannot be read any more, or changed since the checkpoint was opened.
         """
-        return self._digest()
+        return hashlib.sha256("\n".join(file.sha256() for file in self._files).encode()).hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
+
+        Raises
+        ------
+        CheckpointError
+            If one has: what was read may be a mixture of two models.
+        """
+        for file in self._files:
+            file.check_unchanged()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +165,8 @@ def assemble(
     declared: Mapping[str, object],
     vocabulary: Vocabulary,
     *,
+    files: Sequence[WatchedFile],
     alignment_heads: object = None,
-    files: tuple[Path, ...] = (),
 ) -> Checkpoint:
     """Check the findings of a reader and make a `Checkpoint` of them.
 
@@ -149,10 +182,10 @@ def assemble(
         Dimensions that the file declares, including the numbers of heads.
     vocabulary : Vocabulary
         The source of the vocabulary.
+    files : sequence of WatchedFile
+        The files that contain the weights and dimensions, watched since before they were read.
     alignment_heads : object
         Unchecked `alignment_heads` entry of a configuration file.
-    files : tuple of Path
-        Files that contain the weights and dimensions; `path` itself if empty.
 
     Raises
     ------
@@ -162,13 +195,9 @@ def assemble(
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
     check_shapes(path, shapes, dims)
-
-    def digest() -> str:
-        return hashlib.sha256("\n".join(map(file_sha256, files or (path,))).encode()).hexdigest()
-
     return Checkpoint(
         dims=dims,
-        weights=Weights(tensors, digest),
+        weights=Weights(path, tensors, files),
         vocabulary=vocabulary,
         alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
         path=path,

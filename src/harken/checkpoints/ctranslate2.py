@@ -29,6 +29,7 @@ from harken.checkpoints.storage import (
     StorageDtype,
     lazy_tensor,
 )
+from harken.checkpoints.watched_file import watch
 from harken.errors import CheckpointError
 
 _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
@@ -97,6 +98,7 @@ def read(path: Path) -> Checkpoint:
     CheckpointError
         If the file is damaged, of another version of the format, or not a Whisper model.
     """
+    file = watch(path)
     with open_cursor(path) as cursor:
         variables, scalars = _read_variables(cursor)
     for name, value in _REQUIRED_SCALARS.items():
@@ -114,6 +116,7 @@ def read(path: Path) -> Checkpoint:
         dict(_tensors(path, variables)),
         declared,
         find_vocabulary(path.parent),
+        files=[file],
         alignment_heads=config.get("alignment_heads"),
     )
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
 from harken.checkpoints.cursor import Cursor, open_cursor
 from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, ByteArray, LazyTensor, StorageDtype, lazy_tensor
+from harken.checkpoints.watched_file import watch
 
 MAGIC = 0x67676D6C
 _HEADER = (
@@ -76,6 +77,7 @@ def read(path: Path) -> Checkpoint:
     CheckpointError
         If the file is damaged, not a Whisper model, or of an unsupported quantisation.
     """
+    file = watch(path)
     with open_cursor(path) as cursor:
         if (magic := cursor.read_number("I")) != MAGIC:
             raise cursor.error(f"magic number {magic:#x}, allowed is {MAGIC:#x}")
@@ -90,7 +92,7 @@ def read(path: Path) -> Checkpoint:
             if dtype.block_items > 1 and version != _QUANTISATION_VERSION:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
-    return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens))
+    return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens), files=[file])
 
 
 def _read_tokens(cursor: Cursor) -> tuple[bytes, ...]:

@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from harken.checkpoints.storage import file_sha256
-from harken.errors import CheckpointError, CheckpointNotFound
+from harken.checkpoints.watched_file import file_sha256
+from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -76,8 +76,12 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         If no model has that name, or it is not on this machine and cannot or must not be downloaded.
     CheckpointError
         If the embedded model is damaged, or the repository has no weights in a known format.
+    OptionError
+        If a revision is given for a path.
     """
     if os.path.exists(model):
+        if revision is not None:
+            raise OptionError("revision", revision, f"None with {os.fspath(model)}, which is a path")
         return Path(model)
     if not isinstance(model, str):
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
@@ -104,6 +108,7 @@ def embedded_model() -> Path | None:
 
 
 def _download(repository: str, revision: str | None, *, local_only: bool) -> Path:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
     from huggingface_hub import errors, snapshot_download
 
     for weights in _WEIGHT_PATTERNS:
@@ -117,6 +122,10 @@ def _download(repository: str, revision: str | None, *, local_only: bool) -> Pat
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
             raise CheckpointNotFound(f"{repository}: not on Hugging Face: {_first_line(error)}") from error
         except errors.LocalEntryNotFoundError as error:
+            if local_only:
+                raise CheckpointNotFound(
+                    f"{repository}: not on this machine, and downloads are off (--no-download, download=False)"
+                ) from error
             raise CheckpointNotFound(
                 f"{repository}: not on this machine, and cannot be downloaded: {_first_line(error)}"
             ) from error

@@ -25,6 +25,7 @@ from harken.checkpoints.json_file import read_object
 from harken.checkpoints.safetensors import read_tensors
 from harken.checkpoints.storage import LazyTensor, read_error
 from harken.checkpoints.torch_file import TorchFile
+from harken.checkpoints.watched_file import watch
 from harken.errors import CheckpointError
 from harken.types import Dims
 
@@ -85,13 +86,16 @@ def read(path: Path) -> Checkpoint:
         If a file is damaged or missing, or the model is not a Whisper model.
     """
     config_path = path.with_name("config.json")
+    config_file = watch(config_path)
     config = read_object(config_path)
     for name, value in _REQUIRED_SETTINGS.items():
         if config.get(name, value) != value:
             raise CheckpointError(f"{config_path}: {name} is not {value!r}, which Whisper has")
     generation = read_object(path.with_name("generation_config.json"), optional=True)
-    shards = _shards(path) if path.suffix == ".json" else (path,)
-    tensors = {openai_name_of(name): tensor for shard in shards for name, tensor in _read_shard(shard).items()}
+    shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
+    tensors = {
+        openai_name_of(name): tensor for shard in shards for name, tensor in _read_shard(shard.path).items()
+    }
     tensors.pop("proj_out.weight", None)  # tied to the token embedding
     checkpoint = assemble(
         path,
@@ -99,8 +103,8 @@ def read(path: Path) -> Checkpoint:
         tensors,
         {ours: config[theirs] for ours, theirs in _DIMS.items() if theirs in config},
         find_vocabulary(path.parent),
+        files=[config_file, *shards],
         alignment_heads=generation.get("alignment_heads"),
-        files=(config_path, *shards),
     )
     return replace(checkpoint, **_harken_config(config_path, config, checkpoint.dims.n_vocab))
 

@@ -1,11 +1,8 @@
-"""Lazily read tensors of a file, their data types, and file hashes."""
+"""Lazily read tensors of a file, and their data types."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,18 +94,3 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     if data.size != size:
         raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
     return data
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once per process."""
-    try:
-        status = os.stat(path)
-        return _file_sha256(path, status.st_ino, status.st_size, status.st_mtime_ns)
-    except OSError as error:
-        raise read_error(path, error) from error
-
-
-@functools.lru_cache(maxsize=64)
-def _file_sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

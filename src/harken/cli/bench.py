@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from harken.api import Recognizer
 from harken.atomic import open_atomic
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
+from harken.cli.effects import without_flag
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
 from harken.cli.options import (
@@ -23,15 +25,18 @@ from harken.cli.options import (
     dataclass_options,
     decoding_options,
     load_model_with_status,
+    model_files,
     model_options,
     model_params,
     single_option,
     transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
+from harken.cli.targets import refuse_overwriting
+from harken.cli.values import FilePath, NumberRange
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
-from harken.errors import BackendUnavailable
+from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation import (
     Divergence,
     Entry,
@@ -48,6 +53,7 @@ from harken.evaluation import (
     summarise_speed,
 )
 from harken.evaluation.error_rate import normalizer
+from harken.evaluation.manifest import manifest_path
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
@@ -298,7 +304,7 @@ bench_option = partial(single_option, section="Measuring")
 
 
 @click.command("bench", cls=Command, epilog=EPILOGUE)
-@click.argument("recordings", metavar="FILE|MANIFEST...", nargs=-1, required=True)
+@click.argument("recordings", metavar="FILE|MANIFEST...", nargs=-1, required=True, type=FilePath())
 @bench_option(
     "--speculative",
     is_flag=True,
@@ -311,13 +317,15 @@ bench_option = partial(single_option, section="Measuring")
 )
 @bench_option(
     "--join",
-    type=click.FloatRange(0),
+    type=NumberRange(0, 3600),
+    no_effect=without_flag("streaming"),
     metavar="S",
     help="With --streaming, join the recordings of a speaker to one stream, separated by S seconds of silence.",
 )
 @bench_option(
     "--block-s",
-    type=click.FloatRange(0.001, 60),
+    type=NumberRange(0.001, 60),
+    no_effect=without_flag("streaming"),
     default=0.02,
     metavar="S",
     help="With --streaming, duration of the blocks of audio.",
@@ -325,11 +333,12 @@ bench_option = partial(single_option, section="Measuring")
 @bench_option(
     "--one-core",
     is_flag=True,
+    no_effect=without_flag("streaming"),
     help="With --streaming, measure the processor time of all cores instead of the elapsed time.",
 )
 @bench_option(
     "--repeat",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000),
     default=3,
     metavar="N",
     help="Number of passes; the result is their median.",
@@ -340,7 +349,12 @@ bench_option = partial(single_option, section="Measuring")
     metavar="N",
     help="Use only N recordings of each manifest, spread evenly over it.",
 )
-@bench_option("--json", "json_file", metavar="FILE", help="Write all results to a file as one JSON object.")
+@bench_option(
+    *("--json", "json_file"),
+    metavar="FILE",
+    type=FilePath(),
+    help="Write all results to a file as one JSON object.",
+)
 @bench_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @dataclass_options(StreamOptions)
 @model_options
@@ -367,7 +381,12 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         # Wrong options and a missing package fail here, before the work.
         live_stream_options(params)
         normalizer(None)
-    eval_recordings = _find_recordings(recordings, params["limit"])
+    names = expand_patterns(recordings)
+    eval_recordings, unreadable = _find_recordings(names, params["limit"])
+    read_files = [*map(manifest_path, names), *(recording.entry.path for recording in eval_recordings)]
+    refuse_overwriting(
+        [json_file] if json_file else [], [*read_files, *model_files(params["model"], params["assistant"])]
+    )
     with ExitStack() as stack:
         # Opened first, so that a file that cannot be written fails before the work.
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
@@ -376,6 +395,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         recognizer = load_model_with_status(screen, params)
         made_by = provenance(options, **model_params(params, exclude=("download",)))
         result, stop = measure(screen, recognizer, eval_recordings, options, params, made_by)
+        result = replace(result, failures=(*unreadable, *result.failures))
         for failure in result.failures:
             screen.write_stderr(f"harken: {failure.reason}")
         if write:
@@ -414,25 +434,37 @@ def _measure_offline(
     return result, stop
 
 
-def _find_recordings(names: Sequence[str], limit: int | None) -> list[EvalRecording]:
-    """Return the recordings that are named, and those of manifests.
+def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[EvalRecording], list[Failure]]:
+    """Return the recordings that are named, and those of manifests; and those that cannot be read.
 
     Raises
     ------
-    AudioError, ManifestError
-        If a file is missing or cannot be read.
+    AudioError
+        If no recording can be read.
+    ManifestError
+        If a manifest cannot be read.
     """
     eval_recordings: list[EvalRecording] = []
-    for name in expand_patterns(names):
+    unreadable: list[Failure] = []
+    error: AudioError | None = None
+    for name in names:
         if name == STDIN:
             raise click.UsageError("standard input can be read only once; allowed are files and manifests")
-        if Path(name).is_dir() or name.endswith(".jsonl"):
+        if os.path.isdir(name) or name.endswith(".jsonl"):
             entries = read_manifests([name], limit, note=partial(click.echo, err=True))
             eval_recordings += [EvalRecording(entry=entry, has_reference=True) for entry in entries]
         else:
-            entry = Entry(name=name, path=Path(name), text="", seconds=recording_duration_s(name))
+            entry = Entry(name=name, path=Path(name), text="")
+            try:
+                entry = replace(entry, seconds=recording_duration_s(name))
+            except AudioError as failure:
+                error = error or failure
+                unreadable.append(Failure(entry=entry, reason=str(failure)))
+                continue
             eval_recordings.append(EvalRecording(entry=entry, has_reference=False))
-    return eval_recordings
+    if error and not eval_recordings:
+        raise error
+    return eval_recordings, unreadable
 
 
 def _can_score(eval_recordings: Sequence[EvalRecording], screen: Screen) -> bool:

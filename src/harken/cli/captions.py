@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Protocol
 
-import click
 from rich.cells import cell_len
 from rich.console import Console
 from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from harken.cli.screen import write_stdout
-from harken.formats import as_json
+from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
+from harken.formats import as_json, dump_json, replace_controls
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.types import SAMPLE_RATE
@@ -53,7 +51,7 @@ def live_event_json(event: Event) -> str:
         "emitted_s": fields.pop("emitted_samples") / SAMPLE_RATE,
         "compute_s": round(fields.pop("compute_s"), 6),
     }
-    return json.dumps({"event": _EVENT_NAMES[type(event)]} | times | fields, ensure_ascii=False) + "\n"
+    return dump_json({"event": _EVENT_NAMES[type(event)]} | times | fields) + "\n"
 
 
 _CTRL_C_CELLS = 2  # cells for the ^C that a terminal shows where the cursor stands
@@ -82,26 +80,28 @@ class CaptionRenderer:
             case Interim():
                 committed = event.committed.lstrip()
                 tentative = event.tentative if committed else event.tentative.lstrip()
-                self._write("", Text.assemble(committed, (tentative, "dim")))
+                styled = Text.assemble(replace_controls(committed), (replace_controls(tentative), "dim"))
+                self._write("", styled)
             case FinalSegment():
-                self._write(f"{self._format_segment(event.segment)}\n", Text())
+                self._write(f"{replace_controls(self._format_segment(event.segment))}\n", Text())
             case SpeechEnded():
                 self._write("", Text())
 
     def write_stderr(self, text: str) -> None:
         """Write a message to standard error, above the live text if both share the terminal."""
-        if sys.stderr.isatty():
-            self._write(f"{text}\n", self._live_text)
+        if is_terminal(sys.stderr):
+            self._write(f"{message_text(text)}\n", self._live_text)
         else:
-            click.echo(text, err=True)
+            write_stderr(text)
 
     def close(self) -> None:
         """Leave the live text and go to the next line."""
-        if self._row_cells:
-            self._console.print()
-            self._row_cells = []
-        else:
-            self._console.control(self._erase_control(self._console.width))
+        with stdout_errors():
+            if self._row_cells:
+                self._console.print()
+                self._row_cells = []
+            else:
+                self._console.control(self._erase_control(self._console.width))
 
     def _write(self, final_text: str, live_text: Text) -> None:
         """Replace the live text by a final text, followed by a new live text."""
@@ -113,7 +113,7 @@ class CaptionRenderer:
             if live_text
             else []
         )
-        with self._console:  # one write, or the terminal flickers
+        with stdout_errors(), self._console:  # one write, or the terminal flickers
             self._console.control(self._erase_control(width))
             self._console.print(Text(final_text), end="")
             self._console.print(Text("\n").join(lines), end="", no_wrap=True, overflow="ignore", crop=False)
@@ -148,7 +148,7 @@ class LineRenderer:
 
     def write_stderr(self, text: str) -> None:
         """Write a message to standard error."""
-        click.echo(text, err=True)
+        write_stderr(text)
 
     def close(self) -> None:
         """Do nothing: every line has been written."""

@@ -23,6 +23,7 @@ from harken.cli.options import (
     transcribe_options_from,
 )
 from harken.cli.screen import format_time, format_timed_text, write_stdout
+from harken.cli.values import FilePath
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json
@@ -345,7 +346,7 @@ def _attempts_summary(event: WindowDecoded) -> str:
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
-@click.argument("file")
+@click.argument("file", type=FilePath())
 @single_option(
     "--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time."
 )

@@ -6,22 +6,26 @@ from typing import Any
 
 import click
 
+from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
 from harken.cli.options import Command
 from harken.cli.training import files_option, find_model, make_task, model_loader, run_task, training_options
+from harken.cli.values import FilePath
 from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
-@click.argument("model")
+@click.argument("model", type=FilePath())
 @files_option(
     "--layers",
     type=click.IntRange(1, MAX_DECODER_LAYERS),
     default=2,
+    no_effect=with_option("init_from"),
     help="Number of decoder layers of the assistant.",
 )
 @files_option(
     "--init-from",
+    type=FilePath(),
     metavar="MODEL",
     help="Initialize from the decoder of this smaller model, with all its layers.",
 )

@@ -8,7 +8,8 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -69,7 +70,17 @@ _INSTRUCTIONS = {
 
 def examine() -> list[Finding]:
     """Return all parts of the report in order."""
-    return [part() for part in (processor, memory, python, packages, engine, cache, models, hub)]
+    return [_examine(part) for part in (processor, memory, python, packages, engine, cache, models, hub)]
+
+
+def _examine(part: Callable[[], Finding]) -> Finding:
+    """Return a part of the report, or what went wrong: this command runs where things are broken."""
+    try:
+        return part()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        advice = Advice(text=f"mend what keeps harken from examining this machine: {reason}", needed=True)
+        return Finding(title=part.__name__, facts={"failed": reason}, advice=(advice,))
 
 
 def processor() -> Finding:
@@ -106,6 +117,8 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """Report the version of each package; each is imported, since an installed package may still fail to load."""
+    import harken.backends.onnx  # noqa: F401 - before the runtimes: it keeps them from reporting to their makers
+
     facts: dict[str, Any] = {}
     advice: list[Advice] = []
     for package in PACKAGES:
@@ -146,12 +159,12 @@ def cache() -> Finding:
     from harken.backends.onnx.graph_store import default_graph_directory
 
     root = default_graph_directory()
-    files = [file for file in root.rglob("*") if file.is_file()] if root.is_dir() else []
+    sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
     facts = {
         "folder": str(root),
-        "graphs": len({file.parent for file in files}),
-        "size": human_size(sum(file.stat().st_size for file in files)),
+        "graphs": len(sizes),
+        "size": human_size(sum(sizes)),
         "writable": writable,
     }
     text = f"make {root} writable, or set HARKEN_CACHE to a folder that is; else every start builds graphs"
@@ -181,7 +194,7 @@ def hub() -> Finding:
 def _cpuinfo() -> dict[str, str]:
     """Return the fields of /proc/cpuinfo for the first processor; empty if there is no such file."""
     try:
-        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+        first, _, _ = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
     except OSError:
         return {}
     pairs = (line.partition(":") for line in first.splitlines())
@@ -196,9 +209,27 @@ def _numpy_instructions() -> list[str]:
     return [*extensions.get("baseline", ()), *extensions.get("found", ())]
 
 
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _folder_size(folder: Path) -> int:
+    """Return the number of bytes in a folder; files that another process removes meanwhile do not count."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.path.getsize(os.path.join(parent, name))
+    return size
+
+
 def _writable(folder: Path) -> bool:
     """Return whether files can be created in a folder, or in its first existing parent."""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    existing = next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), folder)
     try:
         with tempfile.TemporaryFile(dir=existing):
             return True

@@ -18,12 +18,15 @@ from harken.cli.options import (
     Command,
     decoding_options,
     load_model_with_status,
+    model_files,
     model_options,
     model_params,
     single_option,
     transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, pluralize
+from harken.cli.targets import refuse_overwriting
+from harken.cli.values import FilePath
 from harken.evaluation import (
     AlignmentChunk,
     Entry,
@@ -40,6 +43,7 @@ from harken.evaluation import (
     read_manifests,
     summarise,
 )
+from harken.evaluation.manifest import manifest_path
 from harken.evaluation.scoring import report
 from harken.transcribe import TranscribeOptions
 
@@ -155,7 +159,7 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 
 
 @click.command("eval", cls=Command, epilog=EPILOGUE)
-@click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True)
+@click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True, type=FilePath())
 @evaluation_option(
     "--detect/--language-from-manifest",
     default=False,
@@ -175,11 +179,15 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
     help="Show the differences in the N recordings with the most errors.",
 )
 @evaluation_option(
-    "--json", "json_file", metavar="FILE", help="Write all results to a file as one JSON object."
+    *("--json", "json_file"),
+    metavar="FILE",
+    type=FilePath(),
+    help="Write all results to a file as one JSON object.",
 )
 @evaluation_option(
     "--hypotheses",
     metavar="FILE",
+    type=FilePath(),
     help="Save hypotheses in a file of JSON lines; recordings in it are not transcribed again.",
 )
 @evaluation_option(
@@ -202,6 +210,14 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
     entries = read_manifests(manifests, params["limit"], note=partial(click.echo, err=True))
+    refuse_overwriting(
+        [file for file in (json_file, hypotheses) if file],
+        [
+            *map(manifest_path, manifests),
+            *(entry.path for entry in entries),
+            *model_files(params["model"], params["assistant"]),
+        ],
+    )
     made_by = provenance(
         options, detect=params["detect"], **model_params(params, exclude=_TEXT_NEUTRAL_OPTIONS)
     )

@@ -9,11 +9,12 @@ import click
 from harken.cli.exits import EPILOGUE
 from harken.cli.options import Command
 from harken.cli.training import files_option, make_task, model_loader, run_task, training_options
+from harken.cli.values import FilePath
 from harken.training.options import FineTuneOptions
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
-@click.argument("model")
+@click.argument("model", type=FilePath())
 @files_option(
     "--freeze-encoder/--no-freeze-encoder",
     default=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
@@ -90,7 +91,12 @@ def make_folder(folder: Path) -> None:
 
 
 def _is_pipe(source: str) -> bool:
-    return source == STDIN or Path(source).is_fifo()
+    if source == STDIN:
+        return True
+    try:
+        return stat.S_ISFIFO(os.stat(source).st_mode)
+    except (OSError, ValueError):  # no pipe; opening it tells what is wrong
+        return False
 
 
 def _canonical_path(path: Path) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -14,11 +14,13 @@ from time import perf_counter
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harken.api import Recognizer
 from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, live_event_json
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN
+from harken.cli.live_display import LiveDisplay
 from harken.cli.microphone import Microphone, microphone_table
 from harken.cli.options import (
     WORD_FORMATS,
@@ -29,10 +31,9 @@ from harken.cli.options import (
     options_from,
     single_option,
 )
-from harken.cli.outputs import open_transcript, open_wav
+from harken.cli.outputs import Outputs, Recording, TranscriptFile
 from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
 from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
-from harken.contract import Floats
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS
 from harken.results import Segment, Transcript
@@ -64,65 +65,65 @@ class LiveStats:
 
 @dataclass(kw_only=True)
 class LiveRunner:
-    """The loop that feeds audio to a session, shows its events and writes its files.
+    """The loop that feeds audio to a session, shows its events and writes its text.
 
     Parameters
     ----------
     session : LiveSession
-    renderer : EventRenderer
+    display : LiveDisplay
+    outputs : Outputs
     stats : LiveStats
-    write_samples, write_segment : callable
-        Called with every block of samples, and with every final segment.
     show_warnings : bool
         Report lost audio and changes of load.
     """
 
     session: LiveSession
-    renderer: EventRenderer
+    display: LiveDisplay
+    outputs: Outputs
     stats: LiveStats
-    write_samples: Callable[[Floats], None]
-    write_segment: Callable[[Segment], None]
     show_warnings: bool = True
 
-    def run(self, reader: AudioReader) -> AudioError | OutputError | None:
-        """Transcribe the audio to its end.
+    def run(self, reader: AudioReader) -> AudioError | None:
+        """Transcribe the audio to its end, or until nothing can take the text any more.
 
         Returns
         -------
-        AudioError or OutputError or None
+        AudioError or None
             The error that ended the audio early; the text until then has been shown.
         """
-        failure: AudioError | OutputError | None = None
+        failure: AudioError | None = None
         loss_reported = False
         try:
             for block in reader:
                 self.stats.samples += len(block)
-                self.write_samples(block)
-                self._run_and_render(partial(self.session.feed, block))
+                self._run_and_show(partial(self.session.feed, block))
                 if reader.lost_s and not loss_reported:
                     loss_reported = True
                     self._warn("this machine was too busy to read all audio; silence replaces the lost part")
-        except (AudioError, OutputError) as error:
+                for line in self.outputs.news():
+                    self.display.tell(f"harken: {line}")
+                if self.display.problem and not self.outputs.writable:
+                    break
+        except AudioError as error:
             failure = error
-        self._run_and_render(self.session.close)
+        self._run_and_show(self.session.close)
         return failure
 
-    def _run_and_render(self, compute: Callable[[], list[Event]]) -> None:
+    def _run_and_show(self, compute: Callable[[], list[Event]]) -> None:
         """Run a step of the session and show its events."""
         began_s = perf_counter()
         events = compute()
         self.stats.compute_s += perf_counter() - began_s
         for event in events:
-            self.renderer.show(event)
-            match event:
-                case FinalSegment():
-                    self.write_segment(event.segment)
-                case LoadChanged():
-                    self._warn(f"{event.lag_s:.1f} s behind: {event.detail}")
+            if isinstance(event, FinalSegment):
+                self.outputs.add_segment(event.segment)
+            self.display.show(event)
+            if isinstance(event, LoadChanged):
+                self._warn(f"{event.lag_s:.1f} s behind: {event.detail}")
 
     def _warn(self, text: str) -> None:
         if self.show_warnings:
-            self.renderer.write_stderr(f"harken: {text}")
+            self.display.tell(f"harken: {text}")
 
 
 # Options without a meaning for a stream, which is a single recording that is always split at pauses.
@@ -203,37 +204,61 @@ def command(file: str | None, **params: Any) -> int:
         return 0
     options = _transcribe_options(params)
     stream_options = options_from(StreamOptions, params)
-    _check_output_files(file, params)
+    _check_options(file, params)
     source = _open_source(file, params)
     stats = LiveStats()
-    with ExitStack() as stack:
-        # Opened first, so that a file that cannot be written fails before anybody speaks.
-        write_samples, write_segment = _open_outputs(stack, params, stats, None if file == STDIN else file)
+    # Opened first, so that a file that cannot be written fails before anybody speaks.
+    with _open_outputs(params, stats, None if file == STDIN else file) as outputs:
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
-        renderer = stack.enter_context(closing(_make_renderer(params)))
-        if params["verbose"]:
-            renderer.write_stderr(f"{recognizer!r}\nwords are {session.plan.bound}")
-        runner = LiveRunner(
-            session=session,
-            renderer=renderer,
-            stats=stats,
-            write_samples=write_samples,
-            write_segment=write_segment,
-            show_warnings=not params["quiet"],
-        )
-        reader = stack.enter_context(AudioReader(source))
-        if isinstance(source, Microphone) and not params["quiet"]:
-            renderer.write_stderr(f"listening to {source.name}; Ctrl-C ends")
-        failure = runner.run(reader)
-        if params["verbose"]:
-            renderer.write_stderr(_speed_summary(source, stats))
-    if reader.stop:
-        written = ", ".join(_output_files(params))
+        with (
+            closing(LiveDisplay(_make_renderer(params))) as display,
+            AudioReader(source, outputs.add_samples) as reader,
+        ):
+            for line in _opening_lines(params, source, recognizer, session, outputs):
+                display.tell(line)
+            runner = LiveRunner(
+                session=session,
+                display=display,
+                outputs=outputs,
+                stats=stats,
+                show_warnings=not params["quiet"],
+            )
+            failure = runner.run(reader)
+            outputs.finish(session_ended=True)
+            if params["verbose"]:
+                display.tell(_speed_summary(source, stats))
+    _raise_for_end(reader.stop, failure, display, outputs, stats)
+    return 0
+
+
+def _opening_lines(
+    params: dict[str, Any],
+    source: LiveSource,
+    recognizer: Recognizer,
+    session: LiveSession,
+    outputs: Outputs,
+) -> Iterator[str]:
+    """Yield what the user is told before the first word."""
+    if not params["quiet"]:
+        yield from (f"harken: {line}" for line in outputs.others())
+    if params["verbose"]:
+        yield f"{recognizer!r}\nwords are {session.plan.bound}"
+    if isinstance(source, Microphone) and not params["quiet"]:
+        yield f"listening to {source.name}; Ctrl-C ends"
+
+
+def _raise_for_end(
+    stop: Stop | None, failure: AudioError | None, display: LiveDisplay, outputs: Outputs, stats: LiveStats
+) -> None:
+    """Raise what ended a session, if it was not the end of its audio; a result that is not whole goes first."""
+    if problems := [*filter(None, [display.problem]), *outputs.problems()]:
+        raise OutputError("; ".join([*problems, *(str(end) for end in (stop, failure) if end)]))
+    if stop:
+        written = ", ".join(map(str, outputs.locations))
         saved = f"; what was done is in {written}" if written else ""
-        raise Stop(reader.stop.code, f"{reader.stop} at {format_time(stats.audio_s)}{saved}")
+        raise Stop(stop.code, f"{stop} at {format_time(stats.audio_s)}{saved}")
     if failure:
         raise failure
-    return 0
 
 
 def _transcribe_options(params: dict[str, Any]) -> TranscribeOptions:
@@ -249,9 +274,9 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
     if file is None and not wants_microphone and (params["pcm"] or not (sys.stdin and sys.stdin.isatty())):
         file = STDIN
     if file is None:
+        if _is_given("pace"):
+            raise click.UsageError("--pace is for a recording; a microphone is in real time")
         return Microphone(params["microphone"])
-    if wants_microphone:
-        raise click.UsageError("--microphone and FILE exclude each other")
     if params["pcm"] and file != STDIN:
         raise click.UsageError(f"--pcm is for standard input: harken listen - --pcm < {file}")
     source: LiveSource = ContainerSource(file)
@@ -260,41 +285,56 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
     return RealTimeSource(source) if params["pace"] == "real" else source
 
 
-def _output_files(params: dict[str, Any]) -> list[str]:
-    """Return the names of the files to write."""
+def _check_options(file: str | None, params: dict[str, Any]) -> None:
+    """Refuse options that would be ignored, and files that would be overwritten.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    for refused, message in (
+        (file == "", "FILE '': allowed is a recording, or - for standard input"),
+        (params["record"] == "", "--record '': allowed is the name of a file"),
+        (params["record"] == STDIN, "--record -: allowed is a file, since standard output shows the text"),
+        (params["quiet"] and params["verbose"], "--quiet and --verbose exclude each other"),
+        (params["as_json"] and params["times"], "--times is for lines of text; --json has the times always"),
+        (params["microphone"] is not None and params["pcm"], "--microphone and --pcm exclude each other"),
+        (params["microphone"] is not None and file is not None, "--microphone and FILE exclude each other"),
+    ):
+        if refused:
+            raise click.UsageError(message)
+    if not params["pcm"]:
+        for option in ("pcm_format", "pcm_rate", "pcm_channels"):
+            if _is_given(option):
+                name = option.replace("_", "-")
+                raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
     transcript = str(params["transcript"][0]) if params["transcript"] else None
-    return [name for name in (params["record"], transcript) if name]
-
-
-def _check_output_files(file: str | None, params: dict[str, Any]) -> None:
-    names = [*([file] if file else []), *_output_files(params)]
+    names = [name for name in (file, params["record"], transcript) if name]
     for one, other in combinations(names, 2):
         if os.path.realpath(one) == os.path.realpath(other):
             raise click.UsageError(f"{other} would be overwritten")
 
 
-def _open_outputs(
-    stack: ExitStack, params: dict[str, Any], stats: LiveStats, file: str | None
-) -> tuple[Callable[[Floats], None], Callable[[Segment], None]]:
-    """Open the output files; return the callables that write samples and segments to them."""
-    write_samples: Callable[[Floats], None] = _discard
-    write_segment: Callable[[Segment], None] = _discard
-    if params["record"]:
-        write_samples = stack.enter_context(open_wav(Path(params["record"])))
-    if params["transcript"]:
-        path, format_name = params["transcript"]
-        recording_path = params["record"] or file
-        make_transcript = partial(_make_transcript, params, stats)
-        write_segment = stack.enter_context(
-            open_transcript(
-                path, format_name, Path(recording_path) if recording_path else None, make_transcript
-            )
-        )
-    return write_samples, write_segment
+def _is_given(option: str) -> bool:
+    """Return whether an option is on the command line."""
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-def _discard(item: object) -> None:
-    """Write nothing."""
+def _open_outputs(params: dict[str, Any], stats: LiveStats, file: str | None) -> Outputs:
+    """Open the files that the options ask for."""
+    open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
+    if not params["transcript"]:
+        return Outputs(open_recording, None)
+    path, format_name = params["transcript"]
+    recording_path = params["record"] or file
+    open_transcript = partial(
+        TranscriptFile,
+        path,
+        format_name,
+        Path(recording_path) if recording_path else None,
+        partial(_make_transcript, params, stats),
+    )
+    return Outputs(open_recording, open_transcript)
 
 
 def _make_transcript(params: dict[str, Any], stats: LiveStats, segments: tuple[Segment, ...]) -> Transcript:
@@ -331,7 +371,7 @@ def _make_renderer(params: dict[str, Any]) -> EventRenderer:
 
     if params["as_json"]:
         return LineRenderer(live_event_json)
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if sys.stdout and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return CaptionRenderer(format_segment)
     return LineRenderer(
         lambda event: f"{format_segment(event.segment)}\n" if isinstance(event, FinalSegment) else ""

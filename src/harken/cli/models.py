@@ -11,6 +11,7 @@ import click
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
 from harken.cli.exits import EPILOGUE
 from harken.cli.screen import format_table, human_size, write_stdout
+from harken.cli.values import FilePath
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 
@@ -29,7 +30,7 @@ def command(context: click.Context) -> None:
 
 
 @command.command()
-@click.argument("model")
+@click.argument("model", type=FilePath())
 def show(model: str) -> None:
     """Show the contents of a model: MODEL is a name or a path. Nothing is downloaded."""
     checkpoint = open_checkpoint(resolve_model(model, download=False))
@@ -37,7 +38,7 @@ def show(model: str) -> None:
 
 
 @command.command()
-@click.argument("model")
+@click.argument("model", type=FilePath())
 def check(model: str) -> None:
     """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded."""
     import numpy as np
@@ -95,5 +96,7 @@ def _vocabulary_source(checkpoint: Checkpoint) -> str:
 
 
 def _size_bytes(path: Path) -> int:
-    files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
-    return sum(os.path.getsize(file) for file in files)
+    if path.is_file():
+        return os.path.getsize(path)
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(map(os.path.getsize, filter(os.path.isfile, files)))

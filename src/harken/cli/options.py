@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from harken.api import Recognizer, load
 from harken.backend_factory import BACKENDS
 from harken.backends.onnx.runtime_plan import PRECISIONS
+from harken.cli.effects import NO_EFFECT, NoEffect
+from harken.cli.values import FilePath, Text, abridged, checked_number, checked_text
+from harken.errors import OptionError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
@@ -24,21 +30,50 @@ if TYPE_CHECKING:
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
 
+_MODEL_FILE_PATTERNS = (
+    *("model*.bin", "model*.safetensors*", "pytorch_model*.bin*", "config.json", "generation_config.json"),
+    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"),
+)
+"""Names of the files of a model in its folder."""
+
 OptionsT = TypeVar("OptionsT")
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
 
 
 class Option(click.Option):
-    """An option that is listed under a heading in the help."""
+    """An option that is listed under a heading in the help.
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+    Parameters
+    ----------
+    section : str
+        The heading.
+    no_effect : NoEffect, optional
+        When the option is refused, as it would do nothing.
+    """
+
+    def __init__(self, *args: Any, section: str, no_effect: NoEffect | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.no_effect = no_effect or NO_EFFECT.get(self.name or "")
 
 
 class Command(click.Command):
-    """A command whose help lists its options under their headings."""
+    """A command whose help lists its options under their headings, and whose errors name them as they were given."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless an option was given in vain.
+
+        Raises
+        ------
+        click.UsageError
+            If one was, or one has a value that is not allowed.
+        """
+        _refuse_options_in_vain(self, ctx)
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            raise click.UsageError(option_error_line(self, error)) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -51,15 +86,54 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def list_option(*names: str, parse_item: Parse, section: str, **settings: Any) -> Decorator:
-    """Add an option that takes several values: given repeatedly, or separated by commas."""
+def option_error_line(command: click.Command, error: OptionError) -> str:
+    """Return the message of an error with the option's name, its value as it is typed, and what is allowed.
+
+    That of a field without an option is the message of the error.
+    """
+    options = {param.name: param for param in command.params if isinstance(param, click.Option)}
+    if error.field not in options:
+        return str(error)
+
+    def name_of_field(match: re.Match[str]) -> str:
+        return _option_name(options[match[0]]) if match[0] in options else match[0]
+
+    name = _option_name(options[error.field], error.value)
+    value = "" if isinstance(error.value, bool) else f" {abridged(error.value)}"
+    allowed = re.sub(r"[a-z]+(_[a-z]+)+", name_of_field, error.allowed)
+    return f"{name}{value}: allowed is {allowed}"
+
+
+def _refuse_options_in_vain(command: click.Command, context: click.Context) -> None:
+    """Refuse options that were given with another value than their default, and have no effect."""
+    for option in command.params:
+        if not isinstance(option, Option) or option.no_effect is None or option.name is None:
+            continue
+        value = context.params[option.name]
+        given = context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+        if given and value != option.get_default(context) and option.no_effect.holds(context.params):
+            circumstance = option.no_effect.circumstance
+            raise click.UsageError(f"{_option_name(option, value)} has no effect {circumstance}")
+
+
+def _option_name(option: click.Option, value: object = None) -> str:
+    """Return the long name of an option, or of a flag that has this value."""
+    names = option.secondary_opts if value is False and option.secondary_opts else option.opts
+    return max(names, key=len)
+
+
+def list_option(*names: str, parse_item: Parse, section: str, empty: bool = True, **settings: Any) -> Decorator:
+    """Add an option that takes several values: given repeatedly, or separated by commas; `empty` allows none."""
 
     def parse(value: Any) -> tuple[Any, ...]:
         parts = filter(None, map(str.strip, value.split(","))) if isinstance(value, str) else (value,)
         return tuple(map(parse_item, parts))
 
     def flatten(ctx: click.Context, param: click.Parameter, value: Iterable[tuple[Any, ...]]) -> Any:
-        return tuple(chain.from_iterable(value))
+        items = tuple(chain.from_iterable(value))
+        if value and not (items or empty):
+            raise click.BadParameter("it is empty", ctx, param)
+        return items
 
     parse.__name__ = f"{parse_item.__name__},..."  # shown in the help
     return click.option(
@@ -76,11 +150,17 @@ def single_option(*names: str, section: str, **settings: Any) -> Decorator:
 _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "model": (
         ("-m", "--model"),
-        {"default": "tiny.en", "help": "Name (see 'harken models'), path, or owner/name on Hugging Face."},
+        {
+            "default": "tiny.en",
+            "type": FilePath(),
+            "metavar": "TEXT",
+            "help": "Name (see 'harken models'), path, or owner/name on Hugging Face.",
+        },
     ),
     "assistant": (
         ("--assistant",),
         {
+            "type": FilePath(),
             "metavar": "MODEL|ngram|auto",
             "help": "Draft model for speculative decoding: the same text in less time.",
         },
@@ -109,10 +189,14 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--device",),
         {
             "default": "auto",
+            "type": Text(empty=False),
             "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
         },
     ),
-    "revision": (("--revision",), {"help": "Branch, tag or commit of a Hugging Face repository."}),
+    "revision": (
+        ("--revision",),
+        {"type": Text(empty=False), "help": "Branch, tag or commit of a Hugging Face repository."},
+    ),
     "download": (
         ("--download/--no-download",),
         {"default": True, "help": "Download a model that is not on this machine."},
@@ -159,6 +243,14 @@ def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recogni
         screen.show_status("")
 
 
+def model_files(*models: str | None) -> Iterator[Path]:
+    """Yield the files of the models that are given by their paths, to protect them from being overwritten."""
+    for path in (Path(model) for model in models if model and os.path.exists(model)):
+        folder = path if path.is_dir() else path.parent
+        yield from [path] if path.is_file() else []
+        yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
+
+
 def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of `model_options`, except those excluded."""
     return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
@@ -203,9 +295,8 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
-    return single_option(
-        f"--{name}", type=_optional_number_parser(value_type) if optional else value_type, **settings
-    )
+    parse = _optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
+    return single_option(f"--{name}", type=parse, **settings)
 
 
 def _item_parser(value_type: type) -> Parse:
@@ -214,7 +305,7 @@ def _item_parser(value_type: type) -> Parse:
 
 
 def _parse_text(value: str) -> str:
-    return value
+    return checked_text(value)
 
 
 _parse_text.__name__ = "text"
@@ -225,12 +316,15 @@ def _number_parser(value_type: type) -> Parse:
 
     def parse(value: str) -> Any:
         try:
-            return value_type(value)
+            return checked_number(value_type(value), value)
         except ValueError:
-            raise click.BadParameter(f"{value!r} is not {parse.__doc__}") from None
+            raise click.BadParameter(f"{abridged(value)} is not {parse.__doc__}") from None
 
     parse.__name__, parse.__doc__ = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
     return parse
+
+
+_SINGLE_VALUE_TYPES = {int: click.INT, float: _number_parser(float), str: Text()}
 
 
 def _optional_number_parser(value_type: type) -> Parse:

@@ -1,15 +1,21 @@
-"""The files that a live session writes: its audio as WAV, its text in any format; both survive an interruption."""
+"""The files that a live session writes: its audio as WAV, its text in any format; both survive whatever ends it."""
 
 from __future__ import annotations
 
+import signal
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
+import click
 import numpy as np
 
-from harken.atomic import open_atomic, open_atomic_file, wrap_os_errors
+from harken.cli.exits import handling_signals
+from harken.cli.kept_files import KeptFile
+from harken.cli.screen import format_time
 from harken.contract import Floats
 from harken.formats import RecordingLink, Writer
 from harken.results import Segment, Transcript
@@ -21,55 +27,76 @@ _UNKNOWN_BYTES = (
 _SAMPLE_BYTES = 2
 
 
-@contextmanager
-def open_wav(path: Path) -> Iterator[Callable[[Floats], None]]:
-    """Write a WAV file (16 bits, 16 kHz, mono), which gets its name when it is complete.
+class Output(Protocol):
+    """A file of a session.
 
-    Yields
-    ------
-    callable
-        Appends samples of shape (samples,) in [-1, 1].
+    Attributes
+    ----------
+    file : KeptFile
+    """
+
+    file: KeptFile
+
+    def holds(self) -> str:
+        """Say how much of the session the file holds."""
+        ...
+
+    def finish(self, *, session_ended: bool) -> None:
+        """Write the end of the content; `session_ended` unless an error came before."""
+        ...
+
+    def keep(self) -> None:
+        """Give the file its name, or remove it if there was nothing to write."""
+        ...
+
+
+class Recording:
+    """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows.
+
+    Parameters
+    ----------
+    path : Path
 
     Raises
     ------
     OutputError
         If it cannot be written.
     """
-    failure: BaseException | None = None
-    samples = 0
-    with open_atomic_file(path) as file:
 
-        def add(block: Floats) -> None:
-            nonlocal samples
-            pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
-            with wrap_os_errors(path):
-                file.write(pcm.tobytes())
-            samples += len(pcm)
+    def __init__(self, path: Path) -> None:
+        self._header_bytes = len(_wav_header(0))
+        self._samples = 0
+        self.file = KeptFile(path, _wav_header(_UNKNOWN_BYTES))
 
-        with wrap_os_errors(path):
-            file.write(_wav_header(_UNKNOWN_BYTES))
-        try:
-            yield add
-        except BaseException as error:
-            if not samples:
-                raise
-            failure = error  # live audio cannot be recorded again
-        if file.seekable():
-            with wrap_os_errors(path):
-                file.seek(0)
-                file.write(_wav_header(samples * _SAMPLE_BYTES))
-    if failure:
-        raise failure
+    def add(self, block: Floats) -> None:
+        """Append samples of shape (samples,) in [-1, 1]."""
+        pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
+        self._samples += len(pcm)
+        self.file.append(pcm.tobytes())
+
+    def holds(self) -> str:
+        """Say how much of the audio the file holds."""
+        written_s = self._written_bytes / _SAMPLE_BYTES / SAMPLE_RATE
+        return f"the first {format_time(written_s)} of {format_time(self._samples / SAMPLE_RATE)}"
+
+    def finish(self, *, session_ended: bool) -> None:
+        """Write the audio that waits."""
+        self.file.finish()
+
+    def keep(self) -> None:
+        """Complete the header and give the file its name; remove it if there was no audio."""
+        if self._written_bytes:
+            self.file.keep(_wav_header(self._written_bytes), usable_if_cut=True)
+        else:
+            self.file.discard()
+
+    @property
+    def _written_bytes(self) -> int:
+        return self.file.size - self._header_bytes
 
 
-@contextmanager
-def open_transcript(
-    path: Path,
-    format_name: str,
-    recording_path: Path | None,
-    make_transcript: Callable[[tuple[Segment, ...]], Transcript],
-) -> Iterator[Callable[[Segment], None]]:
-    """Write a transcript, which gets its name when it is complete.
+class TranscriptFile:
+    """A transcript, which holds every segment as soon as it is final.
 
     Parameters
     ----------
@@ -81,38 +108,191 @@ def open_transcript(
     make_transcript : callable
         Makes the transcript of all segments at the end.
 
-    Yields
-    ------
-    callable
-        Appends a segment.
-
     Raises
     ------
     OutputError
         If it cannot be written.
     """
-    failure: BaseException | None = None
-    segments: list[Segment] = []
-    writer = Writer(
-        format_name,
-        recording=RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None,
-    )
-    with open_atomic(path) as write:
 
-        def add(segment: Segment) -> None:
-            segments.append(segment)
-            write(writer.segment(segment))
+    def __init__(
+        self,
+        path: Path,
+        format_name: str,
+        recording_path: Path | None,
+        make_transcript: Callable[[tuple[Segment, ...]], Transcript],
+    ) -> None:
+        link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
+        self._writer = Writer(format_name, recording=link)
+        self._make_transcript = make_transcript
+        self._segments: list[Segment] = []
+        self._has_content = False
+        self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
+        self.file = KeptFile(path, _encode(self._writer.header()))
 
-        write(writer.header())
+    def add(self, segment: Segment) -> None:
+        """Append a segment."""
+        self._segments.append(segment)
+        self._append(self._writer.segment(segment), segment.end_s)
+
+    def holds(self) -> str:
+        """Say how much of the text the file holds."""
+        return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
+
+    def finish(self, *, session_ended: bool) -> None:
+        """Write the end of the text, if anything was heard and the session did not fail before its first segment."""
+        transcript = self._make_transcript(tuple(self._segments))
+        self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
+        if self._has_content:
+            self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
+        self.file.finish()
+
+    def keep(self) -> None:
+        """Give the file its name; remove it if it has no content."""
+        if self._has_content:
+            self.file.keep()
+        else:
+            self.file.discard()
+
+    def _append(self, text: str, end_s: float) -> None:
+        if text:
+            self._piece_ends_s.append(end_s)
+            self.file.append(_encode(text))
+
+
+class Outputs:
+    """The files of a session, which are finished when the block ends, however it ends.
+
+    Nothing here fails while somebody speaks: what cannot be written is reported, and the session goes on for the sake
+    of the captions and the other file.
+
+    Parameters
+    ----------
+    open_recording, open_transcript : callable or None
+        Open the files to write.
+
+    Attributes
+    ----------
+    recording : Recording or None
+    transcript : TranscriptFile or None
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written from the start; none is left behind.
+    """
+
+    def __init__(
+        self,
+        open_recording: Callable[[], Recording] | None,
+        open_transcript: Callable[[], TranscriptFile] | None,
+    ) -> None:
+        self.recording = open_recording() if open_recording else None
         try:
-            yield add
-        except BaseException as error:
-            if not segments:
-                raise
-            failure = error
-        write(writer.footer(make_transcript(tuple(segments))))
-    if failure:
-        raise failure
+            self.transcript = open_transcript() if open_transcript else None
+        except BaseException:
+            if self.recording:
+                self.recording.finish(session_ended=False)
+                self.recording.keep()
+            raise
+        files: tuple[Output | None, ...] = (self.recording, self.transcript)
+        self._files = [file for file in files if file]
+        self._reported = [False] * len(self._files)
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished:
+            self.finish(session_ended=False)
+            for problem in self.problems():
+                with suppress(OSError):  # a terminal that is gone
+                    click.echo(f"harken: {problem}", err=True)
+
+    @property
+    def writable(self) -> bool:
+        """Whether there is a file that takes what is heard."""
+        return any(not output.file.error for output in self._files)
+
+    @property
+    def locations(self) -> list[Path]:
+        """Where the content of the files is."""
+        return [output.file.location for output in self._files if output.file.location]
+
+    def add_samples(self, block: Floats) -> None:
+        """Record samples of shape (samples,) in [-1, 1]."""
+        if self.recording:
+            self.recording.add(block)
+
+    def add_segment(self, segment: Segment) -> None:
+        """Append a segment to the transcript."""
+        if self.transcript:
+            self.transcript.add(segment)
+
+    def others(self) -> Iterator[str]:
+        """Yield a line for each file beside which another session's, running or killed, was found."""
+        for output in self._files:
+            if output.file.others:
+                names = ", ".join(map(str, output.file.others))
+                verb = "is" if len(output.file.others) == 1 else "are"
+                yield (
+                    f"{names} {verb} of another session, which runs or did not end; this one writes "
+                    f"{output.file.location}"
+                )
+
+    def news(self) -> Iterator[str]:
+        """Yield a line for each file that cannot be written any more, or can be again, since the last call."""
+        for i, output in enumerate(self._files):
+            error = output.file.error
+            if bool(error) != self._reported[i]:
+                self._reported[i] = bool(error)
+                yield (
+                    f"{_problem(output, error)}; listening goes on"
+                    if error
+                    else f"{output.file.path}: can be written again, and nothing is missing"
+                )
+
+    def finish(self, *, session_ended: bool) -> None:
+        """Complete the files or remove those without content; signals wait meanwhile."""
+        with _signals_deferred():
+            self._finished = True
+            for output in self._files:
+                output.finish(session_ended=session_ended)
+            if self.recording and self.transcript:  # hours of text need less space than seconds of audio
+                self.recording.file.make_room_for(self.transcript.file)
+            for output in self._files:
+                output.keep()
+
+    def problems(self) -> Iterator[str]:
+        """Yield a line for each finished file that is not whole, or not under its name."""
+        for output in self._files:
+            file = output.file
+            if file.error:
+                yield _problem(output, file.error)
+            elif file.location and not file.has_own_name:
+                yield f"{file.path}: another program has written it meanwhile; this session's is {file.location}"
+
+
+def _problem(output: Output, error: OSError) -> str:
+    file = output.file
+    rest = f"{file.location} holds {output.holds()}" if file.location else "nothing was kept"
+    return f"{file.path}: cannot be written: {error.strerror or error}; {rest}"
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Let signals that end the work take effect after the block."""
+    arrived: list[int] = []
+    with handling_signals(lambda number, frame: arrived.append(number)):
+        yield
+    if arrived:
+        signal.raise_signal(arrived[0])
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(errors="replace")
 
 
 def _wav_header(data_bytes: int) -> bytes:

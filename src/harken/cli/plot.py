@@ -16,30 +16,31 @@ from harken.cli.options import (
     Command,
     decoding_options,
     load_model,
+    model_files,
     model_options,
     single_option,
     transcribe_options_from,
 )
+from harken.cli.targets import refuse_overwriting
+from harken.cli.values import FilePath, NumberRange
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
 
 picture_option = partial(single_option, section="Picture")
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
-@click.argument("file")
+@click.argument("file", type=FilePath())
 @picture_option(
     *("-o", "--output"),
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="File to write: a name that ends in .html, or in .png, which needs harken[plot]. "
     "By default FILE.plot.html beside the recording.",
 )
-@picture_option(
-    "--start", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Start of the excerpt."
-)
+@picture_option("--start", type=NumberRange(0), default=0.0, metavar="SECONDS", help="Start of the excerpt.")
 @picture_option(
     "--duration",
-    type=click.FloatRange(0.1, 600),
+    type=NumberRange(0.1, 600),
     default=30.0,
     metavar="SECONDS",
     help="Duration of the excerpt.",
@@ -61,6 +62,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
         raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
     output = output or _default_output(file)
     draw = _make_renderer(output)
+    refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"])])
     recording_duration_s(file)
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)

@@ -5,19 +5,37 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import click
-
-from harken.cli.exits import PIPE_CLOSED, Stop
-from harken.formats import format_timestamp
+from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
+from harken.formats import TranscriptFormat, escape_controls, format_timestamp, printable, replace_controls
 from harken.results import Segment, Transcript
 from harken.transcribe.callbacks import ProgressCallback
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+__all__ = [
+    "ProgressBar",
+    "Screen",
+    "TimestampedLines",
+    "counting_bar",
+    "format_table",
+    "format_time",
+    "format_timed_text",
+    "human_size",
+    "pluralize",
+    "write_stderr",
+    "write_stdout",
+]
+
+SPEED_SHOWN_FROM_S = 0.5
+"""Time after which a speed means something."""
+TIME_LEFT_SHOWN_FROM_S = 5.0
+"""Time after which the time left can be told; the first windows are read ahead."""
 
 
 def format_time(seconds: float) -> str:
@@ -27,7 +45,7 @@ def format_time(seconds: float) -> str:
 
 def format_timed_text(start_s: float, end_s: float, text: str) -> str:
     """Format a text with its start and end."""
-    return f"[{format_time(start_s)} --> {format_time(end_s)}] {text.strip()}"
+    return f"[{format_time(start_s)} --> {format_time(end_s)}] {replace_controls(text).strip()}"
 
 
 def format_table(rows: Iterable[tuple[str, ...]]) -> str:
@@ -71,13 +89,9 @@ class ProgressBar:
 
     def update(self, label: str, done_s: float, total_s: float | None, elapsed_s: float) -> None:
         """Show the progress after `elapsed_s` seconds of work."""
-        speed = done_s / elapsed_s
-        remaining = (
-            f"{_format_seconds((total_s - done_s) / speed)} left, " if total_s and 0 < done_s < total_s else ""
-        )
-        pace = f"{remaining}{speed:.1f}x real time"
         if self._task is None:
-            self._task = self._progress.add_task(label, visible=False, total=total_s, pace="")
+            self._task = self._progress.add_task(printable(label), visible=False, total=total_s, pace="")
+        pace = format_pace(done_s, total_s, elapsed_s)
         self._progress.update(self._task, visible=True, completed=done_s, pace=pace, refresh=True)
 
     def clear(self) -> None:
@@ -87,8 +101,8 @@ class ProgressBar:
             self._task = None
 
     def print_above(self, text: str) -> None:
-        """Print text above the bar, without markup."""
-        self._progress.console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+        """Print text above the bar as it is."""
+        self._progress.console.print(text, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Remove the bar."""
@@ -112,26 +126,19 @@ def counting_bar() -> Progress:
     )
 
 
-def _format_seconds(duration_s: float) -> str:
-    return format_time(duration_s).partition(".")[0]
+def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
+    """Format the time left and the speed after `elapsed_s` seconds of work, once they mean something."""
+    if elapsed_s < SPEED_SHOWN_FROM_S:
+        return ""
+    speed = done_s / elapsed_s
+    time_left = ""
+    if total_s and 0 < done_s < total_s and elapsed_s >= TIME_LEFT_SHOWN_FROM_S:
+        time_left = f"{format_time((total_s - done_s) / speed).partition('.')[0]} left, "
+    return f"{time_left}{speed:.1f}x real time"
 
 
-def write_stdout(text: str) -> None:
-    """Write text to standard output and flush it.
-
-    Raises
-    ------
-    Stop
-        If the reader of a pipe has closed it.
-    """
-    try:
-        click.echo(text, nl=False)
-    except BrokenPipeError:
-        raise Stop(PIPE_CLOSED) from None
-
-
-class TimestampedLines:
-    """The `harken.formats.TranscriptFormat` of the terminal: one line per segment, with its times.
+class TimestampedLines(TranscriptFormat):
+    """The format of the terminal: one line per segment, with its times.
 
     Parameters
     ----------
@@ -140,7 +147,7 @@ class TimestampedLines:
     """
 
     def __init__(self, heading: str | None = None) -> None:
-        self._header = f"==> {heading} <==\n" if heading else ""
+        self._header = f"==> {printable(heading)} <==\n" if heading else ""
 
     def header(self) -> str:
         """Return the name of the recording, in the style of ``head``."""
@@ -167,8 +174,10 @@ class Screen:
 
     def __init__(self, show_progress: bool) -> None:
         self.show_progress = show_progress
-        self._bar_enabled = show_progress and sys.stderr.isatty()
+        self._bar_enabled = show_progress and is_terminal(sys.stderr)
         self._bar: ProgressBar | None = None
+        self._shown: ProgressCallback | None = None
+        self._idle_since_s = perf_counter()
 
     def __enter__(self) -> Self:
         return self
@@ -176,27 +185,31 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar:
-            self._bar.stop()
+        with suppress(OSError):
+            if self._bar:
+                self._bar.stop()
 
     def write_stdout(self, text: str) -> None:
-        """Write to standard output, above the bar if both share the terminal."""
-        if self._bar and sys.stdout.isatty():
-            self._bar.print_above(text)
+        """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
+        if self._bar and is_terminal(sys.stdout):
+            with stdout_errors():
+                self._bar.print_above(escape_controls(text))
         else:
             write_stdout(text)
 
     def write_stderr(self, text: str) -> None:
-        """Write a line to standard error."""
+        """Write a line to standard error; see `harken.cli.terminal`."""
         if self._bar:
-            self._bar.print_above(f"{text}\n")
+            with suppress(OSError):
+                self._bar.print_above(f"{message_text(text)}\n")
         else:
-            click.echo(text, err=True)
+            write_stderr(text)
 
     def show_status(self, text: str) -> None:
         """Show a status on a line that the next output overwrites; an empty text removes it."""
+        self._idle_since_s = perf_counter()
         if self._bar_enabled and not self._bar:
-            click.echo(f"\r\033[K{text}", err=True, nl=False)
+            write_stderr(text, before="\r\033[K", end="")
 
     def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
         """Return a callback that shows the progress through several recordings, some of unknown length."""
@@ -205,16 +218,25 @@ class Screen:
         return self.track(label, None if None in all_durations_s else total_s)
 
     def track(self, label: str, total_s: float | None) -> ProgressCallback:
-        """Return a callback that shows the progress through a recording, whose length may be unknown."""
-        began_s = perf_counter()
-        if self._bar:
-            self._bar.clear()
+        """Return a callback that shows the progress through a recording, whose length may be unknown.
+
+        Its clock starts at the end of what was shown before: a status, or the progress of another recording.
+        """
+        began_s: float | None = None
 
         def progress(done_s: float, finished: bool) -> None:
+            nonlocal began_s
+            began_s = self._idle_since_s if began_s is None else began_s
+            self._idle_since_s = perf_counter()
             if not self._bar_enabled:
                 return
-            if self._bar is None:
-                self._bar = ProgressBar()
-            self._bar.update(label, done_s, total_s, perf_counter() - began_s)
+            try:
+                self._bar = self._bar or ProgressBar()
+                if self._shown is not progress:
+                    self._bar.clear()
+                    self._shown = progress
+                self._bar.update(label, done_s, total_s, self._idle_since_s - began_s)
+            except OSError:  # the terminal has gone
+                self._bar_enabled = False
 
         return progress

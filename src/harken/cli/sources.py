@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
-from threading import Event, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from time import perf_counter, sleep
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO, Protocol, Self
@@ -179,7 +179,9 @@ def _unbuffered_stdin() -> BinaryIO:
     return file
 
 
-_QUEUE_S = 30.0  # a faster sender waits; longer than the slowest final pass over an utterance
+_QUEUE_BLOCKS = round(
+    30 / BLOCK_S
+)  # a faster sender waits; longer than the slowest final pass over an utterance
 _POLL_S = 0.1  # Windows reports Ctrl-C only between two waits
 
 
@@ -192,6 +194,9 @@ class AudioReader:
     Parameters
     ----------
     source : LiveSource
+    on_audio : callable, optional
+        Called with every block that is or will be yielded: for a live source as soon as it arrives, in the thread,
+        however far behind the caller is.
 
     Attributes
     ----------
@@ -199,11 +204,11 @@ class AudioReader:
         The stop that the first signal asked for.
     """
 
-    def __init__(self, source: LiveSource) -> None:
+    def __init__(self, source: LiveSource, on_audio: Callable[[Floats], None] = lambda block: None) -> None:
         self.stop: Stop | None = None
-        self._source = source
-        self._queue: Queue[Floats | BaseException | None] = Queue(round(_QUEUE_S / BLOCK_S))
-        self._stopped = Event()
+        self._source, self._on_audio = source, on_audio
+        self._queue: SimpleQueue[Floats | BaseException | None] = SimpleQueue()
+        self._closed = False
         self._signal_handling = ExitStack()
         self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
 
@@ -215,7 +220,7 @@ class AudioReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped.set()
+        self._closed = True
         self._signal_handling.close()
         self._thread.join(3 * _POLL_S)  # a thread that waits for a pipe is left running
 
@@ -233,20 +238,21 @@ class AudioReader:
             The error of the source, after its last block.
         """
         while True:
-            if self.stop:
-                self._stopped.set()
-                if not self._source.live:
-                    return
+            stopped_before = self.stop is not None
+            if stopped_before and not self._source.live:
+                return
             try:
                 block = self._queue.get(timeout=_POLL_S)
             except Empty:
-                if self.stop:
+                if stopped_before:
                     return
                 continue
             if block is None:
                 return
             if isinstance(block, BaseException):
                 raise block
+            if not self._source.live:
+                self._on_audio(block)
             yield block
 
     def _read_source(self) -> None:
@@ -255,21 +261,26 @@ class AudioReader:
         try:
             with closing(self._source.blocks()) as blocks:
                 for block in blocks:
-                    if len(block) and not self._put(block):
+                    if self._ended:
                         break
+                    if len(block):
+                        self._deliver(block)
         except BaseException as error:  # any error is raised in the caller
             end = error
-        self._put(end)
+        self._queue.put(end)
 
-    def _put(self, block: Floats | BaseException | None) -> bool:
-        """Put a block or the end into the queue; return False if the reader has stopped."""
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(block, timeout=_POLL_S)
-            except Full:
-                continue
-            return True
-        return False
+    def _deliver(self, block: Floats) -> None:
+        """Put a block into the queue as soon as there is room."""
+        if self._source.live:
+            self._on_audio(block)
+        while self._queue.qsize() >= _QUEUE_BLOCKS and not self._ended:
+            sleep(_POLL_S)
+        self._queue.put(block)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether no more audio is wanted."""
+        return self._closed or self.stop is not None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stop = signal_stop(number)

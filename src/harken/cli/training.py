@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -14,14 +15,17 @@ import click
 from harken.api import Recognizer, load
 from harken.cli.exits import Stop, handling_signals, signal_stop
 from harken.cli.inputs import make_folder
-from harken.cli.options import add_options, dataclass_options, list_option, single_option
+from harken.cli.options import add_options, dataclass_options, list_option, model_files, single_option
 from harken.cli.screen import write_stdout
+from harken.cli.targets import refuse_writing_into
+from harken.cli.values import FilePath, Text
 from harken.training.options import DataOptions, TrainOptions, options_from
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from harken.checkpoints import Checkpoint
+    from harken.evaluation import Entry
     from harken.training.loop import TrainingCallbacks
     from harken.training.run import TrainingTask
     from harken.training.run_directory import EvalPoint
@@ -44,6 +48,7 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         list_option(
             "--data",
             parse_item=_parse_path,
+            empty=False,
             section="Files",
             required=True,
             help="Manifests and folders to train on.",
@@ -51,6 +56,7 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         list_option(
             "--held-out-data",
             parse_item=_parse_path,
+            empty=False,
             section="Files",
             help="Manifests and folders to evaluate on, instead of a share of the data.",
         ),
@@ -58,12 +64,14 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
             "--out",
             metavar="DIR",
             required=True,
-            type=click.Path(path_type=Path),
+            type=FilePath(path_type=Path),
             help="Folder for the result.",
         ),
         files_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal."),
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
-        files_option("--revision", help="Branch, tag or commit of a Hugging Face repository."),
+        files_option(
+            "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
+        ),
         files_option(
             "--download/--no-download", default=True, help="Download a model that is not on this machine."
         ),
@@ -87,6 +95,7 @@ def make_task(
     entries = read_entries(params["data"], warn, needs_text=needs_text)
     held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
     checkpoint = find_model(model, params)
+    _check_out(params, [model, str(checkpoint.path)], [*entries, *held_out_entries])
     make_folder(params["out"].parent)
     return TrainingTask(
         checkpoint=checkpoint,
@@ -96,6 +105,25 @@ def make_task(
         out=params["out"],
         data=data,
         options=options,
+    )
+
+
+def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Refuse a folder for the result that holds what is read, or that lies in a model.
+
+    Raises
+    ------
+    click.UsageError
+        If it is one.
+    """
+    from harken.evaluation.manifest import manifest_path
+
+    models = [*models, *(name for name in [params.get("init_from")] if name)]
+    manifests = [manifest_path(path) for path in (*params["data"], *params["held_out_data"])]
+    refuse_writing_into(
+        params["out"],
+        [*(entry.path for entry in entries), *filter(os.path.isfile, manifests), *model_files(*models)],
+        filter(os.path.isdir, models),
     )
 
 

@@ -7,7 +7,12 @@ from harken.decoding.candidate_generator import Assistant
 from harken.decoding.decode_windows import DecodingResult, Window, decode
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities
-from harken.decoding.logit_rules import LogitRules, make_logit_rules
+from harken.decoding.logit_rules import (
+    LogitRules,
+    compile_suppress_regex,
+    make_logit_rules,
+    normalized_hotwords,
+)
 from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.prompt import make_prompt
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
@@ -30,10 +35,12 @@ __all__ = [
     "Step",
     "Strategy",
     "Window",
+    "compile_suppress_regex",
     "decode",
     "decode_partial",
     "fallback_schedule",
     "language_probabilities",
     "make_logit_rules",
     "make_prompt",
+    "normalized_hotwords",
 ]

@@ -64,7 +64,7 @@ def allowed_languages(tokenizer: Tokenizer, languages: Collection[str]) -> tuple
         If the model does not know one of them.
     """
     known = tuple(tokenizer.language_tokens) if tokenizer.multilingual else ("en",)
-    codes = tuple(dict.fromkeys(map(to_language_code, languages)))
+    codes = tuple(dict.fromkeys(to_language_code(language, option="languages") for language in languages))
     for code in codes:
         if code not in known:
             allowed = (

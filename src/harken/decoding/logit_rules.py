@@ -20,6 +20,10 @@ from harken.types import TIMESTAMP_STEP_S
 
 BIAS_TOP_K = 20
 """Number of most probable tokens that may get a bonus."""
+MAX_HOTWORD_CHARS = 100
+"""Longest hotword: memory grows with the square of its length, as every prefix of it is kept."""
+MAX_HOTWORDS_CHARS = 50_000
+"""Most characters of all hotwords together, which take some 100 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,11 +107,16 @@ def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordB
     Returns
     -------
     HotwordBias or None
+
+    Raises
+    ------
+    OptionError
+        If a hotword is too long, or all of them together.
     """
-    words = [" ".join(word.split()) for word in hotwords]
+    words = normalized_hotwords(hotwords)
     capitalised = [word[:1].upper() + word[1:] for word in words]
     hotword_prefixes: dict[bytes, float] = {}
-    for word in {*words, *capitalised} - {""}:
+    for word in {*words, *capitalised}:
         for spelled in (word.encode(), f" {word}".encode()):
             for n in range(1, len(spelled) + 1):
                 hotword_prefixes[spelled[:n]] = max(n / len(spelled), hotword_prefixes.get(spelled[:n], 0.0))
@@ -119,6 +128,25 @@ def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordB
         token_bytes=lambda token: tokenizer.decode_bytes((token,)),
         eot=tokenizer.eot,
     )
+
+
+def normalized_hotwords(hotwords: Iterable[str]) -> tuple[str, ...]:
+    """Return hotwords with single spaces between their words, without the blank ones.
+
+    Raises
+    ------
+    OptionError
+        If one is too long, or all of them together.
+    """
+    words = tuple(word for hotword in hotwords if (word := " ".join(hotword.split())))
+    for word in words:
+        if len(word) > MAX_HOTWORD_CHARS:
+            raise OptionError(
+                "hotwords", word, f"words and names of at most {MAX_HOTWORD_CHARS} characters each"
+            )
+    if sum(map(len, words)) > MAX_HOTWORDS_CHARS:
+        raise OptionError("hotwords", words, f"at most {MAX_HOTWORDS_CHARS} characters in all")
+    return words
 
 
 _ID_LIMIT = 1 << 31
@@ -237,7 +265,8 @@ def make_logit_rules(
     Raises
     ------
     OptionError
-        If `suppress_regex` is not a regular expression, or leaves no token.
+        If `suppress_regex` is not a regular expression; if it and `suppress_tokens` leave no text, or no timestamp to
+        begin with; or if hotwords are too long.
 
     Notes
     -----
@@ -253,10 +282,16 @@ def make_logit_rules(
         suppressed.add(tokenizer.no_timestamps)
     if suppress_regex is not None:
         suppressed |= matching_tokens(tokenizer, suppress_regex)
-    suppressed -= set(forced_prefix)
     max_initial_timestamp = None
     if max_initial_timestamp_s is not None:
         max_initial_timestamp = tokenizer.timestamp_begin + round(max_initial_timestamp_s / TIMESTAMP_STEP_S)
+    text = set(range(tokenizer.eot)).difference(tokenizer.blank_tokens)
+    first_timestamps = range(tokenizer.timestamp_begin, (max_initial_timestamp or tokenizer.n_vocab - 1) + 1)
+    # Where nothing may be picked, probabilities are not numbers.
+    if text <= suppressed or (timestamps and suppressed.issuperset(first_timestamps)):
+        allowed = "ids that, with suppress_regex, leave some text, and a timestamp to begin with"
+        raise OptionError("suppress_tokens", tuple(sorted(requested)), allowed)
+    suppressed -= set(forced_prefix)
     return LogitRules(
         eot=tokenizer.eot,
         timestamp_begin=tokenizer.timestamp_begin,
@@ -283,12 +318,28 @@ def matching_tokens(tokenizer: Tokenizer, pattern: str) -> frozenset[int]:
     Source: whisper.cpp, `suppress_regex`, where the whole token has to match; here that is ``^[0-9]+$``. Most tokens
     begin with a space.
     """
-    try:
-        search = re.compile(pattern).search
-    except re.error as error:
-        position = "" if error.pos is None else f" at position {error.pos}"
-        raise OptionError("suppress_regex", pattern, f"a regular expression; {error.msg}{position}") from None
+    search = compile_suppress_regex(pattern).search
     matching = frozenset(token for token in range(tokenizer.eot) if search(tokenizer.describe_token(token)))
     if len(matching) == tokenizer.eot:
         raise OptionError("suppress_regex", pattern, "a regular expression that leaves some tokens")
     return matching
+
+
+def compile_suppress_regex(pattern: str) -> re.Pattern[str]:
+    """Compile the regular expression of tokens to suppress.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or has numbers or brackets beyond what `re` can handle.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        position = "" if error.pos is None else f" at position {error.pos}"
+        reason = f"{error.msg}{position}"
+    except OverflowError as error:
+        reason = str(error)
+    except RecursionError:
+        reason = "its brackets are nested too deeply"
+    raise OptionError("suppress_regex", pattern, f"a regular expression; {reason}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harken.errors import OptionError
+from harken.option_types import check_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Sample:
     length_penalty: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 < self.temperature <= 10:
             raise OptionError("temperature", self.temperature, "a number above 0 and up to 10")
         _check_count("best_of", self.best_of)
@@ -65,6 +67,7 @@ class Beam:
     length_penalty: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_count("width", self.width)
         if not 0 < self.patience <= 100:
             raise OptionError("patience", self.patience, "a number above 0 and up to 100")

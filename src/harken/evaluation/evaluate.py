@@ -11,6 +11,7 @@ from harken.api import Recognizer
 from harken.errors import AudioError
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
+from harken.evaluation.languages import resolve_entry_options
 from harken.evaluation.manifest import Entry, read_manifests
 from harken.evaluation.scoring import Evaluation, Failure, Score, score, summarise
 from harken.text import to_language_code
@@ -50,9 +51,9 @@ def evaluate(
     Raises
     ------
     ManifestError
-        If a manifest or the file of hypotheses cannot be read.
+        If a manifest or the file of hypotheses cannot be read, or the model does not know a language of a manifest.
     OptionError
-        If the model does not know a language or the task.
+        If the model does not know the language or the task of the options.
     OutputError
         If a hypothesis cannot be written.
     BackendUnavailable
@@ -122,8 +123,9 @@ def evaluate_entries(
     @cache
     def recognizer() -> Recognizer:
         loaded = load()
-        for language in sorted({language for language in language_by_name.values() if language}):
-            loaded.resolve_options(options, language=language)  # fails before transcribing
+        name_by_language = {language: name for name, language in language_by_name.items()}
+        for language, name in name_by_language.items():
+            resolve_entry_options(loaded, options, name, language)  # fails before transcribing
         return loaded
 
     for entry in entries:

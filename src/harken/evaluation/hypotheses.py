@@ -36,6 +36,10 @@ class EvalHypothesis:
     wall_s: float | None = None
 
 
+_LINE_START = b'{"audio": "'
+"""What every line begins with that `HypothesisStore.add` writes."""
+
+
 def provenance(options: TranscribeOptions, **engine: Any) -> dict[str, Any]:
     """Return the settings that a hypothesis depends on: the engine and the options that differ from their defaults."""
     non_defaults = {
@@ -85,7 +89,7 @@ def open_hypotheses(
 
     Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, and where known
     ``language``, ``seconds``, ``wall_s`` and ``by``, the settings that produced it. An incomplete last line, left by
-    an interruption, is removed.
+    an interruption, is removed; a file that holds anything else is left as it is.
 
     Parameters
     ----------
@@ -113,18 +117,42 @@ def open_hypotheses(
 
 
 def _read(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
-    file.seek(0)
-    try:
-        *lines, last = file.read().split("\n")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
-    if last.rstrip().endswith("}"):
-        lines.append(last)
+    """Return the hypotheses of a file, and make it end with a line break; a file of another kind is not changed."""
+    with _as_output_error(path):
+        *whole, last = path.read_bytes().split(b"\n")
+    by_name = dict(
+        _parse_line(_decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
+        for number, line in enumerate(whole, start=1)
+        if line.strip()
+    )
+    if not last:
+        return by_name
+    with _as_output_error(path):
+        if _is_incomplete(last):
+            file.truncate(sum(len(line) + 1 for line in whole))
+            return by_name
+    where = f"{path}:{len(whole) + 1}"
+    name, hypothesis = _parse_line(_decode(last, where), where, provenance)
+    with _as_output_error(path):
         file.write("\n")
-    elif last:
-        file.truncate(sum(len(line.encode()) + 1 for line in lines))
-    numbered = enumerate(lines, start=1)
-    return dict(_parse_line(line, f"{path}:{number}", provenance) for number, line in numbered if line.strip())
+        file.flush()
+    return by_name | {name: hypothesis}
+
+
+def _decode(line: bytes, where: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{where}: is not UTF-8 text, at byte {error.start}") from error
+
+
+def _is_incomplete(line: bytes) -> bool:
+    """Return whether a line is the beginning of one that `HypothesisStore.add` writes."""
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return line.startswith(_LINE_START[: len(line)])
+    return False
 
 
 def _parse_line(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[str, EvalHypothesis]:

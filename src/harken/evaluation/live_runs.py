@@ -14,6 +14,7 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.languages import resolve_entry_options
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -153,18 +154,23 @@ def run_live_rounds(
     Raises
     ------
     OptionError
-        If the model does not know a language or the task, or a session refuses its setting.
+        If the model does not know the language or the task, or a session refuses its setting.
+    ManifestError
+        Before the first stream, if the model does not know a language of the manifest.
     """
     warmed_up = False
-    for round_index, stream in enumerate(streams):
-        checked_options = recognizer.resolve_options(
-            options, language=options.language or stream.entry.language
-        )
+    entries = [stream.entry for stream in streams]
+    options_of_streams = [
+        resolve_entry_options(recognizer, options, entry.name, entry.language) for entry in entries
+    ]
+    for round_index, (stream, entry, checked_options) in enumerate(
+        zip(streams, entries, options_of_streams, strict=True)
+    ):
         try:
             recording_samples = stream.load()
             reference_words = reference_word_times(recognizer, stream, recording_samples, checked_options)
         except AudioError as error:
-            yield Failure(entry=stream.entry, reason=str(error))
+            yield Failure(entry=entry, reason=str(error))
             continue
         samples = np.concatenate(recording_samples)
         for open_session in {} if warmed_up else sessions.values():

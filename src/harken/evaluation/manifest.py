@@ -95,15 +95,18 @@ def read_manifests(
     """
     entries: dict[str, Entry] = {}
     for path in map(Path, paths):
-        for entry in subsample_evenly(
-            _read(path / MANIFEST if path.is_dir() else path, note, needs_text), limit
-        ):
+        for entry in subsample_evenly(_read(manifest_path(path), note, needs_text), limit):
             if entry.name in entries:
                 raise ManifestError(
                     f"{path}: there is another {entry.name}; allowed are names that differ in folder or file"
                 )
             entries[entry.name] = entry
     return tuple(entries.values())
+
+
+def manifest_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a manifest that is given by its own path or that of its folder."""
+    return Path(path) / MANIFEST if os.path.isdir(path) else Path(path)
 
 
 def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
@@ -159,7 +162,7 @@ def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tu
     fields = parse_object(line, where)
     audio = get_field(fields, "audio", where, str, "the path of a recording, relative to the manifest")
     path = manifest.parent / audio
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, not an error for a name that is too long
         raise ManifestError(f"{where}: audio={audio!r}: there is no file {path}")
     seconds = get_field(fields, "seconds", where, (int, float), "a length in seconds", None)
     if seconds is not None and not (isfinite(seconds) and seconds >= 0):
@@ -192,6 +195,8 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         value = json.loads(line)
     except ValueError as error:
         raise ManifestError(f"{where}: is not JSON: {error}") from error
+    except RecursionError:
+        raise ManifestError(f"{where}: is nested too deeply; allowed is one JSON object") from None
     if not isinstance(value, dict):
         raise ManifestError(f"{where}: is not a JSON object in braces")
     return value

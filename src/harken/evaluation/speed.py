@@ -13,6 +13,7 @@ from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.languages import resolve_entry_options
 from harken.evaluation.manifest import Entry, EvalRecording
 from harken.evaluation.scoring import Evaluation, Failure, score, summarise
 from harken.results import Attempt
@@ -135,13 +136,13 @@ def run_rounds(
 
     Raises
     ------
-    OptionError
-        Before the first round, if an engine does not know a language or the task.
+    OptionError, ManifestError
+        Before the first round, if an engine does not know the language or the task, or a language of the manifest.
     """
     batches = _batch_by_language(recordings, options)
-    for language in dict.fromkeys(language for language, _ in batches):
+    for language, (first, *_) in dict(reversed(batches)).items():
         for engine in engines.values():
-            engine.resolve_options(options, language=language)
+            resolve_entry_options(engine, options, first.entry.name, language)
     for language, batch in batches[:1]:
         for engine in engines.values():
             _transcribe(engine, batch[: options.batch_size + 1], replace(options, language=language))

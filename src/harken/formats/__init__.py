@@ -9,7 +9,8 @@ A `Writer` returns text incrementally, so that segments can be written as they a
     out(writer.footer(transcript))
 
 After an early stop, write the footer with the transcript so far: the output is then complete. A segment without text
-writes nothing, except in json and html.
+writes nothing, except in json and html. Control characters in the text become U+FFFD, except in json and html, which
+escape them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections.abc import Callable, Iterator
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
 from harken.formats.base import TranscriptFormat, format_timestamp
+from harken.formats.characters import escape_controls, printable, replace_controls
 from harken.formats.html_format import HtmlFormat, RecordingLink
-from harken.formats.json_format import JsonFormat, as_json, from_json, segment_from_json
+from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
 from harken.formats.layout import Layout
 from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
@@ -32,9 +34,13 @@ __all__ = [
     "TranscriptFormat",
     "Writer",
     "as_json",
+    "dump_json",
+    "escape_controls",
     "format_timestamp",
     "from_json",
+    "printable",
     "render",
+    "replace_controls",
     "segment_from_json",
 ]
 
@@ -78,6 +84,10 @@ class Writer:
         """Return the text before the first segment."""
         return self._format.header()
 
+    def header_chunks(self) -> Iterator[str]:
+        """Yield the text before the first segment in pieces: an html page can contain a whole recording."""
+        return self._format.header_chunks()
+
     def segment(self, segment: Segment) -> str:
         """Return the text that the next segment adds; cues that span segments are returned by a later call."""
         return self._format.segment(segment)
@@ -105,8 +115,10 @@ def render(
     ------
     OptionError
         If there is no such format.
+    AudioError
+        If the recording is to be embedded in the page, and cannot be read or changes meanwhile.
     """
     writer = Writer(name, layout, recording)
-    yield writer.header()
+    yield from writer.header_chunks()
     yield from map(writer.segment, transcript.segments)
     yield writer.footer(transcript)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
+from harken.formats.characters import replace_controls
 from harken.results import Segment, Transcript
 
 
@@ -14,6 +16,10 @@ class TranscriptFormat(Protocol):
         """Return the text before the first segment."""
         ...
 
+    def header_chunks(self) -> Iterator[str]:
+        """Yield the text before the first segment, in pieces if it is long."""
+        yield self.header()
+
     def segment(self, segment: Segment) -> str:
         """Return the text that the next segment adds; a later call may return part of it."""
         ...
@@ -23,9 +29,14 @@ class TranscriptFormat(Protocol):
         ...
 
 
+def split_lines(text: str) -> list[str]:
+    """Split text at line breaks of all kinds, and replace the other control characters."""
+    return [replace_controls(line) for line in text.splitlines()]
+
+
 def without_blank_lines(text: str) -> str:
     """Return text without blank lines, which would end a cue."""
-    return "\n".join(line for line in map(str.strip, text.splitlines()) if line)
+    return "\n".join(line for line in map(str.strip, split_lines(text)) if line)
 
 
 def single_line(text: str) -> str:

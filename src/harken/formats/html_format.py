@@ -9,6 +9,7 @@ from __future__ import annotations
 import mimetypes
 import os
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
@@ -17,13 +18,16 @@ from string import Template
 from urllib.parse import quote
 
 from harken.errors import AudioError
+from harken.formats.base import TranscriptFormat
+from harken.formats.characters import printable
 from harken.formats.json_format import JsonFormat
 from harken.formats.layout import Layout
 from harken.results import Segment, Transcript
 
 _DATA = Path(__file__).parent / "data"
+_BLOCK_BYTES = 3 * 2**18  # a multiple of 3, so that the base64 of the blocks can be joined
 
-_PLAYER = """<audio id="audio" controls preload="metadata" src="{url}"></audio>
+_PLAYER = """<audio id="audio" controls preload="metadata" src="$url"></audio>
 <p id="failure" role="alert" hidden>The recording cannot be played: it is not beside this page any more, or of a
 kind that this browser does not know.</p>"""
 
@@ -50,28 +54,34 @@ class RecordingLink:
             relative = os.path.relpath(self.path, self.transcript_folder)
         except ValueError:  # another drive on Windows
             return self.path.absolute().as_uri()
-        return quote(relative.replace(os.sep, "/"), safe="/")
+        return quote(os.fsencode(relative.replace(os.sep, "/")), safe="/")  # a name need not be UTF-8
 
-    @property
-    def data_url(self) -> str:
-        """The recording as a ``data:`` URL.
+    def data_url_chunks(self) -> Iterator[str]:
+        """Yield the recording as a ``data:`` URL.
 
         Raises
         ------
         AudioError
-            If the recording cannot be read.
+            If the recording cannot be read, or changes while it is read.
         """
         # The fallback type does not matter: players detect the format themselves.
-        mime_type = mimetypes.guess_type(self.path.name)[0] or "audio/mpeg"
+        yield f"data:{mimetypes.guess_type(self.path.name)[0] or 'audio/mpeg'};base64,"
         try:
-            content = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                before = os.fstat(file.fileno())
+                unread = before.st_size
+                while block := file.read(min(unread, _BLOCK_BYTES)):
+                    unread -= len(block)
+                    yield b64encode(block).decode()
+                after = os.fstat(file.fileno())
         except OSError as error:
             raise AudioError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        return f"data:{mime_type};base64,{b64encode(content).decode()}"
+        if unread or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise AudioError(f"{self.path}: changed while it was put into the page")
 
 
-class HtmlFormat:
-    """`harken.formats.base.TranscriptFormat` of html.
+class HtmlFormat(TranscriptFormat):
+    """The format of the page.
 
     Parameters
     ----------
@@ -84,25 +94,28 @@ class HtmlFormat:
         self._json = JsonFormat()
         self._embed_audio = layout.embed_audio
         self._recording = recording
-        self._page_start, _, self._page_end = _read_asset("page.html").partition("$data")
+        self._page_start, _, rest = _read_asset("page.html").partition("$player")
+        self._page_middle, _, self._page_end = rest.partition("$data")
 
     def header(self) -> str:
-        """Return the page up to its data, including the recording if `Layout.embed_audio` is set.
+        """Return the page up to its data, as a whole; see `header_chunks`."""
+        return "".join(self.header_chunks())
+
+    def header_chunks(self) -> Iterator[str]:
+        """Yield the page up to its data, including the recording if `Layout.embed_audio` is set.
 
         Raises
         ------
         AudioError
-            If the recording is to be embedded and cannot be read.
+            If the recording is to be embedded, and cannot be read or changes meanwhile.
         """
         style, script = _read_asset("page.css"), _read_asset("page.js")
-        frame = Template(self._page_start).substitute(
-            title=escape(self._recording.path.name if self._recording else "Transcript"),
-            style=style,
-            style_hash=_csp_hash(style),
-            script_hash=_csp_hash(script),
-            player=self._player(),
+        title = escape(printable(self._recording.path.name) if self._recording else "Transcript")
+        yield Template(self._page_start).substitute(
+            title=title, style=style, style_hash=_csp_hash(style), script_hash=_csp_hash(script)
         )
-        return frame + _escape_json(self._json.header())
+        yield from self._player()
+        yield self._page_middle + _escape_json(self._json.header())
 
     def segment(self, segment: Segment) -> str:
         """Return the data of one segment."""
@@ -113,11 +126,16 @@ class HtmlFormat:
         frame = Template(self._page_end).substitute(script=_read_asset("page.js"))
         return _escape_json(self._json.footer(transcript)) + frame
 
-    def _player(self) -> str:
+    def _player(self) -> Iterator[str]:
         if self._recording is None:
-            return ""
-        url = self._recording.data_url if self._embed_audio else self._recording.url
-        return _PLAYER.format(url=escape(url))
+            return
+        before, _, after = _PLAYER.partition("$url")
+        yield before
+        if self._embed_audio:
+            yield from self._recording.data_url_chunks()  # of letters, digits and +/;:=, so nothing is to be escaped
+        else:
+            yield escape(self._recording.url)
+        yield after
 
 
 def _read_asset(name: str) -> str:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from reprlib import Repr
+from typing import Any, NoReturn, TypeVar
 
 from harken.errors import OptionError
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
+from harken.formats.base import TranscriptFormat
+from harken.formats.characters import escape_json
+from harken.results import MAX_TIME_S, Attempt, DroppedSegment, Segment, Transcript, Word
 
 T = TypeVar("T")
 Parser = Callable[[Any, str], T]
 """Converts a JSON value, given with its path in the document, and raises an `OptionError` if it cannot."""
+
+_INTEGER_BITS = 64
 
 # Keys that readers of openai-whisper's json expect; every other key is the name of the field.
 _JSON_KEYS: dict[type, dict[str, str]] = {
@@ -24,7 +29,7 @@ _JSON_KEYS: dict[type, dict[str, str]] = {
 
 
 def as_json(value: Any) -> Any:
-    """Convert results to values for `json.dumps`, under the keys of the json format.
+    """Convert results, or collections of them, to values for `json.dumps`, under the keys of the json format.
 
     The keys are the fields of the results (`harken.results`), except that a segment has ``id``, ``start`` and ``end``,
     a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and, when written, ``text``, as in
@@ -34,20 +39,27 @@ def as_json(value: Any) -> Any:
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})
         return {keys.get(f.name, f.name): as_json(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value
 
 
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """Return results as JSON (see `as_json`), in which all control characters are escaped."""
+    return escape_json(json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, indent=indent))
+
+
 def from_json(document: Any) -> Transcript:
-    """Convert the json format, as returned by `json.loads`, to a transcript.
+    """Convert the json format to a transcript.
 
     Parameters
     ----------
-    document : dict
-        Unknown keys are ignored; a number that was infinite becomes nan.
+    document : dict, str or bytes
+        The text, or what `json.loads` makes of it. Unknown keys are ignored; a number that was infinite becomes nan.
 
     Returns
     -------
@@ -56,9 +68,10 @@ def from_json(document: Any) -> Transcript:
     Raises
     ------
     OptionError
-        If a key is missing or its value is of the wrong type; the message names its path.
+        If the text is not JSON or has a key twice, or if a key is missing or its value is not allowed; the message
+        names its path.
     """
-    return _transcript(document, "transcript")
+    return _transcript(_parse(document) if isinstance(document, (str, bytes)) else document, "transcript")
 
 
 def segment_from_json(value: Any) -> Segment:
@@ -66,8 +79,8 @@ def segment_from_json(value: Any) -> Segment:
     return _segment(value, "segment")
 
 
-class JsonFormat:
-    """`harken.formats.base.TranscriptFormat` of json; the fields of the transcript itself follow the segments."""
+class JsonFormat(TranscriptFormat):
+    """The format json; the fields of the transcript itself follow the segments."""
 
     def __init__(self) -> None:
         self._n_segments = 0
@@ -79,17 +92,37 @@ class JsonFormat:
     def segment(self, segment: Segment) -> str:
         """Return one segment on a line of its own."""
         self._n_segments += 1
-        return f"{',' if self._n_segments > 1 else ''}\n{_dumps(as_json(segment))}"
+        return f"{',' if self._n_segments > 1 else ''}\n{dump_json(segment)}"
 
     def footer(self, transcript: Transcript) -> str:
         """Return all fields but the segments."""
         metadata = as_json(replace(transcript, segments=()))
         del metadata["segments"]
-        return f"\n],\n{_dumps(metadata | {'text': transcript.text})[1:]}\n"
+        return f"\n],\n{dump_json(metadata | {'text': transcript.text})[1:]}\n"
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def _parse(text: str | bytes) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise OptionError("transcript", _abridged(text[:100]), "JSON that is not nested as deeply") from None
+    except ValueError as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError("transcript", _abridged(text[:100]), f"JSON; this is none: {error}") from error
+
+
+def _without_duplicates(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(entries)
+    if len(unique) < len(entries):
+        keys = [key for key, _ in entries]
+        duplicate = next(key for key in unique if keys.count(key) > 1)
+        raise OptionError("transcript", _abridged(duplicate), "an object with every key once")
+    return unique
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise OptionError("transcript", name, "JSON, which has no such number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +149,7 @@ def _transcript(value: Any, path: str) -> Transcript:
         segments=entry.required("segments", _tuple_of(_segment)),
         language=entry.required("language", _text),
         language_probability=entry.optional("language_probability", _or_none(_number), None),
-        duration_s=entry.required("duration", _number),
+        duration_s=entry.required("duration", _time),
         model=entry.required("model", _text),
         task=entry.optional("task", _text, "transcribe"),
         dropped=entry.optional("dropped", _tuple_of(_dropped_segment), ()),
@@ -126,17 +159,18 @@ def _transcript(value: Any, path: str) -> Transcript:
 
 def _segment(value: Any, path: str) -> Segment:
     entry = _object(value, path, "Segment")
+    start_s = entry.required("start", _time)
     return Segment(
         index=entry.required("id", _integer),
-        start_s=entry.required("start", _number),
-        end_s=entry.required("end", _number),
+        start_s=start_s,
+        end_s=entry.required("end", _time_from(start_s)),
         text=entry.required("text", _text),
         tokens=entry.required("tokens", _tuple_of(_integer)),
         temperature=entry.required("temperature", _number),
         avg_logprob=entry.required("avg_logprob", _number),
         compression_ratio=entry.required("compression_ratio", _number),
         no_speech_prob=entry.required("no_speech_prob", _number),
-        seek_s=entry.required("seek_s", _number),
+        seek_s=entry.required("seek_s", _time),
         attempts=entry.optional("attempts", _tuple_of(_attempt), ()),
         words=entry.optional("words", _tuple_of(_word), ()),
         language=entry.optional("language", _or_none(_text), None),
@@ -157,9 +191,10 @@ def _attempt(value: Any, path: str) -> Attempt:
 
 def _word(value: Any, path: str) -> Word:
     entry = _object(value, path, "Word")
+    start_s = entry.required("start", _time)
     return Word(
-        start_s=entry.required("start", _number),
-        end_s=entry.required("end", _number),
+        start_s=start_s,
+        end_s=entry.required("end", _time_from(start_s)),
         text=entry.required("word", _text),
         probability=entry.required("probability", _number),
     )
@@ -175,14 +210,14 @@ def _dropped_segment(value: Any, path: str) -> DroppedSegment:
 
 def _object(value: Any, path: str, kind: str) -> _JsonObject:
     if not isinstance(value, dict):
-        raise OptionError(path, value, kind)
+        raise OptionError(path, _abridged(value), kind)
     return _JsonObject(value, path)
 
 
 def _tuple_of(parse: Parser[T]) -> Parser[tuple[T, ...]]:
     def parse_items(value: Any, path: str) -> tuple[T, ...]:
         if not isinstance(value, list):
-            raise OptionError(path, value, "tuple")
+            raise OptionError(path, _abridged(value), "tuple")
         return tuple(parse(item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return parse_items
@@ -194,25 +229,71 @@ def _or_none(parse: Parser[T]) -> Parser[T | None]:
 
 def _time_span(value: Any, path: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise OptionError(path, value, "tuple")
-    return _number(value[0], f"{path}[0]"), _number(value[1], f"{path}[1]")
+        raise OptionError(path, _abridged(value), "tuple")
+    start_s = _time(value[0], f"{path}[0]")
+    return start_s, _time_from(start_s)(value[1], f"{path}[1]")
+
+
+def _time(value: Any, path: str) -> float:
+    seconds = _number(value, path)
+    if not 0 <= seconds <= MAX_TIME_S:
+        raise OptionError(path, _abridged(value), f"a time from 0 s to {MAX_TIME_S:g} s")
+    return seconds
+
+
+def _time_from(start_s: float) -> Parser[float]:
+    def parse_end(value: Any, path: str) -> float:
+        end_s = _time(value, path)
+        if end_s < start_s:
+            raise OptionError(path, end_s, f"a time from its start, {start_s!r} s, on")
+        return end_s
+
+    return parse_end
 
 
 def _number(value: Any, path: str) -> float:
     if value is None:
         return math.nan
     if type(value) not in (int, float):
-        raise OptionError(path, value, "float")
-    return float(value)
+        raise OptionError(path, _abridged(value), "float")
+    try:
+        return float(value)
+    except OverflowError:
+        raise OptionError(path, _abridged(value), "float") from None
 
 
 def _integer(value: Any, path: str) -> int:
-    if type(value) is not int:
-        raise OptionError(path, value, "int")
+    if type(value) is not int or value.bit_length() >= _INTEGER_BITS:
+        raise OptionError(path, _abridged(value), f"int of {_INTEGER_BITS} bits")
     return value
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise OptionError(path, value, "str")
+        raise OptionError(path, _abridged(value), "str")
     return value
+
+
+class _Abridgement(Repr):
+    """Representations of values of any size and depth in one short line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 60, 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() < _INTEGER_BITS else f"<an integer of {x.bit_length()} bits>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Abridged:
+    """A value in an error message."""
+
+    shown: str
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+def _abridged(value: Any) -> _Abridged:
+    return _Abridged(_Abridgement().repr(value))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harken.errors import OptionError
+from harken.option_types import check_types
 
 
 def _option(default: Any, help: str) -> Any:
@@ -38,6 +39,7 @@ class Layout:
     embed_audio: bool = _option(False, "Put the recording into the html page, instead of a link to it.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("max_line_width", "max_line_count", "max_words_per_line"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from harken.formats.base import format_timestamp, to_centiseconds, to_milliseconds, without_blank_lines
+from harken.formats.base import (
+    TranscriptFormat,
+    format_timestamp,
+    split_lines,
+    to_centiseconds,
+    to_milliseconds,
+    without_blank_lines,
+)
 from harken.formats.layout import Layout
 from harken.results import Segment, Transcript, Word
 
@@ -82,7 +89,7 @@ class CueBuilder:
 
     def _add(self, word: Word) -> Iterator[Cue]:
         """Append a word to the line, a new line, or a new cue; yield the cue that this completes, if any."""
-        text = " ".join(word.text.splitlines())
+        text = " ".join(split_lines(word.text))
         if self._line_length and self._line_length + len(text) > self._max_width:
             self._n_lines += 1
             self._line_length = 0
@@ -128,8 +135,8 @@ class SubtitleSyntax:
     karaoke: CueExpansion = _unchanged
 
 
-class SubtitleFormat:
-    """`harken.formats.base.TranscriptFormat` of a subtitle syntax.
+class SubtitleFormat(TranscriptFormat):
+    """The format of a subtitle syntax.
 
     Parameters
     ----------
@@ -192,8 +199,9 @@ def _cue_times(cue: Cue, decimal_marker: str) -> str:
 
 
 def _srt(number: int, cue: Cue) -> str:
-    # SubRip has no escapes, so an arrow in the text is shortened (openai/whisper, utils.py)
-    return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('--+>', '->', cue.text)}\n\n"
+    # SubRip has no escapes, so an arrow in the text is shortened (openai/whisper, utils.py). A search begins only at
+    # the first of several dashes, or a long row of them would take time that grows with the square of its length.
+    return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('(?<!-)--+>', '->', cue.text)}\n\n"
 
 
 def _vtt(number: int, cue: Cue) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harken.formats.base import single_line, to_milliseconds
+from harken.formats.base import TranscriptFormat, single_line, to_milliseconds
 from harken.results import Segment, Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFormat:
-    """`harken.formats.base.TranscriptFormat` whose rows each depend on one segment only.
+class TableFormat(TranscriptFormat):
+    """A format whose rows each depend on one segment only.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import DecodingResult
 from harken.decoding.alignment_attention import alignment_matrix
-from harken.errors import OptionError
+from harken.errors import AudioError, OptionError
 from harken.results import Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
@@ -24,6 +25,9 @@ from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
 TICKS_HZ = (500, 1000, 2000, 4000)
 ATTENTION_RANGE = (-0.5, 4.0)
 """Attention drawn darkest and lightest, in standard deviations over the tokens."""
+SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
+MAX_TIME_S = 1e9
+"""A time behind the end of any recording, which still is a number of samples."""
 ENCODER_POSITION_S = 0.02
 """Duration of one encoder position, which is also the resolution of timestamps."""
 
@@ -199,11 +203,11 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
     Raises
     ------
     OptionError
-        If the recording ends before `start_s`.
+        If the recording ends before `start_s`, or less than a frame behind it.
     AudioError
-        If the recording cannot be read.
+        If the recording cannot be read, or is shorter than a frame.
     """
-    start, end = round(start_s * SAMPLE_RATE), round((start_s + duration_s) * SAMPLE_RATE)
+    start, end = (round(min(time_s, MAX_TIME_S) * SAMPLE_RATE) for time_s in (start_s, start_s + duration_s))
     blocks: list[Floats] = []
     position = 0
     for block in stream_audio(source):
@@ -211,7 +215,12 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
         position += len(block)
         if position >= end:
             break
-    if position <= start:
+    if position - start < SAMPLES_PER_FRAME:
+        if position < SAMPLES_PER_FRAME:
+            name = f"{'<stdin>' if source == '-' else source}: " if isinstance(source, str | Path) else ""
+            raise AudioError(
+                f"{name}{position} samples at 16 kHz are too few for a picture; {SAMPLES_PER_FRAME} are enough"
+            )
         raise OptionError(
             "start", start_s, f"a time before the end of the recording, {position / SAMPLE_RATE:.2f} s"
         )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from harken.errors import OptionError
+from harken.option_types import check_types, is_given
 from harken.streaming.endpointer import MAX_PAUSE_S, MIN_PAUSE_S
 from harken.streaming.snr import NORMAL_WINDOW_FRAMES
 from harken.transcribe.options import option
@@ -58,21 +59,32 @@ class StreamingConfig:
     local_agreement: int = 1
 
     def __post_init__(self) -> None:
+        check_types(self)
         limits = {
             "window_frames": (10, MAX_WINDOW_FRAMES),
-            "hop_frames": (10, self.window_frames),
+            "hop_frames": (10, MAX_WINDOW_FRAMES),
             "history_frames": (0, WINDOW_FRAMES),
         }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if not low <= value <= high or value % FRAMES_PER_POSITION:
                 raise OptionError(name, value, f"an even number from {low} to {high}")
+        if self.hop_frames > self.window_frames:
+            raise self._hop_longer_than_window()
         if not 0 <= self.commit_delay_frames <= MAX_COMMIT_DELAY_FRAMES:
             raise OptionError(
                 "commit_delay_frames", self.commit_delay_frames, f"0 to {MAX_COMMIT_DELAY_FRAMES}"
             )
         if not 1 <= self.local_agreement <= MAX_LOCAL_AGREEMENT:
             raise OptionError("local_agreement", self.local_agreement, f"1 to {MAX_LOCAL_AGREEMENT}")
+
+    def _hop_longer_than_window(self) -> OptionError:
+        """Return the error for a hop that is longer than the window; it names the one that was given."""
+        if is_given(self, "hop_frames"):
+            allowed = f"an even number from 10 to window_frames={self.window_frames}"
+            return OptionError("hop_frames", self.hop_frames, allowed)
+        allowed = f"an even number from hop_frames={self.hop_frames} to {MAX_WINDOW_FRAMES}"
+        return OptionError("window_frames", self.window_frames, allowed)
 
     @property
     def max_window_frames(self) -> int:
@@ -147,14 +159,30 @@ class StreamOptions:
     pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.")
 
     def __post_init__(self) -> None:
-        if self.delay not in DELAYS and not (self.delay.isdecimal() and 0 < int(self.delay) <= MAX_DELAY_MS):
+        check_types(self)
+        if self.delay not in DELAYS and not _is_delay_ms(self.delay):
             allowed = f"{', '.join(DELAYS)}, or milliseconds from 1 to {MAX_DELAY_MS}"
             raise OptionError("delay", self.delay, allowed)
         if self.finals not in FINALS:
             raise OptionError("finals", self.finals, " or ".join(FINALS))
-        if not MIN_PAUSE_S <= self.sentence_pause_s <= self.pause_s <= MAX_PAUSE_S:
-            allowed = f"{MIN_PAUSE_S:g} s to pause_s, which is at most {MAX_PAUSE_S:g} s"
-            raise OptionError("sentence_pause_s", self.sentence_pause_s, allowed)
+        for name in ("pause_s", "sentence_pause_s"):
+            if not MIN_PAUSE_S <= getattr(self, name) <= MAX_PAUSE_S:
+                raise OptionError(name, getattr(self, name), f"{MIN_PAUSE_S:g} to {MAX_PAUSE_S:g} seconds")
+        if self.sentence_pause_s > self.pause_s:
+            raise self._pauses_in_wrong_order()
+
+    def _pauses_in_wrong_order(self) -> OptionError:
+        """Return the error for pauses that contradict each other; it names the one that was given."""
+        if is_given(self, "pause_s"):
+            allowed = f"at least sentence_pause_s={self.sentence_pause_s:g}, up to {MAX_PAUSE_S:g} seconds"
+            return OptionError("pause_s", self.pause_s, allowed)
+        allowed = f"{MIN_PAUSE_S:g} seconds to pause_s={self.pause_s:g}"
+        return OptionError("sentence_pause_s", self.sentence_pause_s, allowed)
+
+
+def _is_delay_ms(delay: str) -> bool:
+    """Return whether a delay is a number of milliseconds."""
+    return delay.isdecimal() and len(delay) <= len(str(MAX_DELAY_MS)) and 0 < int(delay) <= MAX_DELAY_MS
 
 
 _CONFIG_FIELDS = ("window_frames", "hop_frames", "history_frames", "commit_delay_frames", "local_agreement")

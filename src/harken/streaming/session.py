@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from harken.streaming.worker import ModelWorker
 class LiveSession:
     """One live stream: samples in, events out, without waiting or reading the time of day.
 
-    The text does not depend on how the samples are split into blocks. `harken.Recognizer.stream` opens a session and
-    has an example.
+    The text does not depend on how the samples are split into blocks. A session belongs to one thread at a time;
+    threads may work on sessions of their own at once. `harken.Recognizer.stream` opens a session and has an example.
 
     Parameters
     ----------
@@ -42,7 +43,6 @@ class LiveSession:
         self._worker = worker
         self._sessions = LiveSessions(worker, options, plan)
         self._sessions.open(None)
-        self._closed = False
 
     @property
     def config(self) -> StreamingConfig:
@@ -65,14 +65,15 @@ class LiveSession:
         Parameters
         ----------
         samples : ndarray of shape (samples,), float32 in [-1, 1] or int16, mono at 16 kHz
-            Any number of samples, also none.
+            Any number of samples, also none. Floats beyond full scale are clipped.
 
         Raises
         ------
         AudioError
-            If they are of another dtype or shape, or not finite; the session goes on without them.
+            If they are of another dtype or shape, not finite, or obviously in another scale, as `stream_audio` says;
+            the session goes on without them.
         HarkenError
-            If the session is closed.
+            If the session is closed, or another thread is using it.
         """
         return self._sessions.feed({None: samples})[None]
 
@@ -82,8 +83,7 @@ class LiveSession:
 
     def close(self) -> list[Event]:
         """End the stream and return its last events; closing again returns none."""
-        closed, self._closed = self._closed, True
-        return [] if closed else self._sessions.close(None)
+        return self._sessions.close(None) if self._sessions.is_open(None) else []
 
 
 class LiveSessions:
@@ -105,6 +105,7 @@ class LiveSessions:
         self.plan = plan
         self._worker, self._options = worker, options
         self._streams: dict[Hashable, Stream] = {}
+        self._turns = [None]  # empty while a call works; taking from a list is atomic
 
     @property
     def stats(self) -> DecodeStats:
@@ -124,9 +125,14 @@ class LiveSessions:
         HarkenError
             If a stream of that name is open; the name of a closed one may be used again.
         """
-        if name in self._streams:
-            raise HarkenError(f"there is a stream {name!r} already")
-        self._streams[name] = Stream(self._worker, self._options, self.plan)
+        with self._turn():
+            if name in self._streams:
+                raise HarkenError(f"there is a stream {name!r} already")
+            self._streams[name] = Stream(self._worker, self._options, self.plan)
+
+    def is_open(self, name: Hashable) -> bool:
+        """Tell whether a stream of that name is open."""
+        return name in self._streams
 
     def feed(self, samples: Mapping[Hashable, NDArray[Any]]) -> dict[Hashable, list[Event]]:
         """Take the next samples of some streams and return their new events, by name.
@@ -136,25 +142,42 @@ class LiveSessions:
         AudioError
             As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
-            If a stream is not open.
+            If a stream is not open, or another thread is using the streams.
         """
-        streams = {name: self._opened_stream(name) for name in samples}
-        blocks = {name: checked_samples(block) for name, block in samples.items()}
-        self._worker.run([stream.feed(blocks[name]) for name, stream in streams.items()])
-        return {name: stream.pop_events() for name, stream in streams.items()}
+        with self._turn():
+            streams = {name: self._opened_stream(name) for name in samples}
+            blocks = {name: checked_samples(block) for name, block in samples.items()}
+            self._worker.run([stream.feed(blocks[name]) for name, stream in streams.items()])
+            return {name: stream.pop_events() for name, stream in streams.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
         """End the current utterance of a stream and return its events."""
-        opened = self._opened_stream(name)
-        self._worker.run([opened.flush()])
-        return opened.pop_events()
+        with self._turn():
+            opened = self._opened_stream(name)
+            self._worker.run([opened.flush()])
+            return opened.pop_events()
 
     def close(self, name: Hashable) -> list[Event]:
         """End a stream and return its last events."""
-        opened = self._opened_stream(name)
-        self._worker.run([opened.close()])
-        del self._streams[name]
-        return opened.pop_events()
+        with self._turn():
+            closed = self._opened_stream(name)
+            del self._streams[name]
+            self._worker.run([closed.close()])
+            return closed.pop_events()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Work on the streams, which another thread would put out of order meanwhile."""
+        try:
+            turn = self._turns.pop()
+        except IndexError:
+            raise HarkenError(
+                "another thread is using this session; allowed is one call at a time, or a session for each thread"
+            ) from None
+        try:
+            yield
+        finally:
+            self._turns.append(turn)
 
     def _opened_stream(self, name: Hashable) -> Stream:
         if name not in self._streams:
@@ -169,7 +192,7 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     Raises
     ------
     AudioError
-        If they are of another dtype or shape, or not finite.
+        If they are of another dtype or shape, not finite, or obviously not in [-1, 1].
     """
     samples = np.asarray(samples)
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])

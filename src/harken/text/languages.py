@@ -42,13 +42,15 @@ LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
 
-def to_language_code(language: str) -> str:
+def to_language_code(language: str, *, option: str = "language") -> str:
     """Find the code of a language given by code, name or alias, in any case.
 
     Parameters
     ----------
     language : str
         Such as ``"de"``, ``"German"`` or ``"castilian"``.
+    option : str
+        Name of the option that it comes from, for the error.
 
     Returns
     -------
@@ -62,7 +64,7 @@ def to_language_code(language: str) -> str:
     """
     code = _CODES.get(language.strip().lower())
     if code is None:
-        raise OptionError("language", language, _allowed_languages(language))
+        raise OptionError(option, language, _allowed_languages(language))
     return code
 
 

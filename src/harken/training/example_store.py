@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from harken.atomic import write_atomic
+from harken.errors import OutputError
 from harken.training.examples import Example, TrainingSequence
 from harken.training.windows import TrainingWindow
 
@@ -34,6 +38,24 @@ class ExampleStore:
         """Return whether the example of a window is stored."""
         return self.path(window).is_file()
 
+    @contextmanager
+    def _open(self, window: TrainingWindow) -> Iterator[Any]:
+        """Open the file of an example.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be read.
+        """
+        path = self.path(window)
+        try:
+            with path.open("rb") as raw, np.load(raw) as file:
+                yield file
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise OutputError(
+                f"{path}: is damaged ({error}); delete it, and the same command makes it anew"
+            ) from error
+
     def put(self, window: TrainingWindow, example: Example) -> None:
         """Write an example; its file is complete or absent."""
         arrays: dict[str, Any] = {
@@ -48,7 +70,7 @@ class ExampleStore:
 
     def get(self, window: TrainingWindow) -> Example:
         """Read an example."""
-        with np.load(self.path(window)) as file:
+        with self._open(window) as file:
             sequences = tuple(
                 TrainingSequence(
                     tokens=file[f"tokens.{i}"], text_start=int(text_start), teacher_states=file[f"states.{i}"]
@@ -59,7 +81,7 @@ class ExampleStore:
 
     def first_text(self, window: TrainingWindow) -> list[int]:
         """Return the tokens of the first text of an example, without the prompt."""
-        with np.load(self.path(window)) as file:
+        with self._open(window) as file:
             text: list[int] = (
                 file["tokens.0"][file["text_start"][0] :].tolist() if len(file["text_start"]) else []
             )

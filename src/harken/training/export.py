@@ -7,7 +7,6 @@ whole model, without an encoder, its output tied to the token embedding.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def export(
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
-            shutil.copyfile(file, folder / file.name)
+            write_atomic(folder / file.name, [file.read_bytes()])
 
 
 def serialize_safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harken.errors import CheckpointError, OptionError
 from harken.training.acceptance import Acceptance
 from harken.training.example_store import ExampleStore
 from harken.training.objective import Objective
@@ -84,6 +85,13 @@ def train(
     -------
     bool
         True if all epochs are done; False if it was stopped.
+
+    Raises
+    ------
+    CheckpointError
+        If the loss is not finite in the beginning.
+    OptionError
+        If it becomes so; the best weights so far have been reported.
     """
     n_steps = count_steps(options, len(windows))
     optimiser = _make_optimiser(objective, options)
@@ -93,6 +101,7 @@ def train(
     def evaluate() -> None:
         loss = sum(losses) / len(losses) if losses else None
         point = EvalPoint(step=steps_done, loss=loss, held_out=_evaluate(objective, held_out, store))
+        _check_finite(point.held_out.mean_loss, steps_done, options)
         points.append(point)
         losses.clear()
         callbacks.on_evaluation(point)
@@ -120,11 +129,24 @@ def train(
             _train_step(objective, optimiser, (store.get(window) for window in batch), options.max_grad_norm)
         )
         steps_done += 1
+        _check_finite(losses[-1], steps_done, options)
         callbacks.on_step(steps_done, n_steps, losses[-1])
         if steps_done % options.eval_steps == 0 or steps_done == n_steps:
             evaluate()
             save()
     return True
+
+
+def _check_finite(loss: float, step: int, options: TrainOptions) -> None:
+    if math.isfinite(loss):
+        return
+    if not step:
+        raise CheckpointError(
+            f"the loss of the model is {loss} before the first step: see 'harken models check'"
+        )
+    raise OptionError(
+        "learning_rate", options.learning_rate, f"a lower one, as the loss is {loss} at step {step}"
+    )
 
 
 def count_steps(options: TrainOptions, n_windows: int) -> int:

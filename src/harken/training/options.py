@@ -16,6 +16,9 @@ LEARNING_RATE_HELP = "Highest learning rate, reached behind the warm-up and left
 MAX_DECODER_LAYERS = 4
 """Most decoder layers of an assistant."""
 
+MAX_SEED = 2**32 - 1
+"""Largest seed; PyTorch takes 64 bits, of which the number of the step needs some."""
+
 _data_option = partial(option, "Data")
 _training_option = partial(option, "Training")
 
@@ -60,8 +63,8 @@ class DataOptions:
             _check_range(name, getattr(self, name), 0, 1)
         _check_range("speed_perturbation", self.speed_perturbation, 0, 0.2)
         _check_range("shuffles", self.shuffles, 1, 100)
-        if self.seed < 0:
-            raise OptionError("seed", self.seed, "an integer from 0 on")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise OptionError("seed", self.seed, f"an integer from 0 to {MAX_SEED}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

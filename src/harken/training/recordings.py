@@ -97,9 +97,10 @@ def read_entries(
 
 
 def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
-    if needs_text or not path.is_dir() or (path / MANIFEST).is_file():
+    if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
         return read_manifests([path], note=note, needs_text=needs_text)
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
+    found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    files = sorted(file for file in found if file.suffix.lower() in AUDIO_SUFFIXES and os.path.isfile(file))
     if not files:
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
     name = path.resolve().name

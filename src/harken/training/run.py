@@ -101,11 +101,25 @@ def prepare_examples(
     Raises
     ------
     ManifestError
-        If either has no speech.
+        If either has no speech; the folder of the training is removed, so that it does not stand in the way.
     """
+    try:
+        return _prepare_examples(task, speech_finder, make_labeller, callbacks)
+    except ManifestError:
+        task.run_directory.discard()
+        raise
+
+
+def _prepare_examples(
+    task: TrainingTask[Any],
+    speech_finder: SpeechFinder,
+    make_labeller: Callable[[], Labeller],
+    callbacks: TrainingCallbacks,
+) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
     windows = task.run_directory.load_windows()
     if not windows:
         windows = _make_windows(task, speech_finder, callbacks)
+        _split(task, windows)  # fails before the windows are labelled
         task.run_directory.save_windows(windows)
     store = ExampleStore(task.run_directory.examples_folder)
 
@@ -113,10 +127,22 @@ def prepare_examples(
         callbacks.on_progress("windows", done, total)
 
     label_windows(windows, store, make_labeller, task.tokenizer.eot, progress)
-    labelled = [window for window in windows if store.first_text(window)]
+    return _split(task, [window for window in windows if store.first_text(window)])
+
+
+def _split(
+    task: TrainingTask[Any], windows: Sequence[TrainingWindow]
+) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
+    """Return the windows to learn from, and the held-out ones.
+
+    Raises
+    ------
+    ManifestError
+        If there are none.
+    """
     splits = (
-        [window for window in labelled if not window.held_out],
-        [window for window in labelled if window.held_out],
+        [window for window in windows if not window.held_out],
+        [window for window in windows if window.held_out],
     )
     for purpose, split in zip(("learn from", "measure with"), splits, strict=True):
         if not split:

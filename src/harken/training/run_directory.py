@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from harken.atomic import write_atomic
 from harken.errors import OutputError
+from harken.temporary import remove_abandoned
 from harken.training.acceptance import Acceptance
 from harken.training.windows import TrainingWindow
 
@@ -96,29 +100,41 @@ class RunDirectory:
             If it holds something else.
         """
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
-        if config_path.is_file():
-            stored_config = json.loads(config_path.read_text(encoding="utf-8"))
+        for folder in (out, self.folder, self.examples_folder, self.small_model_folder):
+            remove_abandoned(folder)
+        if os.path.isfile(config_path):  # unlike Path.is_file, not an error for a name that is too long
+            with _naming(config_path):
+                stored_config = dict(json.loads(config_path.read_text(encoding="utf-8")))
             for name in sorted(stored_config.keys() | config.keys()):
                 if stored_config.get(name) != config.get(name):
                     raise OutputError(
                         f"{out}: holds a training with {name}={stored_config.get(name)!r}, not {config.get(name)!r}; "
                         "allowed is the same command, or another folder"
                     )
-        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        elif os.path.exists(out) and not _is_empty_folder(out):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
             for folder in (self.examples_folder, self.small_model_folder):
                 _make_folder(folder)
             write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
 
+    def discard(self) -> None:
+        """Remove a training that has not begun to learn, so that the folder takes another one."""
+        if self.has_state:
+            return
+        for folder in (self.examples_folder, self.small_model_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (CONFIG_FILE, WINDOWS_FILE):
+            (self.folder / file).unlink(missing_ok=True)
+        with suppress(OSError):  # it holds something else
+            self.folder.rmdir()
+
     def load_windows(self) -> list[TrainingWindow]:
         """Return the stored windows; none at the beginning."""
         path = self.folder / WINDOWS_FILE
-        return (
-            [*map(TrainingWindow.from_json, path.read_text(encoding="utf-8").splitlines())]
-            if path.is_file()
-            else []
-        )
+        with _naming(path):
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+            return [*map(TrainingWindow.from_json, lines)]
 
     def save_windows(self, windows: Sequence[TrainingWindow]) -> None:
         """Store the windows."""
@@ -131,9 +147,9 @@ class RunDirectory:
 
     def load_state(self) -> dict[str, Any] | None:
         """Return the state saved last; None at the beginning."""
-        state: dict[str, Any] | None = (
-            torch.load(self.folder / STATE_FILE, weights_only=True) if self.has_state else None
-        )
+        path = self.folder / STATE_FILE
+        with _naming(path):
+            state: dict[str, Any] | None = torch.load(path, weights_only=True) if self.has_state else None
         return state
 
     def save_state(self, state: Mapping[str, Any]) -> None:
@@ -145,13 +161,38 @@ class RunDirectory:
     def load_learning_curve(self) -> list[EvalPoint]:
         """Return all measurements, in order."""
         path = self.folder / LEARNING_CURVE_FILE
-        return (
-            [*map(EvalPoint.from_json, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
-        )
+        with _naming(path):
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+            return [*map(EvalPoint.from_json, lines)]
 
     def save_learning_curve(self, points: list[EvalPoint]) -> None:
         """Write all measurements again, without those after a state that was resumed."""
         write_atomic(self.folder / LEARNING_CURVE_FILE, ["".join(f"{point.to_json()}\n" for point in points)])
+
+
+def _is_empty_folder(path: Path) -> bool:
+    try:
+        return not any(path.iterdir())
+    except OSError:
+        return False
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn any error in reading a file of a training to one that names the file.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be read; all these files are written whole, so something else has changed it.
+    """
+    try:
+        yield
+    except Exception as error:  # what a damaged file leads to in torch.load has no common class
+        reason = " ".join(f"{error}".split()) or type(error).__name__
+        raise OutputError(
+            f"{path}: cannot be read: {reason}; allowed is another folder, or this file as it was"
+        ) from error
 
 
 def _make_folder(folder: Path) -> None:

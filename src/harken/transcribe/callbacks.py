@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harken.decoding import DecodingResult, Observer, Step
 from harken.errors import Cancelled
+from harken.option_types import check_types
 from harken.results import Attempt
 
 ProgressCallback = Callable[[float, bool], None]
@@ -33,6 +34,11 @@ class Callbacks:
         Called once a window has been decoded, before its segments.
     is_cancelled : callable
         Called at every decoder step; once it returns True, `Cancelled` is raised.
+
+    Raises
+    ------
+    OptionError
+        If one of them cannot be called.
     """
 
     on_progress: ProgressCallback = lambda done_s, finished: None
@@ -40,6 +46,9 @@ class Callbacks:
     on_window_start: WindowStartCallback = lambda start_s, prompt: None
     on_window_end: WindowEndCallback = lambda start_s, decoded, attempts: None
     is_cancelled: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     def handle_step(self, step: Step) -> None:
         """Raise `Cancelled` if the caller asks for it, else pass the step on."""

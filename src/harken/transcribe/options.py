@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 from harken.audio.vad import VadOptions
-from harken.decoding import Beam, DecodingResult, Greedy, Strategy, fallback_schedule
+from harken.decoding import (
+    Beam,
+    DecodingResult,
+    Greedy,
+    Strategy,
+    compile_suppress_regex,
+    fallback_schedule,
+    normalized_hotwords,
+)
 from harken.errors import OptionError
+from harken.option_types import check_types, is_given
+from harken.text import to_language_code
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from harken.types import FRAMES_PER_SECOND
 
 TASKS = ("transcribe", "translate")
 FIDELITIES = ("auto", "exact", "fast")
+MAX_CLIP_S = 1e7
+"""Latest time of a clip, about four months."""
 
 
 def option(section: str, default: Any, help: str) -> Any:
@@ -41,7 +53,12 @@ class TranscribeOptions:
     Raises
     ------
     OptionError
-        If a value is outside what is allowed.
+        If a value is of another type than declared, or outside what is allowed.
+
+    Notes
+    -----
+    Lists are taken as tuples and numbers of numpy as those of Python. A blank prompt, prefix or hotword is none. Beam
+    search, as in the reference, is what happens at temperature 0; without a temperature of 0 there is none.
     """
 
     language: str | None = _language(None, "Language spoken, as a code or a name; detected if not given.")
@@ -54,7 +71,7 @@ class TranscribeOptions:
     multilingual: bool = _language(False, "The language may change: detect it for every window.")
     task: str = _language("transcribe", "transcribe, or translate into English.")
 
-    beam_size: int = _decoding(1, "Hypotheses of the beam search; 1 is greedy.")
+    beam_size: int = _decoding(1, "Hypotheses of the beam search, at temperature 0; 1 is greedy.")
     patience: float = _decoding(1.0, "Beam search ends after beam size times this many finished hypotheses.")
     length_penalty: float | None = _decoding(None, "Alpha of the length penalty; none divides by the length.")
     best_of: int = _decoding(5, "Samples drawn at each temperature above 0.")
@@ -89,7 +106,10 @@ class TranscribeOptions:
     suppress_regex: str | None = _decoding(
         None, "Tokens whose text matches this regular expression are never sampled."
     )
-    batch_size: int = _decoding(1, "Most windows to decode together, of one or several recordings.")
+    batch_size: int = _decoding(
+        1,
+        "Most windows to decode together, of one or several recordings; each takes memory, with tiny.en about 20 MB.",
+    )
     seed: int = _decoding(0, "Seed of the random numbers for sampling; equal seeds give equal texts.")
 
     condition_on_previous_text: bool = _prompting(
@@ -99,12 +119,16 @@ class TranscribeOptions:
         0.5, "Forget the previous text after a window decoded above this."
     )
     initial_prompt: str | None = _prompting(
-        None, "Text to prompt the first window with: names, spelling, style."
+        None,
+        "Text to prompt the first window with: names, spelling, style; of a long one the last 223 tokens count.",
     )
     carry_initial_prompt: bool = _prompting(False, "Give the initial prompt to every window.")
-    prefix: str | None = _prompting(None, "Text that the first window is forced to begin with.")
+    prefix: str | None = _prompting(
+        None, "Text that the first window is forced to begin with, of up to 112 tokens."
+    )
     hotwords: tuple[str, ...] = _prompting(
-        (), "Words to expect, such as names; they are favoured where they are plausible."
+        (),
+        "Words to expect, such as names of up to 100 characters; they are favoured where they are plausible.",
     )
 
     word_timestamps: bool = _words(False, "Add the start and end time of each word.")
@@ -125,34 +149,36 @@ class TranscribeOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise OptionError("task", self.task, " or ".join(TASKS))
-        if self.fidelity not in FIDELITIES:
-            raise OptionError("fidelity", self.fidelity, ", ".join(FIDELITIES))
-        if not 1 <= self.beam_size <= 64:
-            raise OptionError("beam_size", self.beam_size, "an integer from 1 to 64")
+        check_types(self)
+        for name, (is_allowed, allowed) in _ALLOWED.items():
+            value = getattr(self, name)
+            if value is not None and not is_allowed(value):
+                raise OptionError(name, value, allowed)
+        for name in ("initial_prompt", "prefix"):
+            if not (getattr(self, name) or "").strip():
+                object.__setattr__(self, name, None)
+        object.__setattr__(self, "hotwords", normalized_hotwords(self.hotwords))
+        if self.language is not None:
+            to_language_code(self.language)
+        for language in self.languages:
+            to_language_code(language, option="languages")
+        if self.suppress_regex is not None:
+            compile_suppress_regex(self.suppress_regex)
         self.strategies()
-        _check_temperature("prompt_reset_temperature", self.prompt_reset_temperature)
-        if self.seed < 0:
-            raise OptionError("seed", self.seed, "an integer from 0 on")
-        if self.max_initial_timestamp_s is not None and not 0 <= self.max_initial_timestamp_s <= 30:
-            raise OptionError(
-                "max_initial_timestamp_s", self.max_initial_timestamp_s, "0 to 30 seconds, or none"
-            )
-        if min(self.suppress_tokens, default=0) < -1:
-            raise OptionError("suppress_tokens", self.suppress_tokens, "ids of the vocabulary, and -1")
         self.vad_options()
-        if not 1 <= self.batch_size <= 256:
-            raise OptionError("batch_size", self.batch_size, "an integer from 1 to 256")
-        clips = self.clip_timestamps
-        rising = all(a <= b for a, b in pairwise(clips))
-        if not (rising and all(isfinite(t) and t >= 0 for t in clips)):
-            raise OptionError("clip_timestamps", clips, "times in seconds from 0 on, in rising order")
+        self._check_clips()
+
+    def _check_clips(self) -> None:
+        times_s = self.clip_timestamps
+        rising = all(a <= b for a, b in pairwise(times_s))
+        if not rising or not all(0 <= t <= MAX_CLIP_S for t in times_s):
+            allowed = f"times in seconds from 0 to {MAX_CLIP_S:.0f}, in rising order"
+            raise OptionError("clip_timestamps", times_s, allowed)
+        if any(start == end for start, end in self.clips(FRAMES_PER_SECOND)):
+            raise OptionError("clip_timestamps", times_s, "clips that end after their start, by 0.01 s or more")
 
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn."""
-        for temperature in self.temperatures:
-            _check_temperature("temperatures", temperature)
         beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
         first = Greedy() if self.beam_size == 1 else beam
         return fallback_schedule(
@@ -167,15 +193,27 @@ class TranscribeOptions:
         OptionError
             If one of them is outside what is allowed; it names the option as it is called here.
         """
+        min_silence_s, pad_s = self.vad_min_silence_s, self.vad_speech_pad_s
+        if 0 <= min_silence_s < 2 * pad_s:
+            raise self._padding_longer_than_silence()
         try:
             return VadOptions(
                 threshold=self.vad_threshold,
                 min_speech_s=self.vad_min_speech_s,
-                min_silence_s=self.vad_min_silence_s,
-                speech_pad_s=self.vad_speech_pad_s,
+                min_silence_s=min_silence_s,
+                speech_pad_s=pad_s,
             )
         except OptionError as error:
             raise OptionError(f"vad_{error.field}", error.value, error.allowed) from None
+
+    def _padding_longer_than_silence(self) -> OptionError:
+        """Return the error for padding that does not fit into the silence; it names the option that was given."""
+        min_silence_s, pad_s = self.vad_min_silence_s, self.vad_speech_pad_s
+        if is_given(self, "vad_min_silence_s"):
+            allowed = f"at least {2 * pad_s:g} seconds, twice vad_speech_pad_s={pad_s:g}"
+            return OptionError("vad_min_silence_s", min_silence_s, allowed)
+        allowed = f"at most {min_silence_s / 2:g} seconds, half of vad_min_silence_s={min_silence_s:g}"
+        return OptionError("vad_speech_pad_s", pad_s, allowed)
 
     def rejection_reason(self, decoded: DecodingResult) -> str | None:
         """Return the reason to decode a window again at the next temperature; None if there is none.
@@ -211,6 +249,27 @@ class TranscribeOptions:
         return [(start or 0, end) for start, end in zip(points[::2], points[1::2], strict=True)]
 
 
-def _check_temperature(field: str, value: float) -> None:
-    if not 0 <= value <= 10:
-        raise OptionError(field, value, "numbers from 0 to 10")
+def _within(lowest: float, highest: float) -> Callable[[float], bool]:
+    return lambda value: lowest <= value <= highest
+
+
+# Allowed values of single options; None is allowed where the type allows it.
+_ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "language_threshold": (_within(0, 1), "a probability from 0 to 1"),
+    "language_windows": (_within(1, 1000), "an integer from 1 to 1000"),
+    "task": (TASKS.__contains__, " or ".join(TASKS)),
+    "beam_size": (_within(1, 64), "an integer from 1 to 64"),
+    "best_of": (_within(1, 64), "an integer from 1 to 64"),
+    "temperatures": (lambda values: all(map(_within(0, 10), values)), "numbers from 0 to 10"),
+    "compression_ratio_threshold": (lambda value: value > 0, "a number above 0, or none"),
+    "logprob_threshold": (lambda value: value <= 0, "a number up to 0, or none"),
+    "no_speech_threshold": (_within(0, 1), "a probability from 0 to 1, or none"),
+    "max_initial_timestamp_s": (_within(0, 30), "0 to 30 seconds, or none"),
+    "fidelity": (FIDELITIES.__contains__, ", ".join(FIDELITIES)),
+    "suppress_tokens": (lambda ids: min(ids, default=0) >= -1, "ids of the vocabulary, and -1"),
+    "batch_size": (_within(1, 256), "an integer from 1 to 256"),
+    "seed": (_within(0, 2**128 - 1), "an integer from 0 to 2**128 - 1"),
+    "prompt_reset_temperature": (_within(0, 10), "a number from 0 to 10"),
+    "vad_speech_pad_s": (_within(0, 14), "0 to 14 seconds"),
+    "hallucination_threshold": (lambda score: 0 < score <= 1, "a score above 0 and up to 1, or none"),
+}

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
-from harken.backends.onnx.rotation import RotatedWeights
 from harken.backends.onnx.runtime_plan import make_runtime_plan
-from harken.backends.onnx.runtimes import BindableGraph, Graph, OnnxRuntimeGraph, OpenVinoGraph
-from harken.backends.onnx.saturation import probe_graph, weight_bits
+from harken.backends.onnx.runtimes import Graph
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-GRAPH_FORMAT_VERSION = 11
-"""Part of the name of every stored graph; raise it with every change of the graphs."""
 
 
 class OnnxBackend:
@@ -54,11 +45,20 @@ class OnnxBackend:
         Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    check_unchanged : callable
+        Called when a graph was built and before it is stored; raises an error if the weights may not be those of
+        `digest` any more.
 
     Raises
     ------
     OptionError
         If this machine cannot compute in that precision.
+    CheckpointError
+        If the weights are damaged, or `check_unchanged` finds them changed.
+    OutputError
+        If graphs have to be built and cannot be stored anywhere.
+    OutOfMemory
+        If the model does not fit into memory.
     BackendUnavailable
         If a runtime is not installed.
     """
@@ -75,24 +75,27 @@ class OnnxBackend:
         alignment_heads: AlignmentHeads | None = None,
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
+        check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
         self.vocab_subset = vocab_subset
         self.threads = threads or usable_processors()
-        self.plan = make_runtime_plan(precision)
-        self._graph_path = graph_path = partial(
-            self._get_or_build_graph, GraphStore(cache or default_graph_directory()), digest, weights
+        self._loader = GraphLoader(
+            dims=self.dims,
+            weights=weights,
+            digest=digest,
+            check_unchanged=check_unchanged,
+            plan=make_runtime_plan(precision),
+            threads=self.threads,
+            store=GraphStore(cache or default_graph_directory()),
+            alignment_heads=self.alignment_heads,
+            vocab_subset=vocab_subset,
         )
-        # Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
-        with ThreadPoolExecutor(3) as pool:
-            encoder = (
-                pool.submit(self._load_encoder_graph, graph_path, "encoder") if self.dims.has_encoder else None
-            )
-            cross_kv = pool.submit(self._load_encoder_graph, graph_path, "cross_kv")
-            decoder = pool.submit(self._load_decoder_graph, graph_path)
-        self._encoder = encoder and encoder.result()
-        self._cross_kv, self._decoder = cross_kv.result(), decoder.result()
+        encoder_names = ["encoder"] if self.dims.has_encoder else []
+        self._decoder, self._cross_kv, *encoders = self._loader.load("decoder", "cross_kv", *encoder_names)
+        self._encoder: Graph | None = encoders[0] if encoders else None
+        self.plan = self._loader.plan
         self.capabilities = Capabilities(
             name="onnx",
             precision=self.plan.precision,
@@ -169,42 +172,8 @@ class OnnxBackend:
     @cached_property
     def _streaming_encoder(self) -> Graph:
         """The encoder of streams, loaded when the first stream is encoded."""
-        return self._load_encoder_graph(self._graph_path, "streaming_encoder")
-
-    def _load_encoder_graph(self, graph_path: Callable[[str, str], Path], graph_name: str) -> Graph:
-        """Load a graph that runs once a window, before the decoder."""
-        runtime, precision = self.plan.encoder
-        if runtime == "openvino":
-            return OpenVinoGraph(graph_path(graph_name, precision), self.threads, precision)
-        return OnnxRuntimeGraph(graph_path(graph_name, precision), self.threads)
-
-    def _load_decoder_graph(self, graph_path: Callable[[str, str], Path]) -> BindableGraph:
-        _, precision = self.plan.decoder
-        return OnnxRuntimeGraph(graph_path("decoder", precision), self.threads)
-
-    def _get_or_build_graph(
-        self,
-        store: GraphStore,
-        digest: str,
-        weights: Mapping[str, NDArray[Any]],
-        graph_name: str,
-        precision: str,
-    ) -> Path:
-        weight_format = (
-            _int8_weight_format(store) if precision == "int8" else precision if precision == "int4" else "float"
-        )
-        build = partial(
-            _build_graph, graph_name, weight_format, weights, self.dims, self.alignment_heads, self.vocab_subset
-        )
-        options_checksum = f"-{self._decoder_options_checksum():08x}" if graph_name == "decoder" else ""
-        return store.get_or_build(
-            f"{digest[:32]}-{graph_name}-{weight_format}{options_checksum}-v{GRAPH_FORMAT_VERSION}", build
-        )
-
-    def _decoder_options_checksum(self) -> int:
-        """Return a checksum of the decoder's options beside weights and precision."""
-        heads = zlib.crc32(repr(self.alignment_heads).encode())
-        return heads if self.vocab_subset is None else zlib.crc32(self.vocab_subset.tobytes(), heads)
+        graph: Graph = self._loader.load("streaming_encoder")[0]
+        return graph
 
 
 def _single_window_slices(n_windows: int) -> Iterator[slice]:
@@ -217,34 +186,3 @@ def usable_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _int8_weight_format(store: GraphStore) -> str:
-    """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate."""
-    probe = OnnxRuntimeGraph(store.get_or_build(f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
-    return f"int{weight_bits(probe)}"
-
-
-def _build_graph(
-    graph_name: str,
-    weight_format: str,
-    weights: Mapping[str, NDArray[Any]],
-    dims: Dims,
-    alignment_heads: AlignmentHeads,
-    vocab_subset: Ints | None,
-) -> ModelProto:
-    """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
-    from harken.backends.onnx import graphs
-    from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES
-
-    if graph_name == "encoder":
-        return graphs.encoder(weights, dims)
-    if graph_name == "streaming_encoder":
-        return graphs.streaming_encoder(weights, dims)
-    if graph_name == "cross_kv":
-        return graphs.cross_kv(weights, dims)
-    if weight_format in INTEGER_SCHEMES:
-        return graphs.decoder(
-            RotatedWeights(weights, dims), dims, INTEGER_SCHEMES[weight_format], alignment_heads, vocab_subset
-        )
-    return graphs.decoder(weights, dims, FLOAT_SCHEME, alignment_heads, vocab_subset)

@@ -8,9 +8,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
+
+from harken.backends.onnx.graph_files import DATA_FILE, BuiltGraph
 
 OPSET = 20
 MICROSOFT_DOMAIN = "com.microsoft"
+LARGEST_INLINE_BYTES = 1024
+"""Size up to which a constant is part of the model instead of the file of weights."""
 ELEMENT_TYPES = {
     np.dtype(np.float32): TensorProto.FLOAT,
     np.dtype(np.int64): TensorProto.INT64,
@@ -25,6 +30,8 @@ class GraphBuilder:
         self._name = name
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
+        self._weights: list[NDArray[np.generic]] = []
+        self._weight_bytes = 0
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
@@ -43,8 +50,19 @@ class GraphBuilder:
         """Add an initializer and return its name; a sequence of integers becomes int64."""
         array = np.ascontiguousarray(value if isinstance(value, np.ndarray) else np.asarray(value, np.int64))
         name = f"constant_{len(self._initializers)}"
-        self._initializers.append(numpy_helper.from_array(array, name))
+        small = array.nbytes <= LARGEST_INLINE_BYTES
+        self._initializers.append(numpy_helper.from_array(array, name) if small else self._weight(array, name))
         return name
+
+    def _weight(self, array: NDArray[np.generic], name: str) -> onnx.TensorProto:
+        """Return an initializer whose values are at the end of the file of weights."""
+        data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = TensorProto(name=name, data_type=data_type, dims=array.shape, raw_data=b"")
+        set_external_data(tensor, DATA_FILE, self._weight_bytes, array.nbytes)
+        tensor.ClearField("raw_data")
+        self._weights.append(array)
+        self._weight_bytes += array.nbytes
+        return tensor
 
     def op(self, op_type: str, *inputs: str, domain: str = "", out: str = "", **attributes: object) -> str:
         """Add a node with one output and return the output's name, `out` if that is given."""
@@ -75,8 +93,9 @@ class GraphBuilder:
         )
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
-    def model(self) -> onnx.ModelProto:
-        """Return the finished model."""
+    def build(self) -> BuiltGraph:
+        """Return the finished graph."""
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT_DOMAIN, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="harken")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="harken")
+        return BuiltGraph(model, self._weights)

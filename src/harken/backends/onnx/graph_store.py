@@ -11,22 +11,26 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import shutil
 import tempfile
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
+from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, BuiltGraph, write_graph
 from harken.errors import OutputError
+from harken.temporary import remove_abandoned, temporary_folder
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-GRAPH_FILES = ("model.onnx", "model.data")
+GRAPH_FILES = (MODEL_FILE, DATA_FILE)
 CHECKSUM_FILE = "checksums.json"
+_EARLIER_TEMPORARY = re.compile(r"\.(probe|[0-9a-f]{32}-.+)-v\d+-\w{8}")
+"""Names of temporary directories of harken 0.1, which did not say whether their process lived."""
+_EARLIER_MAX_AGE_S = 24 * 60 * 60
 
 
 def default_graph_directory() -> Path:
@@ -46,7 +50,7 @@ class GraphStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def get_or_build(self, key: str, build: Callable[[], ModelProto]) -> Path:
+    def get_or_build(self, key: str, build: Callable[[], BuiltGraph]) -> Path:
         """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
 
         Raises
@@ -56,17 +60,23 @@ class GraphStore:
         """
         directory = self._root / key
         if is_intact(directory):
-            return directory / GRAPH_FILES[0]
-        model = build()
-        try:
-            return _publish(model, directory) / GRAPH_FILES[0]
-        except OSError as error:
+            return directory / MODEL_FILE
+        _remove_leftovers(self._root)
+        graph = build()
+        reasons = []
+        for make_root in (self._make_root, _make_temporary_root):
             try:
-                return _publish(model, _temporary_root() / key) / GRAPH_FILES[0]
-            except OSError:
-                reason = error.strerror or error
-                message = f"{self._root}: cannot keep the built graphs ({reason}); set HARKEN_CACHE"
-                raise OutputError(message) from error
+                return _publish(graph, make_root() / key) / MODEL_FILE
+            except OSError as error:
+                reasons.append(error.strerror or str(error))
+        raise OutputError(
+            f"{self._root}: cannot keep the built graphs ({reasons[0]}), nor can the folder of temporary files "
+            f"({reasons[1]}); set HARKEN_CACHE to a folder with room"
+        )
+
+    def _make_root(self) -> Path:
+        self._root.mkdir(parents=True, exist_ok=True)
+        return self._root
 
 
 def is_intact(directory: Path) -> bool:
@@ -77,31 +87,45 @@ def is_intact(directory: Path) -> bool:
         return False
 
 
-def _publish(model: ModelProto, directory: Path) -> Path:
+def _publish(graph: BuiltGraph, directory: Path) -> Path:
     """Write a graph to a temporary directory and rename its files into place."""
-    import onnx
-
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        onnx.save_model(model, temporary / GRAPH_FILES[0], save_as_external_data=True, location=GRAPH_FILES[1])
+    with temporary_folder(directory.parent) as temporary:
+        write_graph(graph, temporary)
         (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary)))
-        for name in (*GRAPH_FILES, CHECKSUM_FILE):
-            (temporary / name).replace(directory / name)
-    except PermissionError:
-        # Windows cannot replace an open file: another process has written the graph and uses it.
-        if not is_intact(directory):
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        directory.mkdir(exist_ok=True)
+        try:
+            for name in (*GRAPH_FILES, CHECKSUM_FILE):
+                (temporary / name).replace(directory / name)
+        except PermissionError:
+            # Windows cannot replace an open file: another process has written the graph and uses it.
+            if not is_intact(directory):
+                raise
     return directory
 
 
-def _temporary_root() -> Path:
-    """Create a directory that is removed when this process ends."""
-    root = Path(tempfile.mkdtemp(prefix="harken-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
+def _make_temporary_root() -> Path:
+    """Create a directory that is removed when this process ends; if it is killed, by the next that needs one."""
+    parent = Path(tempfile.gettempdir())
+    remove_abandoned(parent)
+    folder = temporary_folder(parent)
+    root = folder.__enter__()
+    atexit.register(folder.__exit__, None, None, None)
+    root.chmod(0o700)
     return root
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove the temporary directories of processes that were killed while they wrote a graph."""
+    remove_abandoned(root)
+    for path in _earlier_temporary_directories(root):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _EARLIER_MAX_AGE_S:
+                shutil.rmtree(path)
+
+
+def _earlier_temporary_directories(root: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from (path for path in root.iterdir() if _EARLIER_TEMPORARY.fullmatch(path.name))
 
 
 def _checksums(directory: Path) -> dict[str, int]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
 
 from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
+from harken.backends.onnx.graph_files import BuiltGraph
 from harken.backends.onnx.linear import FLOAT_SCHEME, QuantizationScheme
 from harken.backends.onnx.rotation import LM_HEAD
 from harken.checkpoints.alignment_heads import AlignmentHeads
@@ -25,7 +25,7 @@ from harken.types import Dims
 Weights = Mapping[str, Floats]
 
 
-def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
+def encoder(weights: Weights, dims: Dims) -> BuiltGraph:
     """Build the encoder of one window of T positions.
 
     Inputs
@@ -51,10 +51,10 @@ def encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
     graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", (1, "T", state))
-    return graph.model()
+    return graph.build()
 
 
-def streaming_encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
+def streaming_encoder(weights: Weights, dims: Dims) -> BuiltGraph:
     """Build the encoder of the next W positions of each of A streams, behind H positions of history.
 
     Inputs
@@ -90,10 +90,10 @@ def streaming_encoder(weights: Weights, dims: Dims) -> onnx.ModelProto:
         x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
         x = layer.mlp(x, block)
     graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", ("A", "W", state))
-    return graph.model()
+    return graph.build()
 
 
-def cross_kv(weights: Weights, dims: Dims) -> onnx.ModelProto:
+def cross_kv(weights: Weights, dims: Dims) -> BuiltGraph:
     """Build the projection of the encoder's output to the decoder's cross-attention, for one window of T positions.
 
     Inputs
@@ -111,7 +111,7 @@ def cross_kv(weights: Weights, dims: Dims) -> onnx.ModelProto:
                 layer.linear(encoder_output, f"decoder.blocks.{i}.cross_attn.{part}"), heads
             )
             graph.output(projected, f"cross_{part[0]}.{i}", (1, heads, "T", head_size))
-    return graph.model()
+    return graph.build()
 
 
 def decoder(
@@ -120,7 +120,7 @@ def decoder(
     scheme: QuantizationScheme,
     alignment_heads: AlignmentHeads,
     vocab_subset: Ints | None = None,
-) -> onnx.ModelProto:
+) -> BuiltGraph:
     """Build the decoder of A windows of T positions, with Q queries each over S slots, and logits at P positions.
 
     Inputs
@@ -186,7 +186,7 @@ def decoder(
     graph.output(logits, "logits", ("P", dims.n_vocab if vocab_subset is None else len(vocab_subset)))
     layer_weights = graph.op("Concat", *attention, axis=1)
     graph.output(layer_weights, "alignment_weights", ("A", len(alignment_heads), "N", "M", "T"))
-    return graph.model()
+    return graph.build()
 
 
 class _Layers:

@@ -13,9 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.memory import reporting_memory
 from harken.errors import BackendUnavailable
 
 Arrays = Mapping[str, NDArray[Any]]
+
+COMPUTING = "computing"
 
 BoundGraph = Callable[[Arrays, Arrays], None]
 """A function that runs a graph over inputs and writes into outputs, C-contiguous float32 arrays by name."""
@@ -57,7 +60,8 @@ class OnnxRuntimeGraph:
         options.log_severity_level = 4
         # Idle threads must not spin while the other runtime computes.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        with reporting_memory(f"loading {path}"):
+            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = {output.name for output in self._session.get_outputs()}
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
@@ -77,7 +81,8 @@ class OnnxRuntimeGraph:
             for unused in self._outputs - outputs.keys() - bound[1].keys():
                 binding.bind_output(unused, "cpu")
             bind_arrays(inputs, outputs)
-            self._session.run_with_iobinding(binding)
+            with reporting_memory(COMPUTING):
+                self._session.run_with_iobinding(binding)
 
         bind_arrays(*bound)
         return run
@@ -106,7 +111,8 @@ class OpenVinoGraph:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
         }
-        self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
+        with reporting_memory(f"loading {path}"):
+            self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
         self._request_lock = Lock()
 
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
@@ -114,13 +120,15 @@ class OpenVinoGraph:
         with self._request_lock:
             for name, array in outputs.items():
                 self._request.set_tensor(name, self._tensor(array, shared_memory=True))
-            self._request.infer(inputs, share_inputs=True, share_outputs=True)
+            with reporting_memory(COMPUTING):
+                self._request.infer(inputs, share_inputs=True, share_outputs=True)
 
 
 def import_onnxruntime() -> Any:
     """Import ONNX Runtime, or raise an error with the command that installs it."""
     try:
-        import onnxruntime
+        with reporting_memory("importing ONNX Runtime"):
+            import onnxruntime
     except ImportError as error:
         raise BackendUnavailable(
             f"ONNX Runtime cannot be imported ({error}): pip install onnxruntime"
@@ -131,7 +139,8 @@ def import_onnxruntime() -> Any:
 def import_openvino() -> Any:
     """Import OpenVINO, or raise an error with the command that installs it."""
     try:
-        import openvino
+        with reporting_memory("importing OpenVINO"):
+            import openvino
     except ImportError as error:
         raise BackendUnavailable(f"OpenVINO cannot be imported ({error}): pip install openvino") from error
     return openvino

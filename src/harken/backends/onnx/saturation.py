@@ -13,7 +13,7 @@ import numpy as np
 from harken.backends.onnx.runtimes import Graph
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from harken.backends.onnx.graph_files import BuiltGraph
 
 DEPTH = 256
 """Products in a sum."""
@@ -23,7 +23,7 @@ ROWS = (1, 2, 5, 16)
 LARGEST_ACTIVATION, LARGEST_WEIGHT = 255, 127
 
 
-def probe_graph() -> ModelProto:
+def probe_graph() -> BuiltGraph:
     """Build a graph that multiplies as `harken.backends.onnx.linear` does, by `probe_weights`."""
     from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
 
@@ -37,7 +37,7 @@ def probe_graph() -> ModelProto:
         "sums",
         ("rows", COLUMNS),
     )
-    return graph.model()
+    return graph.build()
 
 
 def probe_weights() -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:

@@ -1,0 +1,168 @@
+"""Values of options held to their declared types, so that a wrong one is refused where it is given, by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import cache
+from math import isfinite
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from harken.errors import OptionError
+
+
+def check_types(options: Any) -> None:
+    """Hold every field of a frozen dataclass to its declared type; its ``__post_init__`` calls this first.
+
+    Lists become tuples, numbers of numpy those of Python, and integers floats where a number is declared.
+
+    Raises
+    ------
+    OptionError
+        If a value is of another type, not finite, or not valid Unicode. It names the field.
+    """
+    options_class: type = type(options)
+    for name, hint in _field_types(options_class).items():
+        value = getattr(options, name)
+        checked = checked_value(name, value, hint)
+        if checked is not value:
+            object.__setattr__(options, name, checked)
+
+
+def checked_value(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of an option in its declared type.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option.
+    value : object
+        Value that was given.
+    hint : type
+        Declared type: of a scalar, a tuple of them, a path, a callable, a class, or a union of these.
+
+    Raises
+    ------
+    OptionError
+        If the value is of another type.
+    """
+    is_union = get_origin(hint) in (Union, UnionType)
+    kinds = get_args(hint) if is_union else (hint,)
+    if value is None and NoneType in kinds:
+        return None
+    if any(get_origin(kind) is os.PathLike for kind in kinds):
+        kinds = tuple(kind for kind in kinds if kind is not str)  # a path may be a text
+    refusals = []
+    for kind in kinds:
+        if kind is not NoneType:
+            try:
+                return _converted(value, kind)
+            except _Refusal as refusal:
+                refusals.append(str(refusal))
+    allowed = " or ".join(dict.fromkeys(refusals))
+    raise OptionError(name, value, f"{allowed}, or none" if NoneType in kinds else allowed)
+
+
+def is_given(options: Any, name: str) -> bool:
+    """Return whether a field of a dataclass has another value than its default."""
+    (default,) = (field.default for field in fields(options) if field.name == name)
+    return bool(getattr(options, name) != default)
+
+
+class _Refusal(Exception):
+    """A value is not of a type; the message says what is allowed."""
+
+
+@cache
+def _field_types(options_class: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(options_class)
+    return {field.name: hints[field.name] for field in fields(options_class)}
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Return a value as one of a type."""
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    origin = get_origin(kind) or kind
+    if origin is tuple:
+        return tuple(_items(value, get_args(kind)[0]))
+    if origin is Callable:
+        return _as_function(value)
+    if origin is os.PathLike:
+        return _as_path(value)
+    if not isinstance(value, origin):
+        raise _Refusal(f"of type {origin.__name__}")
+    return value
+
+
+def _items(value: Any, kind: Any) -> Iterator[Any]:
+    """Yield the items of a tuple or a list as those of a type."""
+    try:
+        if not isinstance(value, tuple | list):
+            raise _Refusal
+        for item in value:
+            yield _converted(item, kind)
+    except _Refusal:
+        raise _Refusal(f"a tuple or list of {_PLURALS[kind]}") from None
+
+
+def _as_bool(value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise _Refusal("True or False")
+    return bool(value)
+
+
+def _as_int(value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise _Refusal("an integer")
+    return int(value)
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise _Refusal("a finite number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _Refusal("a finite number") from None
+    if not isfinite(number):
+        raise _Refusal("a finite number")
+    return number
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Refusal("a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _Refusal("a text in valid Unicode") from None
+    return str.__str__(value)
+
+
+def _as_path(value: Any) -> Any:
+    """Return a path as it is; unlike a text it may hold bytes that are not UTF-8."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise _Refusal("a path")
+    return value
+
+
+def _as_function(value: Any) -> Any:
+    if not callable(value):
+        raise _Refusal("a function")
+    return value
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_text,
+}
+_PLURALS = {int: "integers", float: "finite numbers", str: "texts in valid Unicode"}

@@ -1,0 +1,46 @@
+"""The packages that report to their makers are imported in one place each, behind what turns the reports off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from test_imports import MODULES, imports, inside
+
+DOORS = {
+    "onnxruntime": "harken.backends.onnx.runtimes",
+    "openvino": "harken.backends.onnx.runtimes",
+    "huggingface_hub": "harken.checkpoints.hub",
+}
+
+
+@pytest.mark.parametrize(("package", "door"), DOORS.items())
+def test_packages_with_telemetry_are_imported_in_one_module(package: str, door: str) -> None:
+    importing = {module for module in MODULES if any(inside(imported, package) for imported in imports(module))}
+    assert importing == {door}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if inside(module, "harken.backends.onnx")])
+def test_every_module_of_the_cpu_engine_turns_telemetry_off(module: str) -> None:
+    code = (
+        f"import os, sys, {module}\n"
+        "assert sys.modules['openvino_telemetry'] is None\n"
+        "assert os.environ['ORT_DISABLE_TELEMETRY'] == '1'\n"
+        "assert {'openvino', 'onnxruntime'}.isdisjoint(sys.modules)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+
+
+def test_what_the_user_has_set_is_left_alone() -> None:
+    code = (
+        "import os, sys, types\n"
+        "theirs = sys.modules['openvino_telemetry'] = types.ModuleType('openvino_telemetry')\n"
+        "import harken.backends.onnx\n"
+        "assert sys.modules['openvino_telemetry'] is theirs\n"
+        "assert os.environ['ORT_DISABLE_TELEMETRY'] == '0'\n"
+    )
+    environment = os.environ | {"ORT_DISABLE_TELEMETRY": "0"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)

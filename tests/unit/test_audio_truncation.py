@@ -1,0 +1,286 @@
+"""Recordings that were cut short are reported after their samples, and no whole recording is taken for one."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import av
+import numpy as np
+import pytest
+
+from audio_files import AUDIO_FORMATS, AudioFormat, tone
+from harken.audio import stream_audio
+from harken.errors import AudioError
+from harken.types import SAMPLE_RATE
+
+SECONDS = 12.0
+CUTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+S16 = AudioFormat(suffix=".wav", codec="pcm_s16le")
+WITH_LENGTH = {
+    "wav s16": S16,
+    "wav s24 stereo": AUDIO_FORMATS["wav s24 stereo"],
+    "wav mu-law 8 kHz": AUDIO_FORMATS["wav mu-law 8 kHz"],
+    "wav adpcm": AudioFormat(suffix=".wav", codec="adpcm_ima_wav", format="s16p"),
+    "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
+    "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
+    "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
+    "au": AudioFormat(suffix=".au", codec="pcm_s16be"),
+    "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
+    "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
+    "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
+    "mp3": AUDIO_FORMATS["mp3"],
+    "mp3 8 kHz": AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp", rate=8_000),
+    "ogg opus": AUDIO_FORMATS["ogg opus"],
+    "ogg flac": AudioFormat(suffix=".ogg", codec="flac"),
+    "webm": AudioFormat(suffix=".webm", codec="libopus", format="flt", rate=48_000),
+    "mkv video": AUDIO_FORMATS["mkv video"],
+    "flac": AUDIO_FORMATS["flac"],
+    "tta": AudioFormat(suffix=".tta", codec="tta"),
+    "wavpack": AudioFormat(suffix=".wv", codec="wavpack", format="s16p"),
+    "m4a, index in front": AudioFormat(
+        suffix=".m4a", codec="aac", format="fltp", rate=44_100, layout="stereo", faststart=True
+    ),
+}
+WITHOUT_LENGTH = {
+    "mp3 without counts": AudioFormat(
+        suffix=".mp3", codec="libmp3lame", format="fltp", muxer_options=(("write_xing", "0"),)
+    ),
+    "webm, live": AudioFormat(
+        suffix=".webm", codec="libopus", format="flt", rate=48_000, muxer_options=(("live", "1"),)
+    ),
+    "mpeg-ts": AudioFormat(suffix=".ts", codec="mp2"),
+}
+
+
+class Pipe(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size or -1, 5000))
+
+
+@cache
+def recording(format: AudioFormat) -> bytes:
+    with TemporaryDirectory() as folder:
+        return format.write(Path(folder) / "talk", seconds=SECONDS).read_bytes()
+
+
+def decoded(data: bytes, *, pipe: bool = False) -> tuple[np.ndarray, str | None]:
+    """Return the samples of a recording, and the message of the error that ended them."""
+    blocks = [np.zeros(0, np.float32)]
+    try:
+        blocks.extend(stream_audio((Pipe if pipe else io.BytesIO)(data)))
+    except AudioError as error:
+        return np.concatenate(blocks), str(error)
+    return np.concatenate(blocks), None
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+@pytest.mark.parametrize("name", WITH_LENGTH)
+def test_cut_recording_gives_its_samples_and_then_an_error(name: str, pipe: bool) -> None:
+    data = recording(WITH_LENGTH[name])
+    whole, error = decoded(data, pipe=pipe)
+    assert error is None
+    for share in CUTS:
+        if name == "avi" and share == 0.9:
+            continue  # only its index is missing
+        samples, error = decoded(data[: round(share * len(data))], pipe=pipe)
+        assert error, share
+        assert "\n" not in error
+        if share >= 0.5:
+            assert "cut short" in error
+            assert len(samples) > (share - 0.35) * len(whole)
+            assert np.array_equal(samples[:-2_000], whole[: max(0, len(samples) - 2_000)])
+
+
+def test_message_says_how_much_is_there() -> None:
+    data = recording(S16)
+    _, error = decoded(data[: len(data) // 2])
+    assert error is not None
+    assert re.fullmatch(
+        r"<BytesIO>: only (5\.99|6\.00) s could be decoded; the file is cut short \(192039 of 384078 bytes\)",
+        error,
+    )
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+@pytest.mark.parametrize("name", WITHOUT_LENGTH)
+def test_cut_of_a_recording_without_a_length_cannot_be_seen(name: str, pipe: bool) -> None:
+    data = recording(WITHOUT_LENGTH[name])
+    assert decoded(data, pipe=pipe)[1] is None
+    samples, error = decoded(data[: len(data) * 6 // 10], pipe=pipe)
+    assert error is None
+    assert 5 * SAMPLE_RATE < len(samples) < 9 * SAMPLE_RATE
+
+
+def chunk(name: bytes, body: bytes, *, size: int | None = None, padded: bool = True) -> bytes:
+    given = len(body) if size is None else size
+    return name + struct.pack("<I", given) + body + bytes(padded and len(body) % 2)
+
+
+def wav(
+    *,
+    before: bytes = b"",
+    after: bytes = b"",
+    data_size: int | None = None,
+    riff_size: int | None = None,
+    extra: bytes = b"",
+) -> bytes:
+    pcm = (tone(2.0) * 32767).astype("<i2").tobytes() + extra
+    format = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16))
+    body = b"WAVE" + format + before + chunk(b"data", pcm, size=data_size) + after
+    return chunk(b"RIFF", body, size=riff_size)
+
+
+WHOLE_WAVS = {
+    "list behind": wav(after=chunk(b"LIST", b"INFO" + bytes(2_000))),
+    "odd list in front": wav(before=chunk(b"LIST", b"INFO" + bytes(2_001))),
+    "long junk in front": wav(before=chunk(b"JUNK", bytes(200_000))),
+    "odd data": wav(extra=b"\0"),
+    "id3 behind": wav() + b"TAG" + bytes(125),
+    "no sizes": wav(data_size=0, riff_size=0),
+    "no data size": wav(data_size=0),
+    "ffmpeg to a pipe": wav(data_size=0xFFFFFFFF, riff_size=0xFFFFFFFF),
+    "sox to a pipe": wav(data_size=0x7FFFF000, riff_size=0x7FFFF024),
+    "arecord to a pipe": wav(data_size=0x80000000, riff_size=0x80000024),
+    "31 bits": wav(data_size=0x7FFFFFFF, riff_size=0x7FFFFFFF),
+    "32 bits less the header": wav(data_size=0xFFFFFFFF - 36, riff_size=0xFFFFFFFF),
+    "data size counts the header": wav(data_size=64_044, riff_size=64_044),
+    "data size contradicts that of the file": wav(data_size=640_000, riff_size=64_036),
+    "file size contradicts that of the data": wav(riff_size=640_000),
+}
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+@pytest.mark.parametrize("name", WHOLE_WAVS)
+def test_whole_wav_is_not_taken_for_a_cut_one(name: str, pipe: bool) -> None:
+    samples, error = decoded(WHOLE_WAVS[name], pipe=pipe)
+    assert error is None
+    assert len(samples) >= 2 * SAMPLE_RATE
+
+
+def id3(n_bytes: int) -> bytes:
+    return b"ID3\x04\0\0" + bytes(n_bytes >> shift & 0x7F for shift in (21, 14, 7, 0)) + bytes(n_bytes)
+
+
+def without_id3(data: bytes) -> bytes:
+    assert data[:3] == b"ID3"
+    return data[10 + sum(byte << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=True)) :]
+
+
+def with_counts(data: bytes, *, frames: float = 1, n_bytes: float = 1) -> bytes:
+    """Multiply the counts in the Xing or Info frame."""
+    tag = max(data.find(b"Xing"), data.find(b"Info"))
+    given_frames, given_bytes = struct.unpack_from(">II", data, tag + 8)
+    counts = struct.pack(">II", int(given_frames * frames), int(given_bytes * n_bytes))
+    return data[: tag + 8] + counts + data[tag + 16 :]
+
+
+def whole_mp3s() -> dict[str, bytes]:
+    mp3 = without_id3(recording(AUDIO_FORMATS["mp3"]))
+    plain = recording(WITHOUT_LENGTH["mp3 without counts"])
+    return {
+        "no tag": mp3,
+        "picture in front": id3(300_000) + mp3,
+        "two tags in front": id3(100) + id3(5_000) + mp3,
+        "tag behind": mp3 + b"TAG" + bytes(125),
+        "two joined": mp3 + mp3,
+        "plain one behind": mp3 + without_id3(plain),
+        "only the bytes are too many": with_counts(mp3, n_bytes=2),
+        "only the frames are too many": with_counts(mp3, frames=2),
+        "no counts": with_counts(mp3, frames=0, n_bytes=0),
+    }
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_whole_mp3_is_not_taken_for_a_cut_one(pipe: bool) -> None:
+    for name, data in whole_mp3s().items():
+        assert decoded(data, pipe=pipe)[1] is None, name
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_mp3_with_a_picture_in_front_is_seen_to_be_cut(pipe: bool) -> None:
+    data = id3(20_000) + without_id3(recording(AUDIO_FORMATS["mp3"]))
+    _, error = decoded(data[: len(data) // 2], pipe=pipe)
+    assert error is not None
+    assert "cut short" in error
+
+
+def test_mp3_with_counts_of_vbri_is_seen_to_be_cut() -> None:
+    mp3 = without_id3(recording(AUDIO_FORMATS["mp3"]))
+    tag = max(mp3.find(b"Xing"), mp3.find(b"Info"))
+    n_frames, n_bytes = struct.unpack_from(">II", mp3, tag + 8)
+    vbri = bytearray(mp3)
+    vbri[tag : tag + 16] = bytes(16)
+    vbri[36:54] = b"VBRI" + struct.pack(">HHHII", 1, 0, 0, n_bytes, n_frames)
+    assert decoded(bytes(vbri))[1] is None
+    _, error = decoded(bytes(vbri[: len(vbri) // 2]))
+    assert error is not None
+    assert "cut short" in error
+
+
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_whole_ogg_is_not_taken_for_a_cut_one(pipe: bool) -> None:
+    ogg = recording(AUDIO_FORMATS["ogg opus"])
+    last_page = ogg.rindex(b"OggS")
+    for data in (ogg, ogg + ogg, ogg + b"TAG" + bytes(125), ogg[:last_page]):  # the last one has no last page
+        assert decoded(data, pipe=pipe)[1] is None
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".avi", ".mp4"])
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_video_longer_than_its_sound_is_not_taken_for_a_cut_one(
+    suffix: str, pipe: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / f"talk{suffix}"
+    format = AudioFormat(
+        suffix=suffix, codec="aac" if suffix != ".avi" else "libmp3lame", format="fltp", rate=44_100
+    )
+    with av.open(path, "w", options={"movflags": "faststart"} if suffix == ".mp4" else {}) as container:
+        video, audio = format._add_video(container), format._add_audio(container)
+        format._write_video(container, video, 20.0)
+        format._write_audio(container, audio, tone(4.0, 44_100))
+    samples, error = decoded(path.read_bytes(), pipe=pipe)
+    assert error is None
+    assert len(samples) / SAMPLE_RATE == pytest.approx(4.0, abs=0.1)
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".au", ".caf", ".webm", ".mkv", ".ogg", ".mp3", ".flac"])
+def test_recording_written_to_a_pipe_is_not_taken_for_a_cut_one(suffix: str) -> None:
+    """Nobody can go back to its header."""
+    codecs = {".webm": "libopus", ".mkv": "aac", ".ogg": "libopus", ".mp3": "libmp3lame", ".flac": "flac"}
+    sample_formats = {"libopus": "flt", "aac": "fltp", "libmp3lame": "fltp"}
+    codec = codecs.get(suffix, "pcm_s16be" if suffix == ".au" else "pcm_s16le")
+    format = AudioFormat(suffix=suffix, codec=codec, format=sample_formats.get(codec, "s16"), rate=48_000)
+
+    class Written:
+        name = f"talk{suffix}"
+
+        def __init__(self) -> None:
+            self.data = b""
+
+        def write(self, data: bytes) -> int:
+            self.data += bytes(data)
+            return len(data)
+
+    file = Written()
+    with av.open(file, "w", format={".mkv": "matroska"}.get(suffix, suffix[1:])) as container:
+        format._write_audio(container, format._add_audio(container), tone(5.0, 48_000))
+    for pipe in (False, True):
+        samples, error = decoded(file.data, pipe=pipe)
+        assert error is None
+        assert len(samples) / SAMPLE_RATE == pytest.approx(5.0, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["flac", "tta", "wavpack"])
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_tag_behind_the_last_sample_is_no_error(name: str, pipe: bool) -> None:
+    samples, error = decoded(recording(WITH_LENGTH[name]) + b"TAG" + bytes(125), pipe=pipe)
+    assert error is None
+    assert len(samples) == SECONDS * SAMPLE_RATE

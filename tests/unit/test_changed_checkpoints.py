@@ -1,0 +1,161 @@
+"""Model files that change while they are read, and weights that are not finite: an error, never wrong text."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import checkpoint_files as files
+from harken.backend_factory import BackendFactory
+from harken.backends.onnx import graphs
+from harken.checkpoints import open_checkpoint
+from harken.contract import Backend, Floats
+from harken.errors import BackendUnavailable, CheckpointError
+
+MEL = np.random.default_rng(1).standard_normal((1, files.TINY.n_mels, 2 * files.TINY.n_audio_ctx), np.float32)
+BACKENDS = ("onnx", "numpy", "torch")
+
+
+def make_backend(path: Path, cache: Path, name: str = "onnx") -> Backend:
+    factory = BackendFactory(
+        backend=name, precision="fp32", threads=None if name == "numpy" else 1, device="cpu", cache=cache
+    )
+    try:
+        return factory.make_backend(open_checkpoint(path))
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+def logits(backend: Backend) -> Floats:
+    return backend.open_session(backend.encode(MEL), [0], 8).extend([[1, 2, 3]]).values
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    """Write a model and return the file of its weights."""
+    return files.write_huggingface(folder, files.TINY, files.random_weights(seed=seed)) / "model.safetensors"
+
+
+def overwrite(path: Path) -> None:
+    """Write the weights of another model into the same file."""
+    other = write_model(path.parent / "other", seed=1)
+    assert other.stat().st_size == path.stat().st_size
+    path.write_bytes(other.read_bytes())
+
+
+def replace(path: Path) -> None:
+    """Put the file of another model in its place."""
+    os.replace(write_model(path.parent / "other", seed=1), path)
+
+
+def touch_back(path: Path) -> None:
+    """Write the weights of another model into the same file, and set its time back."""
+    before = path.stat()
+    overwrite(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES = [overwrite, replace, Path.unlink]
+if os.name == "posix":  # elsewhere the file system does not tell when a file's attributes were set
+    CHANGES.append(touch_back)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def during(monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[], Any]) -> None:
+    """Have something happen while a graph is built, when its weights have been read in part."""
+    build = getattr(graphs, graph_name)
+
+    def build_and_change(weights: Any, *options: Any) -> Any:
+        monkeypatch.undo()
+        weights["decoder.ln.weight"]
+        change()
+        return build(weights, *options)
+
+    monkeypatch.setattr(graphs, graph_name, build_and_change)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("graph_name", ["encoder", "cross_kv", "decoder"])
+def test_model_that_changes_while_graphs_are_built_is_refused_and_not_stored(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[Path], Any]
+) -> None:
+    expected, original = logits(make_backend(model, tmp_path / "clean")), model.read_bytes()
+    during(monkeypatch, graph_name, lambda: change(model))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: changed while it was read"):
+        make_backend(model, tmp_path / "cache")
+    for thread in threading.enumerate():  # the change may still be under way while another graph has noticed it
+        if thread.name == "harken-loading":
+            thread.join()
+    model.write_bytes(original)
+    np.testing.assert_array_equal(logits(make_backend(model, tmp_path / "cache")), expected)
+
+
+def test_model_that_changed_since_it_was_opened_is_refused(model: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(model)
+    overwrite(model)
+    for backend in ("onnx", "numpy"):
+        with pytest.raises(CheckpointError, match="changed while it was read; load the model again"):
+            BackendFactory(backend=backend, cache=tmp_path / "cache").make_backend(checkpoint)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+
+    hash_file = hashlib.file_digest
+
+    def hash_and_change(*given: Any) -> Any:
+        done = hash_file(*given)
+        overwrite(model)
+        return done
+
+    checkpoint = open_checkpoint(model)
+    monkeypatch.setattr(hashlib, "file_digest", hash_and_change)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        _ = checkpoint.weights.digest
+
+
+def test_streaming_encoder_is_not_built_from_another_model(model: Path, tmp_path: Path) -> None:
+    backend = make_backend(model, tmp_path / "cache")
+    overwrite(model)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        backend.encode_chunk([backend.open_encoder(8)], MEL[:, :, :12], 8)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
+    files.write_huggingface(tmp_path, files.TINY, files.random_weights(), shards=2)
+    weights = open_checkpoint(tmp_path).weights
+    weights.check_unchanged()
+    with (tmp_path / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(CheckpointError, match=f"{name}: changed while it was read"):
+        weights.check_unchanged()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["encoder.conv1.bias", "decoder.blocks.1.mlp.0.weight"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str, name: str, value: float) -> None:
+    weights = files.random_weights()
+    weights[name].flat[3] = value
+    path = files.write_openai(tmp_path / "model.pt", files.TINY, weights)
+    with pytest.raises(CheckpointError, match=rf"model\.pt: {name} holds values that are not finite") as caught:
+        make_backend(path, tmp_path / "cache", backend)
+    assert "\n" not in str(caught.value)
+
+
+def test_device_is_no_model() -> None:
+    with pytest.raises(
+        CheckpointError, match=f"{os.devnull}: is a device or a pipe; allowed are a CTranslate2"
+    ):
+        open_checkpoint(os.devnull)
