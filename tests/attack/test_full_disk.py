@@ -84,7 +84,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds all graphs."""
     model_path("tiny.en")
     folder = tmp_path_factory.mktemp("full")
-    assert run(["transcribe", EXAMPLE], folder, folder / "cache").code == 0
+    for command in (["transcribe"], ["listen", "-q"]):
+        assert run([*command, EXAMPLE], folder, folder / "cache").code == 0
     return folder / "cache"
 
 
