@@ -166,7 +166,11 @@ class TestSources:
                 "none/a.wav: cannot be written: there",
             ),
             (["talk.wav", "-o", "none/a.srt", "--record", "a.wav"], 5, "none/a.srt: cannot be written: there"),
-            (["talk.wav", "--record", "./talk.wav"], 2, "./talk.wav would be overwritten; see"),
+            (
+                ["talk.wav", "--record", "./talk.wav"],
+                2,
+                "./talk.wav, which is talk.wav, would be overwritten, and it is read; see",
+            ),
             (
                 ["talk.wav", "-o", "talk.doc"],
                 2,
@@ -345,7 +349,11 @@ class TestSignals:
 
         session = hears(cli.monkeypatch, FakeLiveSession(interrupt))
         outcome = cli.run("listen", talk, "--record", "recording.wav")
-        assert (outcome.code, outcome.out, outcome.err) == (130, "", "harken: interrupted\n")
+        assert (outcome.code, outcome.out, outcome.err) == (
+            130,
+            "",
+            "harken: interrupted; what was done is in recording.wav\n",
+        )
         assert not session.closed
         assert len(load_audio("recording.wav")) == len(session.samples)
 

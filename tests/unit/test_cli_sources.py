@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from harken.cli.exits import Stop
+from harken.cli.exits import Stop, signal_listeners
 from harken.cli.sources import AudioReader
 from harken.contract import Floats
 from harken.errors import AudioError
@@ -159,6 +159,21 @@ class TestSignals:
             with pytest.raises(Stop):
                 os.kill(os.getpid(), signal.SIGINT)
         assert reader.stop.code == 130
+
+    def test_signal_during_a_long_call_ends_the_audio(self) -> None:
+        source = EndlessSource(live=True)
+        with AudioReader(source) as reader:
+            assert [listen(signal.SIGINT) for listen in signal_listeners] == [
+                True
+            ]  # as the thread that watches does
+            wait_for_threads()
+            assert source.closed
+            os.kill(os.getpid(), signal.SIGINT)  # the main thread handles the same signal after the call
+            assert reader.stop.code == 130
+            assert [listen(signal.SIGINT) for listen in signal_listeners] == [False]
+            with pytest.raises(Stop):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert not signal_listeners
 
     def test_ignored_signal_stays_ignored(self) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)

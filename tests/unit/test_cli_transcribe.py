@@ -194,7 +194,7 @@ class TestLayout:
         assert cli.run("transcribe", talk, *arguments, "-o", "-").out == text
 
     def test_layout_without_word_timestamps_is_refused(self, cli: CliRunner, talk: Path) -> None:
-        outcome = cli.run("transcribe", talk, "-f", "srt", "--karaoke", "--no-word-timestamps")
+        outcome = cli.run("transcribe", talk, "-f", "vtt", "--karaoke", "--no-word-timestamps")
         assert outcome.code == 2
         assert "--no-word-timestamps excludes options that lay out lines" in outcome.err
         assert not cli.loaded
@@ -342,9 +342,9 @@ class TestFailures:
             ),
             (["-o", "-"], "--output-dir - takes one FILE and one --format"),
             (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),
-            (["--beam-size", "0"], "beam_size=0: allowed is"),
-            (["--language", "klingon"], "language='klingon': allowed is"),
-            (["--task", "sing"], "task='sing': allowed is"),
+            (["--beam-size", "0"], "--beam-size 0: allowed is"),
+            (["--language", "klingon"], "--language 'klingon': allowed is"),
+            (["--task", "sing"], "--task 'sing': allowed is"),
         ],
     )
     def test_invalid_options_are_refused(

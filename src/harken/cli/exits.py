@@ -107,6 +107,11 @@ answers_s: list[float] = []
 """Times, by `time.monotonic`, at which the main thread has handled a signal."""
 
 
+signal_listeners: list[Callable[[int], bool]] = []
+"""Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
+True, it has answered the signal, and the main thread may go on."""
+
+
 @contextmanager
 def handling_signals(handler: SignalHandler) -> Iterator[None]:
     """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,13 +26,16 @@ from harken.cli.options import (
     Command,
     dataclass_options,
     load_model_with_status,
+    model_files,
     model_options,
     options_from,
     single_option,
 )
 from harken.cli.outputs import Outputs, Recording, TranscriptFile
+from harken.cli.process import saving_on_stop
 from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
 from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
+from harken.cli.targets import refuse_overwriting
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS
 from harken.results import Segment, Transcript
@@ -208,7 +210,10 @@ def command(file: str | None, **params: Any) -> int:
     source = _open_source(file, params)
     stats = LiveStats()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
-    with _open_outputs(params, stats, None if file == STDIN else file) as outputs:
+    with (
+        _open_outputs(params, stats, None if file == STDIN else file) as outputs,
+        saving_on_stop(outputs.save),
+    ):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
         with (
             closing(LiveDisplay(_make_renderer(params))) as display,
@@ -254,9 +259,7 @@ def _raise_for_end(
     if problems := [*filter(None, [display.problem]), *outputs.problems()]:
         raise OutputError("; ".join([*problems, *(str(end) for end in (stop, failure) if end)]))
     if stop:
-        written = ", ".join(map(str, outputs.locations))
-        saved = f"; what was done is in {written}" if written else ""
-        raise Stop(stop.code, f"{stop} at {format_time(stats.audio_s)}{saved}")
+        raise Stop(stop.code, f"{stop} at {format_time(stats.audio_s)}{outputs.what_was_done()}")
     if failure:
         raise failure
 
@@ -309,10 +312,8 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
                 name = option.replace("_", "-")
                 raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
     transcript = str(params["transcript"][0]) if params["transcript"] else None
-    names = [name for name in (file, params["record"], transcript) if name]
-    for one, other in combinations(names, 2):
-        if os.path.realpath(one) == os.path.realpath(other):
-            raise click.UsageError(f"{other} would be overwritten")
+    targets = [name for name in (params["record"], transcript) if name]
+    refuse_overwriting(targets, [file or STDIN, *model_files(params["model"], params["assistant"])])
 
 
 def _is_given(option: str) -> bool:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -265,6 +266,17 @@ class Outputs:
             for output in self._files:
                 output.keep()
 
+    def save(self, message: str) -> str:
+        """Complete the files of a session that was stopped, and add to its message what is where."""
+        if not self._finished:
+            self.finish(session_ended=False)
+        return "; ".join([message, *self.problems()]) + self.what_was_done()
+
+    def what_was_done(self) -> str:
+        """Return the end of a message that says where the content of the files is; empty if there is none."""
+        locations = ", ".join(map(str, self.locations))
+        return f"; what was done is in {locations}" if locations else ""
+
     def problems(self) -> Iterator[str]:
         """Yield a line for each finished file that is not whole, or not under its name."""
         for output in self._files:
@@ -285,6 +297,9 @@ def _problem(output: Output, error: OSError) -> str:
 def _signals_deferred() -> Iterator[None]:
     """Let signals that end the work take effect after the block."""
     arrived: list[int] = []
+    if current_thread() is not main_thread():  # one that saves because the main thread is in a long call
+        yield
+        return
     with handling_signals(lambda number, frame: arrived.append(number)):
         yield
     if arrived:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 from typing import NoReturn
 
-from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_stop
+from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_listeners, signal_stop
 
 ANSWER_S = 0.7
 """Time that the main thread has to answer a signal."""
@@ -128,7 +128,7 @@ def _watch(reader: int) -> NoReturn:
         came_s = time.monotonic()
         time.sleep(ANSWER_S)
         answered = any(time_s > came_s - ANSWER_S for time_s in answers_s[-1:])
-        if numbers and not answered:
+        if numbers and not answered and not any(listen(numbers[0]) for listen in [*signal_listeners]):
             stop = signal_stop(numbers[0])
             for saver in reversed(_savers):
                 saver.lock.acquire()  # never released: the main thread must not go on

@@ -17,7 +17,7 @@ import numpy as np
 from harken.audio import stream_audio
 from harken.audio.container import NOT_FINITE
 from harken.audio.resample import Resampler
-from harken.cli.exits import Stop, handling_signals, signal_stop
+from harken.cli.exits import Stop, handling_signals, signal_listeners, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
 from harken.contract import Floats
 from harken.errors import AudioError
@@ -208,12 +208,14 @@ class AudioReader:
         self.stop: Stop | None = None
         self._source, self._on_audio = source, on_audio
         self._queue: SimpleQueue[Floats | BaseException | None] = SimpleQueue()
-        self._closed = False
+        self._closed = self._answered_early = False
         self._signal_handling = ExitStack()
         self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
 
     def __enter__(self) -> Self:
         self._signal_handling.enter_context(handling_signals(self._on_signal))
+        signal_listeners.append(self._on_unanswered_signal)
+        self._signal_handling.callback(signal_listeners.remove, self._on_unanswered_signal)
         self._thread.start()
         return self
 
@@ -250,6 +252,8 @@ class AudioReader:
             if block is None:
                 return
             if isinstance(block, BaseException):
+                if self.stop and isinstance(block, AudioError):
+                    return  # the signal ended the sender too, in the middle of its audio
                 raise block
             if not self._source.live:
                 self._on_audio(block)
@@ -284,6 +288,16 @@ class AudioReader:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stop = signal_stop(number)
-        if self.stop:
+        if self._answered_early:
+            self._answered_early = False
+        elif self.stop:
             raise stop
-        self.stop = stop
+        self.stop = self.stop or stop
+
+    def _on_unanswered_signal(self, number: int) -> bool:
+        """End the audio while the main thread is in a long call; return False for a second signal, which ends all."""
+        if self.stop:
+            return False
+        self._answered_early = True  # the main thread handles this signal later
+        self.stop = signal_stop(number)
+        return True

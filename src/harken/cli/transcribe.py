@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer
+from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE, SOME_FAILED, UNEXPECTED, StopDeferral, describe_error, exit_code
 from harken.cli.inputs import (
     STDIN,
@@ -33,13 +34,16 @@ from harken.cli.options import (
     layout_options,
     list_option,
     load_model_with_status,
+    model_files,
     model_options,
     single_option,
     transcribe_options_from,
 )
 from harken.cli.process import saving_on_stop
 from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text, pluralize
+from harken.cli.targets import refuse_overwriting
 from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.cli.values import FilePath
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
@@ -336,7 +340,7 @@ output_option = partial(single_option, section="Output")
 
 
 @click.command(cls=Command, epilog=EPILOGUE)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
 @list_option(
     *("-f", "--format", "format_names"),
     section="Output",
@@ -346,6 +350,7 @@ output_option = partial(single_option, section="Output")
 )
 @output_option(
     *("-o", "--output-dir"),
+    type=FilePath(),
     metavar="DIR",
     help="Folder of the files, created if missing; - is standard output. By default that of the recording.",
 )
@@ -362,6 +367,7 @@ output_option = partial(single_option, section="Output")
 @output_option(
     *("-v", "--verbose"),
     is_flag=True,
+    no_effect=with_option("quiet"),
     help="Report the engine, the speed, the language, and what was rejected or dropped and why.",
 )
 @output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
@@ -393,6 +399,8 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
     folder = Path(output_dir) if output_dir and not to_stdout else None
     paths = output_paths(sources, written_formats, folder)
+    targets = [path for paths_of_source in paths.values() for path in paths_of_source.values()]
+    refuse_overwriting(targets, [*sources, *model_files(params["model"], params["assistant"])])
     if folder:
         make_folder(folder)
     remaining = [source for source in sources if not (skip_existing and all_exist(paths[source]))]
@@ -430,4 +438,6 @@ def _with_word_timestamps(
         return replace(options, word_timestamps=True)
     if layout.needs_words:
         raise click.UsageError("--no-word-timestamps excludes options that lay out lines or show words")
+    if "words.tsv" in format_names:
+        raise click.UsageError("--no-word-timestamps leaves words.tsv empty")
     return options
