@@ -252,5 +252,5 @@ def test_what_was_recorded_stays_when_the_file_cannot_grow(tmp_path: Path, cache
     assert not error_faults(ended)
     assert ended.code == 5
     with wave.open(str(tmp_path / "x.wav")) as recorded:
-        assert recorded.getnframes() * 2 == 200_000 - 44
+        assert recorded.getnframes() * 2 > 200_000 - 44 - 1_600  # but for one block of 50 ms
     assert {path.name for path in tmp_path.iterdir()} == {"talk.wav", "x.wav"}
