@@ -1,0 +1,216 @@
+"""Damaged and lying recordings, and odd names, in batches between good ones: the good ones are always transcribed."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import error_faults, is_control
+
+from audio_files import AUDIO_FORMATS, tone
+from cli_runner import CliRunner, Outcome
+from fakes.backends import WINDOW_POSITIONS, window_text
+from harken.cli import main
+
+CUTS = (10, 30, 50, 70, 90)
+ENDINGS = (".mp3", ".txt", ".jpg", ".m3u8", ".mp4", ".ogg", "")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not allow such names")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    cli = CliRunner(capsys, monkeypatch)
+    cli.use_texts(window_text(0, "Dogs", WINDOW_POSITIONS))
+    for name in ("first", "last"):
+        AUDIO_FORMATS["wav s16"].write(Path(name), 1.0)
+    return cli
+
+
+def transcribe(cli: CliRunner, *arguments: object) -> Outcome:
+    """Transcribe tones, which the voice detector would leave out; options end where ``--`` is."""
+    cli.capsys.readouterr()
+    code = main(["transcribe", "--no-vad", *map(str, arguments)])
+    out, err = cli.capsys.readouterr()
+    return Outcome(code=code, out=out, err=err)
+
+
+def batch(cli: CliRunner, *names: object, formats: str = "srt") -> Outcome:
+    """Transcribe files between two good ones, of which the transcripts must be there."""
+    for path in Path().glob("*.srt"):
+        path.unlink()
+    outcome = transcribe(cli, "-f", formats, "--", "first.wav", *names, "last.wav")
+    assert not error_faults(outcome)  # type: ignore[arg-type]
+    assert outcome.code in (0, 1)
+    assert "Dogs" in Path("first.srt").read_text()
+    assert Path("last.srt").read_text() == Path("first.srt").read_text()
+    return outcome
+
+
+@pytest.mark.parametrize("kind", AUDIO_FORMATS)
+def test_cut_recording_never_passes_as_whole(cli: CliRunner, kind: str) -> None:
+    whole = AUDIO_FORMATS[kind].write(
+        Path("whole"), 12.0
+    )  # a tenth is more than the second that may be missing
+    content = whole.read_bytes()
+    silent = []
+    for percent in CUTS:
+        cut = Path(f"cut{percent}{whole.suffix}")
+        cut.write_bytes(content[: len(content) * percent // 100])
+        outcome = batch(cli, cut)
+        if cut.name not in outcome.err or outcome.code == 0:
+            silent.append(percent)
+        if cut.with_suffix(".srt").exists():
+            silent.append(f"{percent}: the name of a whole transcript")
+        assert cut.read_bytes() == content[: len(content) * percent // 100]
+    assert not silent
+    assert batch(cli, whole).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wav s16", "flac", "mp3", "ogg opus", "m4a", "mkv video"])
+def test_flipped_bytes_harm_no_other_recording(cli: CliRunner, kind: str) -> None:
+    whole = AUDIO_FORMATS[kind].write(Path("whole"), 1.0)
+    rng = np.random.default_rng(5)
+    names = []
+    for number in range(12):
+        data = bytearray(whole.read_bytes())
+        for position in rng.integers(0, len(data), 1 << number % 6):
+            data[position] ^= 1 << rng.integers(8)
+        names.append(f"{number}{whole.suffix}")
+        Path(names[-1]).write_bytes(data)
+    outcome = batch(cli, *names)
+    for name in names:
+        assert [*Path().glob(f"{Path(name).stem}.srt*")] or name in outcome.err, (
+            f"{name} is neither transcribed nor named"
+        )
+
+
+@pytest.mark.parametrize(
+    ("claimed", "said"), [(0, False), (0xFFFFFFFF, False), (32_000, False), (320_000, True), (1_000_000, True)]
+)
+def test_wav_that_claims_more_than_it_has_is_named(cli: CliRunner, claimed: int, said: bool) -> None:
+    """0 and the largest number stand for an unknown length."""
+    data = bytearray(Path("first.wav").read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = struct.pack("<I", claimed)
+    data[4:8] = struct.pack("<I", min(claimed + 36, 0xFFFFFFFF))
+    Path("liar.wav").write_bytes(data)
+    outcome = batch(cli, "liar.wav")
+    assert (outcome.code == 1 and "liar.wav" in outcome.err) == said
+    assert Path("liar.srt").exists() != said
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_content_decides_and_not_the_ending(cli: CliRunner, ending: str) -> None:
+    Path(f"talk{ending}").write_bytes(Path("first.wav").read_bytes())
+    assert batch(cli, f"talk{ending}").code == 0
+    assert "Dogs" in Path("talk.srt").read_text()
+
+
+def test_rubbish_is_named_and_the_count_is_right(cli: CliRunner) -> None:
+    rubbish = {
+        "empty.wav": b"",
+        "text.wav": b"Dear diary,\n" * 99,
+        "noise.wav": np.random.default_rng(1).bytes(9_999),
+        "header.wav": Path("first.wav").read_bytes()[:44],
+        "list.m3u8": b"#EXTM3U\n#EXTINF:1,\nfirst.wav\n",
+        "concat.txt": b"ffconcat version 1.0\nfile first.wav\n",
+    }
+    for name, content in rubbish.items():
+        Path(name).write_bytes(content)
+    Path("folder").mkdir()
+    names = [*rubbish, "folder", "missing.wav"]
+    outcome = batch(cli, *names)
+    assert outcome.code == 1
+    assert len(outcome.err.splitlines()) == len(names)
+    for name, line in zip(names, outcome.err.splitlines(), strict=True):
+        assert line.startswith("harken: ")
+        assert name in line
+    assert len([*Path().glob("*.srt")]) == 2
+
+
+NAMES = [
+    *(
+        "-x.wav",
+        "--quiet",
+        "a\nb.wav",
+        "\x1b]0;title\x07.wav",
+        "\x9b31m.wav",
+        '"><script>alert(1)<script>.wav',
+        "%41.wav",
+    ),
+    *(
+        "a\u202egpj.wav",
+        unicodedata.normalize("NFD", "é.wav"),
+        "[x].wav",
+        "*.wav",
+        "$HOME.wav",
+        "`id`.wav",
+        ".wav",
+    ),
+    *(
+        "..wav",
+        " .wav",
+        "a b\tc.wav",
+        "'.wav",
+        "漢字.wav",
+        "javascript:alert(1).wav",
+        "a.b.c.wav",
+        "😀.wav",
+        "&lt;.wav",
+    ),
+    "\udcff.wav",
+]
+
+
+@posix
+@pytest.mark.parametrize("formats", ["srt", "srt,html"])
+def test_odd_names_are_names(cli: CliRunner, formats: str) -> None:
+    """Alone, and all together; control characters of a name never reach the terminal."""
+    written = {}
+    for name in NAMES:
+        path = Path(name)
+        try:
+            path.write_bytes(Path("first.wav").read_bytes())
+        except (OSError, UnicodeError):  # macOS takes no names that are not UTF-8
+            continue
+        written[name] = path
+    together = batch(cli, *written, formats=formats)
+    assert together.code == 0, together.err
+    expected = {f"{path.stem}.{form}" for path in written.values() for form in formats.split(",")}
+    assert expected <= {*os.listdir()}
+    for name in written:
+        outcome = transcribe(cli, "-v", "--", name)
+        assert outcome.code == 0, (name, outcome.err)
+        assert not [character for character in outcome.err if is_control(character)], name
+
+
+@posix
+def test_names_too_long_for_the_disk_fail_alone(cli: CliRunner) -> None:
+    longest = "y" * 251 + ".wav"  # its transcript fits, as .srt is as long; words.tsv does not
+    Path(longest).write_bytes(Path("first.wav").read_bytes())
+    assert batch(cli, longest).code == 0
+    outcome = batch(cli, longest, "x" * 300, formats="srt,words.tsv")
+    assert outcome.code == 1
+    lines = outcome.err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("harken: ") for line in lines)
+    assert cli.run("transcribe", "x" * 300).code == 3
+
+
+def test_recording_with_a_silent_end_is_whole(cli: CliRunner) -> None:
+    """The guard against cut recordings has no false alarms."""
+    for kind, form in AUDIO_FORMATS.items():
+        for seconds in (0.1, 0.7, 2.0):
+            samples = tone(seconds, form.rate)
+            samples[len(samples) // 2 :] = 0
+            path = form.write(Path(f"{kind.replace(' ', '')}{seconds}"), seconds, samples)
+            outcome = cli.run("transcribe", "-f", "srt", path)
+            assert (outcome.code, outcome.err) == (0, ""), (kind, seconds, outcome.err)
