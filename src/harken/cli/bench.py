@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from harken.cli.options import (
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
 from harken.cli.targets import refuse_overwriting
+from harken.cli.terminal import write_stderr
 from harken.cli.values import FilePath, NumberRange
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
@@ -54,6 +54,7 @@ from harken.evaluation import (
 )
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.manifest import manifest_path
+from harken.formats import dump_json
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
@@ -399,7 +400,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         for failure in result.failures:
             screen.write_stderr(f"harken: {failure.reason}")
         if write:
-            write(json.dumps(result.report(), ensure_ascii=False, indent=1) + "\n")
+            write(dump_json(result.report(), indent=1) + "\n")
         if result.recording_count:
             screen.write_stdout(result.table())
     if stop:
@@ -451,7 +452,7 @@ def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Eval
         if name == STDIN:
             raise click.UsageError("standard input can be read only once; allowed are files and manifests")
         if os.path.isdir(name) or name.endswith(".jsonl"):
-            entries = read_manifests([name], limit, note=partial(click.echo, err=True))
+            entries = read_manifests([name], limit, note=write_stderr)
             eval_recordings += [EvalRecording(entry=entry, has_reference=True) for entry in entries]
         else:
             entry = Entry(name=name, path=Path(name), text="")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from harken.cli.screen import format_time, format_timed_text, write_stdout
 from harken.cli.values import FilePath
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
-from harken.formats import as_json
+from harken.formats import as_json, dump_json
 from harken.keywords import CallbackKeywords
 from harken.results import Attempt
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
@@ -304,7 +303,7 @@ def trace_window_summary(event: TraceEvent) -> str:
 
 def trace_event_json(event: TraceEvent) -> str:
     """Return an event as a line of JSON, with its name as ``event``."""
-    return json.dumps({"event": _EVENT_NAMES[type(event)]} | as_json(event), ensure_ascii=False) + "\n"
+    return dump_json({"event": _EVENT_NAMES[type(event)]} | as_json(event)) + "\n"
 
 
 def _token_row(token: TokenEvent) -> str:
@@ -319,7 +318,7 @@ def _token_text(token: TokenEvent) -> str:
     """Return text in quotes, which show spaces; incomplete characters as bytes; special tokens by name."""
     if token.bytes:
         return f"<{token.bytes}>"
-    return json.dumps(token.text, ensure_ascii=False) if token.kind == "text" else token.text
+    return dump_json(token.text) if token.kind == "text" else token.text
 
 
 def _pad_to_cells(text: str, width: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from harken.cli.options import (
 )
 from harken.cli.screen import Screen, format_table, pluralize
 from harken.cli.targets import refuse_overwriting
+from harken.cli.terminal import write_stderr
 from harken.cli.values import FilePath
 from harken.evaluation import (
     AlignmentChunk,
@@ -45,6 +45,7 @@ from harken.evaluation import (
 )
 from harken.evaluation.manifest import manifest_path
 from harken.evaluation.scoring import report
+from harken.formats import dump_json
 from harken.transcribe import TranscribeOptions
 
 CONTEXT_WORDS = 4
@@ -209,7 +210,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     options = transcribe_options_from(params)
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
-    entries = read_manifests(manifests, params["limit"], note=partial(click.echo, err=True))
+    entries = read_manifests(manifests, params["limit"], note=write_stderr)
     refuse_overwriting(
         [file for file in (json_file, hypotheses) if file],
         [
@@ -228,10 +229,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
         screen = stack.enter_context(Screen(params["progress"]))
         evaluation, stop = _evaluate_all(screen, entries, stored_hypotheses, options, params)
         if write:
-            write(
-                json.dumps(report(evaluation, made_by, complete=stop is None), ensure_ascii=False, indent=1)
-                + "\n"
-            )
+            write(dump_json(report(evaluation, made_by, complete=stop is None), indent=1) + "\n")
         if evaluation.scores:
             screen.write_stdout(
                 format_totals(evaluation) + "".join(map(format_differences, evaluation.worst(params["worst"])))

@@ -11,12 +11,12 @@ from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self
 
-import click
 import numpy as np
 
 from harken.cli.exits import handling_signals
 from harken.cli.kept_files import KeptFile
 from harken.cli.screen import format_time
+from harken.cli.terminal import write_stderr
 from harken.contract import Floats
 from harken.formats import RecordingLink, Writer
 from harken.results import Segment, Transcript
@@ -210,7 +210,7 @@ class Outputs:
             self.finish(session_ended=False)
             for problem in self.problems():
                 with suppress(OSError):  # a terminal that is gone
-                    click.echo(f"harken: {problem}", err=True)
+                    write_stderr(f"harken: {problem}")
 
     @property
     def writable(self) -> bool:

@@ -22,6 +22,7 @@ from harken.cli.options import (
     transcribe_options_from,
 )
 from harken.cli.targets import refuse_overwriting
+from harken.cli.terminal import write_stderr
 from harken.cli.values import FilePath, NumberRange
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
 
@@ -71,7 +72,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
         title = f"{name}, {recognizer.model}, {recognizer.backend.capabilities.precision}"
         for chunk in draw(collect_plot_data(recognizer, samples, options, title=title, start_s=start)):
             write(chunk)
-    click.echo(str(output), err=True)
+    write_stderr(str(output))
 
 
 def _default_output(file: str) -> Path:

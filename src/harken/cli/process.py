@@ -17,6 +17,7 @@ from threading import Lock, Thread
 from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_listeners, signal_stop
+from harken.cli.terminal import open_closed_streams
 
 ANSWER_S = 0.7
 """Time that the main thread has to answer a signal."""
@@ -70,7 +71,7 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
 
 def run() -> NoReturn:
     """Run the command line as a process, and end it."""
-    _open_missing_streams()
+    _replace_closed_streams()
     sys.unraisablehook = _stop_again
     from harken.cli.root import exit_code_of_flush, main
 
@@ -90,16 +91,9 @@ def _end(stop: Stop) -> NoReturn:
     os._exit(stop.code)
 
 
-def _open_missing_streams() -> None:
-    """Open the standard streams that the parent process closed, so that no other file takes their numbers.
-
-    Writing to a standard output that was closed fails; standard error goes nowhere.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+def _replace_closed_streams() -> None:
+    """Put streams in place of those that the parent process closed: writing to standard output fails, as it should."""
+    open_closed_streams()
     if sys.stdout is None:
         sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:

@@ -6,9 +6,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from errno import EBADF, EIO, ENOSPC
 from importlib import import_module
 from types import FrameType
+from typing import TypeGuard
 
 import click
 
@@ -23,6 +24,8 @@ from harken.cli.exits import (
     handling_signals,
     signal_stop,
 )
+from harken.cli.terminal import discard, write_stderr
+from harken.errors import HarkenError, OutputError
 
 COMMANDS = (
     "transcribe",
@@ -93,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
-            _discard_stdout()
+            discard(sys.stdout)
         else:
             _print_error(str(stop))
         return stop.code
@@ -103,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("HARKEN_DEBUG"):
             raise
+        if _is_of_stdout(error):
+            error = OutputError(f"standard output: cannot be written: {error.strerror}")
         _print_error(describe_error(error))
         return exit_code(error)
 
@@ -123,21 +128,18 @@ def _raise_stop(number: int, frame: FrameType | None) -> None:
     raise signal_stop(number)
 
 
+def _is_of_stdout(error: Exception) -> TypeGuard[OSError]:
+    """Return whether an error comes from click, which prints help and version itself."""
+    if not isinstance(error, OSError) or isinstance(error, HarkenError):
+        return False
+    return error.errno in (ENOSPC, EIO, EBADF) and not error.filename
+
+
 def _print_error(message: str) -> None:
-    """Print a line; that nobody can read it does not matter."""
-    with suppress(OSError):
-        click.echo(f"harken: {' '.join(message.split())}", err=True)
+    write_stderr(f"harken: {' '.join(message.split())}")
 
 
 def _usage_hint(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{message}; see '{context.command_path} --help'" if context else message
-
-
-def _discard_stdout() -> None:
-    """Redirect standard output to the null device, where the interpreter flushes its last bytes.
-
-    Source: docs.python.org, signal, "Note on SIGPIPE".
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

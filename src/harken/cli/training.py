@@ -18,6 +18,7 @@ from harken.cli.inputs import make_folder
 from harken.cli.options import add_options, dataclass_options, list_option, model_files, single_option
 from harken.cli.screen import write_stdout
 from harken.cli.targets import refuse_writing_into
+from harken.cli.terminal import is_terminal, message_text, write_stderr
 from harken.cli.values import FilePath, Text
 from harken.training.options import DataOptions, TrainOptions, options_from
 
@@ -91,7 +92,7 @@ def make_task(
 
     set_num_threads(params["threads"])
     data, options = options_from(DataOptions, params), options_from(options_class, params)
-    warn = partial(click.echo, err=True)
+    warn = write_stderr
     entries = read_entries(params["data"], warn, needs_text=needs_text)
     held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
     checkpoint = find_model(model, params)
@@ -198,7 +199,7 @@ class _TrainingProgress:
     """The progress bar of the current stage, and a line for every evaluation, on standard error."""
 
     def __init__(self, show_bar: bool) -> None:
-        self._bar_enabled = show_bar and sys.stderr.isatty()
+        self._bar_enabled = show_bar and is_terminal(sys.stderr)
         self._bar: Progress | None = None
         self._stage: tuple[str, TaskID] | None = None
 
@@ -223,9 +224,11 @@ class _TrainingProgress:
 
     def write_stderr(self, text: str) -> None:
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(
+                message_text(text), markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
         else:
-            click.echo(text, err=True)
+            write_stderr(text)
 
     def update(self, label: str, done: int, total: int, stage: str | None = None) -> None:
         if not self._bar_enabled:

@@ -43,6 +43,7 @@ from harken.cli.options import (
 from harken.cli.process import saving_on_stop
 from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text, pluralize
 from harken.cli.targets import refuse_overwriting
+from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.cli.values import FilePath
 from harken.decoding import DecodeStats, DecodingResult
@@ -254,7 +255,8 @@ class _TranscriptPrinter:
     def _write_header_once(self, writer: TranscriptFormat) -> None:
         if not self._header_written:
             self._header_written = True
-            self._write(writer.header())
+            for chunk in writer.header_chunks():
+                self._write(chunk)
 
 
 class _BatchProgress:
@@ -434,7 +436,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         """Return the writer of a transcript on standard output, or None if it is not shown."""
         if to_stdout:
             return Writer(format_names[0], layout, recording_reference(source, Path()))
-        if paths[source] and (params["quiet"] or not sys.stdout.isatty()):
+        if paths[source] and (params["quiet"] or not is_terminal(sys.stdout)):
             return None
         return TimestampedLines(source if len(sources) > 1 else None)
 

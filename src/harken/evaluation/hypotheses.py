@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from harken.errors import ManifestError, OutputError
 from harken.evaluation.manifest import get_field, parse_object
+from harken.formats import dump_json
 from harken.transcribe import TranscribeOptions
 
 
@@ -75,7 +76,7 @@ class HypothesisStore:
         self.by_name[name] = hypothesis
         if self._file:
             record = {f.name: getattr(hypothesis, f.name) for f in fields(EvalHypothesis)}
-            line = json.dumps({"audio": name} | record | {"by": self.provenance}, ensure_ascii=False)
+            line = dump_json({"audio": name} | record | {"by": self.provenance})
             with _as_output_error(self._file.name):
                 self._file.write(line + "\n")
                 self._file.flush()

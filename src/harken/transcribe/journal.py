@@ -118,7 +118,7 @@ class Journal:
             self._write_line(self._key)
 
     def _write_line(self, document: Mapping[str, Any]) -> None:
-        line = json.dumps(document, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        line = json.dumps(document, allow_nan=False).encode() + b"\n"
         file = self._open()
         with wrap_os_errors(self._path):
             file.write(line)
