@@ -74,6 +74,7 @@ class TestRefused:
             (["jfk.flac", "-o", ""], 2, "it is empty, and names no file"),
             ([""], 2, "it is empty, and names no file"),
             (["none.flac"], 3, "none.flac: no such file"),
+            (["."], 3, ".: is a directory"),
             (["jfk.flac", "-o", "nowhere/out.html"], 5, "there is no folder nowhere"),
         ],
     )

@@ -82,6 +82,13 @@ class TestManifest:
         with pytest.raises(ManifestError, match="is not UTF-8 text, at byte 1"):
             read_manifests([folder])
 
+    @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no endless device")
+    def test_endless_device_is_refused(self) -> None:
+        with pytest.raises(ManifestError, match="/dev/zero: is a device"):
+            read_manifests(["/dev/zero"])
+        with pytest.raises(ManifestError, match="/dev/zero: is a device"), open_hypotheses("/dev/zero", BY):
+            pass
+
     def test_limit_holds_for_each_manifest(self, folder: Path) -> None:
         write(folder, *({"audio": f"{name}.wav", "text": ""} for name in "abc"))
         write(folder, GOOD, name="other.jsonl")

@@ -14,6 +14,7 @@ from harken.errors import OptionError
         (Sample, {"temperature": 0}, "temperature"),
         (Sample, {"temperature": -0.1}, "temperature"),
         (Sample, {"temperature": 11}, "temperature"),
+        (Sample, {"temperature": 1e-308}, "temperature"),  # logits divided by it would overflow
         (Sample, {"temperature": float("nan")}, "temperature"),
         (Sample, {"temperature": 1, "best_of": 0}, "best_of"),
         (Sample, {"temperature": 1, "best_of": 65}, "best_of"),

@@ -78,6 +78,7 @@ DAMAGED = {
     "not UTF-8": ("vocabulary.txt", b"\xff\xfe\xfd"),
     "no end of text": ("vocabulary.txt", b"a\nb\n"),
     "a hole": ("vocab.json", b'{"a": 0, "<|endoftext|>": 2}'),
+    "a list of numbers": ("vocab.json", b"[1, 2]"),
     "ids of text": ("vocab.json", b'{"a": "0", "<|endoftext|>": 1}'),
     "numbers": ("vocabulary.json", b'[1, 2, "<|endoftext|>"]'),
     "lone surrogate": ("vocabulary.json", b'["\\ud800", "<|endoftext|>"]'),

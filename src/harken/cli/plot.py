@@ -61,10 +61,10 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     options = transcribe_options_from(params)
     if options.clip_timestamps:
         raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
+    recording_duration_s(file)
     output = output or _default_output(file)
     draw = _make_renderer(output)
     refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"])])
-    recording_duration_s(file)
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)
         recognizer = load_model(params)

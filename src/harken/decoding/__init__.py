@@ -16,9 +16,10 @@ from harken.decoding.logit_rules import (
 from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.prompt import make_prompt
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
-from harken.decoding.strategies import Beam, Greedy, Sample, Strategy, fallback_schedule
+from harken.decoding.strategies import MIN_TEMPERATURE, Beam, Greedy, Sample, Strategy, fallback_schedule
 
 __all__ = [
+    "MIN_TEMPERATURE",
     "Assistant",
     "Beam",
     "DecodeStats",

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from harken.errors import OptionError
 from harken.option_types import check_types
 
+MIN_TEMPERATURE = 0.001
+"""Least temperature to sample at: logits that are divided by less overflow, and it is as greedy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
@@ -41,8 +44,8 @@ class Sample:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 0 < self.temperature <= 10:
-            raise OptionError("temperature", self.temperature, "a number above 0 and up to 10")
+        if not MIN_TEMPERATURE <= self.temperature <= 10:
+            raise OptionError("temperature", self.temperature, f"a number from {MIN_TEMPERATURE} to 10")
         _check_count("best_of", self.best_of)
         _check_penalty(self.length_penalty)
 

@@ -111,6 +111,8 @@ def open_hypotheses(
         yield HypothesisStore(provenance)
         return
     file_path = Path(path)
+    if file_path.is_char_device():
+        raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
     with _as_output_error(file_path):
         file = file_path.open("a+", encoding="utf-8", newline="\n")
     with file:

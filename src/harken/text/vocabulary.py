@@ -49,7 +49,7 @@ def read_tokens(path: Path) -> list[str]:
         raise CheckpointNotFound(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a Whisper vocabulary: {_reason(error)}") from error
 
 

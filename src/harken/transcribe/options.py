@@ -10,6 +10,7 @@ from typing import Any
 
 from harken.audio.vad import VadOptions
 from harken.decoding import (
+    MIN_TEMPERATURE,
     Beam,
     DecodingResult,
     Greedy,
@@ -260,7 +261,10 @@ _ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "task": (TASKS.__contains__, " or ".join(TASKS)),
     "beam_size": (_within(1, 64), "an integer from 1 to 64"),
     "best_of": (_within(1, 64), "an integer from 1 to 64"),
-    "temperatures": (lambda values: all(map(_within(0, 10), values)), "numbers from 0 to 10"),
+    "temperatures": (
+        lambda values: all(value == 0 or MIN_TEMPERATURE <= value <= 10 for value in values),
+        f"0, and numbers from {MIN_TEMPERATURE} to 10",
+    ),
     "compression_ratio_threshold": (lambda value: value > 0, "a number above 0, or none"),
     "logprob_threshold": (lambda value: value <= 0, "a number up to 0, or none"),
     "no_speech_threshold": (_within(0, 1), "a probability from 0 to 1, or none"),
