@@ -99,7 +99,7 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
         yield file
         with wrap_os_errors(path_given):
             file.flush()
-            if durable:
+            if durable and not in_place:
                 os.fsync(file.fileno())
             if in_place:
                 file.close()

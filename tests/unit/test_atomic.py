@@ -23,6 +23,10 @@ def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_transcript_on_a_pipe_needs_no_disk(tmp_path: Path) -> None:
+    write_atomic(os.devnull, ["text"], durable=True)
+
+
 def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")

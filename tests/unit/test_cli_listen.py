@@ -314,7 +314,7 @@ class TestOutput:
         def closed(*_: object, **__: object) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        cli.monkeypatch.setattr("harken.cli.root._discard_stdout", lambda: None)
+        cli.monkeypatch.setattr("harken.cli.root.discard", lambda stream: None)
         cli.monkeypatch.setattr(click, "echo", closed)
         outcome = cli.run("listen", talk, "--record", "recording.wav")
         assert (outcome.code, outcome.out, outcome.err) == (141, "", "")

@@ -371,10 +371,10 @@ class TestFailures:
         original = transcript_files.open_atomic
 
         @contextmanager
-        def full(path: Path) -> Iterator[object]:
+        def full(path: Path, **options: bool) -> Iterator[object]:
             if path.name.startswith("talk.txt"):
                 raise OutputError(f"{path}: cannot be written: No space left on device")
-            with original(path) as write:
+            with original(path, **options) as write:
                 yield write
 
         cli.monkeypatch.setattr(transcript_files, "open_atomic", full)

@@ -79,7 +79,8 @@ class TranscriptFiles:
     def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
         with ExitStack() as stack:
             write_by_format = {
-                format_name: stack.enter_context(open_atomic(path)) for format_name, path in paths.items()
+                format_name: stack.enter_context(open_atomic(path, durable=True))
+                for format_name, path in paths.items()
             }
 
             def write(transcript: Transcript) -> None:
