@@ -1,7 +1,7 @@
 """Detection of speech at any level: Silero VAD on the samples as they are and, where they are quiet, amplified too.
 
 Silero VAD hears speech down to peaks of about -45 dBFS, less and less below that, and nothing from -75 dBFS on
-(docs/decisions/quiet-speech.md). So stretches below -40 dBFS are given to a second detector, louder by 30 dB, and the
+(docs/decisions/quiet-speech.md). So stretches below -40 dBFS are given to a second detector, louder by 30 to 48 dB, and the
 greater probability counts. Elsewhere there is no second detector: the probabilities are Silero's, to the bit.
 """
 
@@ -17,13 +17,18 @@ from harken.errors import HarkenError
 
 QUIET_LEVEL = 0.01
 """Amplitude, without a constant offset, below which samples are quiet: -40 dBFS."""
-HOLD_CHUNKS = 20
-"""Quiet chunks after a loud one before quiet is believed: 0.64 s, longer than the gaps between words.
+HOLD_CHUNKS = 10
+"""Quiet chunks after a loud one before quiet is believed: 0.3 s, longer than the gaps between most words.
 
 It is shorter than the silence that ends a region, so that a quiet speaker who answers a loud one is heard in time.
 """
-GAIN = np.float32(32)
-"""Amplification of what is quiet, a power of two so that it rounds nothing."""
+MIN_GAIN, MAX_GAIN = 32.0, 256.0
+"""Amplification of quiet samples, 30 to 48 dB: the more, the quieter, so that none exceeds half of full scale.
+
+Behind loud sound it is always the least: much louder, the breath and the room in a pause are taken for speech.
+"""
+OFFSET_RATE = 0.03
+"""Share of the mean of a chunk in the estimate of the constant offset, which follows within a second."""
 LASTING_CHUNKS = 3
 """Chunks that amplified speech must last, 0.1 s: a breath in a pause is often taken for speech for one or two."""
 
@@ -35,7 +40,8 @@ class SpeechDetector:
         self._detector = SileroDetector()
         self._amplified: _AmplifyingDetector | None = None
         self._unfinished = np.empty(0, np.float32)
-        self._n_quiet_chunks = HOLD_CHUNKS  # nothing loud has been heard yet
+        self._n_quiet_chunks = HOLD_CHUNKS
+        self._heard_loud = False
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
@@ -61,11 +67,12 @@ class SpeechDetector:
         for is_quiet, first, end in _runs(self._follow_level(chunks)):
             if is_quiet:
                 # A new one hears better than one that still remembers the loud chunks before.
-                self._amplified = self._amplified or _AmplifyingDetector()
-                amplified = self._amplified.feed(chunks[first:end].ravel())
+                if self._amplified is None:
+                    self._amplified = _AmplifyingDetector(MIN_GAIN if self._heard_loud else MAX_GAIN)
+                amplified = self._amplified.feed(chunks[first:end])
                 probabilities[first:end] = np.maximum(probabilities[first:end], amplified)
             else:
-                self._amplified = None
+                self._amplified, self._heard_loud = None, True
         return probabilities
 
     def flush(self) -> Float32:
@@ -81,12 +88,17 @@ class SpeechDetector:
 
     def _follow_level(self, chunks: Float32) -> list[bool]:
         """Return of each chunk whether it is quiet, and has been for long enough."""
-        levels = (chunks.max(axis=1) - chunks.min(axis=1)) / 2
         quiet = []
-        for is_loud in (~(levels < QUIET_LEVEL)).tolist():
+        for is_loud in (~(_levels(chunks) < QUIET_LEVEL)).tolist():
             self._n_quiet_chunks = 0 if is_loud else min(self._n_quiet_chunks + 1, HOLD_CHUNKS + 1)
             quiet.append(self._n_quiet_chunks > HOLD_CHUNKS)
         return quiet
+
+
+def _levels(chunks: Float32) -> Float32:
+    """Return the amplitude of each chunk, without a constant offset."""
+    levels: Float32 = (chunks.max(axis=1) - chunks.min(axis=1)) / 2
+    return levels
 
 
 def _runs(values: Sequence[bool]) -> Iterator[tuple[bool, int, int]]:
@@ -100,13 +112,32 @@ def _runs(values: Sequence[bool]) -> Iterator[tuple[bool, int, int]]:
 class _AmplifyingDetector:
     """Detector of quiet speech in whole chunks; a probability is the least of the last `LASTING_CHUNKS`."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_gain: float) -> None:
+        self._max_gain = max_gain
+        self._peak_level = 0.0
         self._detector = SileroDetector()
         self._recent = np.zeros(LASTING_CHUNKS - 1, np.float32)
+        self._offset: float | None = None
 
-    def feed(self, samples: Float32) -> Float32:
-        """Return the speech probabilities of the next chunks."""
-        probabilities = np.concatenate([self._recent, self._detector.feed(GAIN * samples)])
+    def feed(self, chunks: Float32) -> Float32:
+        """Return the speech probabilities of the next chunks, an array of shape (chunks, samples)."""
+        amplified = self._gains(chunks)[:, None] * (chunks - self._follow_offset(chunks)[:, None])
+        probabilities = np.concatenate([self._recent, self._detector.feed(amplified.ravel())])
         self._recent = probabilities[len(probabilities) - len(self._recent) :].copy()
         lasting: Float32 = np.lib.stride_tricks.sliding_window_view(probabilities, LASTING_CHUNKS).min(axis=1)
         return lasting
+
+    def _gains(self, chunks: Float32) -> Float32:
+        """Return the amplification of each chunk, a power of two that falls where the level reaches a new peak."""
+        levels = np.maximum.accumulate([self._peak_level, *_levels(chunks)])[1:]
+        self._peak_level = float(levels[-1])
+        gains = np.exp2(np.floor(np.log2(0.5 / np.maximum(levels, 0.5 / MAX_GAIN))))
+        return np.clip(gains, MIN_GAIN, self._max_gain).astype(np.float32)
+
+    def _follow_offset(self, chunks: Float32) -> Float32:
+        """Return the constant offset of the samples as known in each chunk: amplified, it would drown the speech."""
+        offsets = []
+        for mean in chunks.mean(axis=1, dtype=np.float64).tolist():
+            self._offset = mean if self._offset is None else self._offset + OFFSET_RATE * (mean - self._offset)
+            offsets.append(self._offset)
+        return np.array(offsets, np.float32)

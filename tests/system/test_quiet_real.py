@@ -1,0 +1,56 @@
+"""Quiet speech is transcribed, offline and live, with the model that comes with harken; quiet noise is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harken.audio import load_audio
+from harken.contract import Floats
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE, SHARED, recognizer
+from session_events import check_events, run_session
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+TEXT = (
+    "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
+).split()
+
+
+def scaled(factor: float) -> Floats:
+    """Return the example times a factor, in the steps of 16 bits, of which there are 24 at a thousandth."""
+    return np.rint(load_audio(EXAMPLE) * factor * 32768).astype(np.float32) / np.float32(32768)
+
+
+def words(written: str) -> list[str]:
+    return "".join(letter if letter.isalnum() else " " for letter in written.lower()).split()
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.003, 0.001])
+def test_quiet_recording_has_its_whole_text(factor: float) -> None:
+    assert words(recognizer("int8").transcribe(scaled(factor)).text) == TEXT
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.003, 0.001])
+def test_live_session_finds_quiet_speech(factor: float) -> None:
+    samples = scaled(factor)
+    session = recognizer("int8").stream(clock=None)
+    events = run_session(session, samples, range(SAMPLE_RATE // 10, len(samples), SAMPLE_RATE // 10))
+    utterances = check_events(events, len(samples))
+    assert words(" ".join(utterance.text for utterance in utterances)) == TEXT
+
+
+@pytest.mark.parametrize("factor", [0.03, 0.01, 0.003])
+def test_quiet_recordings_without_speech_have_no_more_words_than_loud_ones(factor: float) -> None:
+    manifest = SHARED / "audio" / "non-speech" / "manifest.jsonl"
+    if not manifest.is_file():
+        pytest.skip(f"{manifest} is missing")
+    names = [json.loads(entry)["audio"] for entry in manifest.read_text(encoding="utf-8").splitlines()]
+    recordings = [load_audio(Path(manifest.parent / name))[: 10 * SAMPLE_RATE] for name in names[::3]]
+    loud = [words(recognizer("int8").transcribe(samples).text) for samples in recordings]
+    quiet = [words(recognizer("int8").transcribe(samples * np.float32(factor)).text) for samples in recordings]
+    assert sum(map(len, quiet)) <= sum(map(len, loud))
