@@ -1,4 +1,4 @@
-"""Properties of VAD: independent of block boundaries at every level, and regions within bounds for any probabilities."""
+"""Properties of VAD: independent of block boundaries at any level, and regions in bounds for any probabilities."""
 
 from __future__ import annotations
 

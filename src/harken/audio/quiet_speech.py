@@ -1,8 +1,8 @@
 """Detection of speech at any level: Silero VAD on the samples as they are and, where they are quiet, amplified too.
 
 Silero VAD hears speech down to peaks of about -45 dBFS, less and less below that, and nothing from -75 dBFS on
-(docs/decisions/quiet-speech.md). So stretches below -40 dBFS are given to a second detector, louder by 30 to 48 dB, and the
-greater probability counts. Elsewhere there is no second detector: the probabilities are Silero's, to the bit.
+(docs/decisions/quiet-speech.md). So stretches below -40 dBFS are given to a second detector, louder by 30 to 48 dB,
+and the greater probability counts. Elsewhere there is no second detector: the probabilities are Silero's, to the bit.
 """
 
 from __future__ import annotations
