@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from vad_inputs import INPUTS, reference
 
-from harken.audio.silero import SpeechDetector
+from harken.audio.silero import SileroDetector
 
 TOLERANCE = 1e-5
 """Both round in float32, and the LSTM accumulates it. The largest difference seen is 2e-6."""
 
 
 def detect(samples):
-    detector = SpeechDetector()
+    detector = SileroDetector()
     return np.concatenate([detector.feed(samples), detector.flush()])
 
 

@@ -1,4 +1,4 @@
-"""Properties of VAD: independent of block boundaries, and regions within bounds for any probabilities."""
+"""Properties of VAD: independent of block boundaries at any level, and regions in bounds for any probabilities."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector, VadOp
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 
 
-@pytest.fixture(scope="module")
-def speech():
-    return load_audio(EXAMPLE)[: 3 * 16000 + 123]
+@pytest.fixture(scope="module", params=["normal", "quiet", "loud and quiet in turns"])
+def speech(request):
+    samples = load_audio(EXAMPLE)[: 3 * 16000 + 123]
+    turns = np.repeat([[1.0, 0.003, 0.03, 0.001]], len(samples) // 4 + 1, axis=1).reshape(-1)[: len(samples)]
+    factor = {"normal": 1.0, "quiet": 0.003, "loud and quiet in turns": turns}[request.param]
+    return (samples * factor).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -385,3 +385,13 @@ def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.Monke
 
     # Probabilities and regions take at most 16 bytes for 32 ms, 18 MB for ten hours.
     assert peak_bytes(60) < peak_bytes(20) + 16 * 60 * 60 * SAMPLE_RATE // CHUNK_SAMPLES
+
+
+@pytest.mark.parametrize("block_length", [1, 7, 400])
+def test_segmenter_knows_the_peak_of_the_recording(block_length: int) -> None:
+    samples = np.array([0.0, 0.25, -0.5, 0.125] * 100, np.float32)
+    segmenter = SpeechSegmenter(iter(np.split(samples, range(block_length, 400, block_length))), OPTIONS)
+    assert segmenter.peak == 0.0
+    for _ in segmenter.blocks():
+        pass
+    assert segmenter.peak == 0.5

@@ -34,8 +34,8 @@ _TILE_COLUMNS = 32
 Float32 = NDArray[np.float32]
 
 
-class SpeechDetector:
-    """Incremental detector of speech in one recording, fed in blocks of any size, with bit-equal results for each.
+class SileroDetector:
+    """Silero VAD on the samples as they are, fed in blocks of any size, with bit-equal results for each.
 
     Notes
     -----
@@ -65,7 +65,7 @@ class SpeechDetector:
             One probability per `CHUNK_SAMPLES` samples.
         """
         if self._flushed:
-            raise HarkenError("SpeechDetector was flushed: a new recording needs a new SpeechDetector")
+            raise HarkenError(f"{type(self).__name__} was flushed: a new recording needs a new one")
         pending = np.concatenate([self._pending, samples])
         n_chunks = (len(pending) - _CONTEXT_SAMPLES) // CHUNK_SAMPLES
         self._pending = pending[n_chunks * CHUNK_SAMPLES :].copy()

@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harken.audio.silero import CHUNK_SAMPLES, SpeechDetector
+from harken.audio.quiet_speech import SpeechDetector
+from harken.audio.silero import CHUNK_SAMPLES
 from harken.errors import OptionError
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 

@@ -220,6 +220,8 @@ class SpeechSegmenter:
     ----------
     regions : list of (int, int)
         Mel frames of the speech that is certain so far.
+    peak : float
+        Largest magnitude of the samples so far: tells quiet sound from digital silence where there is no speech.
     """
 
     def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
@@ -239,12 +241,14 @@ class SpeechSegmenter:
         self._n_chunks = 0
         self._n_samples = 0
         self.regions: list[SpeechRegion] = []
+        self.peak = 0.0
 
     def blocks(self) -> Iterator[Floats]:
         """Yield the samples, each block after voice activity detection has seen it."""
         try:
             for block in self._blocks:
                 self._n_samples += len(block)
+                self.peak = max(self.peak, float(np.abs(block).max(initial=0)))
                 self._add_probabilities(self._detector.feed(block))
                 yield block
         finally:

@@ -1,0 +1,65 @@
+"""Quiet speech is transcribed, offline and live, with the model that comes with harken; quiet noise is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harken.audio import load_audio
+from harken.contract import Floats
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE, SHARED, recognizer
+from session_events import Utterance, check_events, run_session
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+TEXT = (
+    "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
+)
+
+
+def scaled(factor: float) -> Floats:
+    """Return the example times a factor, in the steps of 16 bits, of which there are 24 at a thousandth."""
+    return np.rint(load_audio(EXAMPLE) * factor * 32768).astype(np.float32) / np.float32(32768)
+
+
+def words(written: str) -> list[str]:
+    return "".join(letter if letter.isalnum() else " " for letter in written.lower()).split()
+
+
+def live_utterances(samples: Floats) -> list[Utterance]:
+    session = recognizer("int8").stream(clock=None)
+    events = run_session(session, samples, range(SAMPLE_RATE // 10, len(samples), SAMPLE_RATE // 10))
+    return check_events(events, len(samples))
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.003, 0.001])
+def test_quiet_recording_has_its_whole_text(factor: float) -> None:
+    assert words(recognizer("int8").transcribe(scaled(factor)).text) == words(TEXT)
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.003])
+def test_live_session_transcribes_quiet_speech(factor: float) -> None:
+    assert words(" ".join(utterance.text for utterance in live_utterances(scaled(factor)))) == words(TEXT)
+
+
+def test_live_session_finds_speech_of_24_steps() -> None:
+    # Found as a whole; of so few steps, "my" is understood as "am I" in an utterance of its own.
+    utterances = live_utterances(scaled(0.001))
+    assert sum(utterance.ended - utterance.began for utterance in utterances) > 10
+    assert words(" ".join(utterance.text for utterance in utterances))[-17:] == words(TEXT)[-17:]
+
+
+@pytest.mark.parametrize("factor", [0.03, 0.01, 0.003])
+def test_quiet_recordings_without_speech_have_no_more_words_than_loud_ones(factor: float) -> None:
+    manifest = SHARED / "audio" / "non-speech" / "manifest.jsonl"
+    if not manifest.is_file():
+        pytest.skip(f"{manifest} is missing")
+    names = [json.loads(entry)["audio"] for entry in manifest.read_text(encoding="utf-8").splitlines()]
+    recordings = [load_audio(Path(manifest.parent / name))[: 10 * SAMPLE_RATE] for name in names[::3]]
+    loud = [words(recognizer("int8").transcribe(samples).text) for samples in recordings]
+    quiet = [words(recognizer("int8").transcribe(samples * np.float32(factor)).text) for samples in recordings]
+    assert sum(map(len, quiet)) <= sum(map(len, loud))
