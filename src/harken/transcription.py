@@ -95,6 +95,11 @@ class Transcription:
         """Text of the whole recording; decodes the rest of it first."""
         return self.result().text
 
+    @property
+    def peak(self) -> float | None:
+        """Largest magnitude of the samples so far, 0 in digital silence; None without voice activity detection."""
+        return self._recording.peak
+
     def stop(self) -> None:
         """Stop decoding this recording."""
         with self._turn.lock:

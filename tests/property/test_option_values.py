@@ -12,14 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harken.audio.vad import VadOptions
 from harken.decoding import Beam, Sample
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.streaming import StreamOptions
 from harken.streaming.config import StreamingConfig
+from harken.training.options import DataOptions, DistillOptions, FineTuneOptions, TrainOptions
 from harken.transcribe import Callbacks, TranscribeOptions
 
-OPTIONS = [TranscribeOptions, StreamOptions, StreamingConfig, Layout, Callbacks, Beam, Sample]
+OPTIONS = [
+    *(TranscribeOptions, StreamOptions, StreamingConfig, Layout, Callbacks, Beam, Sample, VadOptions),
+    *(DataOptions, TrainOptions, DistillOptions, FineTuneOptions),
+]
 FIELDS = [(kind, field.name) for kind in OPTIONS for field in fields(kind)]
 REQUIRED: dict[type, dict[str, Any]] = {Sample: {"temperature": 0.5}}
 

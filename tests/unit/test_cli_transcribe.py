@@ -101,8 +101,17 @@ class TestScreen:
         AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         outcome = cli.run("transcribe", "rain.wav", "--verbose", "--vad")
         assert (outcome.code, outcome.out) == (0, "")
-        assert outcome.err.splitlines()[1] == "rain.wav: no speech found"
+        assert outcome.err.splitlines()[1] == "rain.wav: no text"
         assert cli.run("transcribe", "rain.wav", "--vad").err == ""
+
+    def test_sound_without_speech_is_said(self, cli: CliRunner) -> None:
+        AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=0.01 * np.sin(np.arange(3 * 16_000)))
+        outcome = cli.run("transcribe", "rain.wav", "--vad")
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err == (
+            "harken: rain.wav: no speech found in 3.0 s of sound (peak -40 dBFS); --no-vad transcribes it all\n"
+        )
+        assert cli.run("transcribe", "rain.wav", "--vad", "--quiet").err == ""
 
     def test_closed_pipe_ends_quietly_with_141(self, cli: CliRunner, talk: Path) -> None:
         def closed(*_: object, **__: object) -> None:

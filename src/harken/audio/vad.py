@@ -21,6 +21,7 @@ from typing import Any
 from harken.audio.quiet_speech import SpeechDetector
 from harken.audio.silero import CHUNK_SAMPLES
 from harken.errors import OptionError
+from harken.option_types import check_types, is_given
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
 __all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
@@ -57,6 +58,7 @@ class VadOptions:
     max_speech_s: float = _option(29.0, "Longer speech is split at its longest silence, in seconds.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 < self.threshold < 1:
             raise OptionError("threshold", self.threshold, "a probability above 0 and below 1")
         if self.neg_threshold is not None and not 0 < self.neg_threshold <= self.threshold:
@@ -69,6 +71,9 @@ class VadOptions:
             raise OptionError("min_speech_s", self.min_speech_s, f"0 to {WINDOW_S} seconds")
         if not 0 <= self.min_silence_s <= 3600:
             raise OptionError("min_silence_s", self.min_silence_s, "0 to 3600 seconds")
+        if 0 <= self.min_silence_s < 2 * self.speech_pad_s and is_given(self, "min_silence_s"):
+            allowed = f"at least {2 * self.speech_pad_s:g} seconds, twice speech_pad_s={self.speech_pad_s:g}"
+            raise OptionError("min_silence_s", self.min_silence_s, allowed)
         if not 0 <= self.speech_pad_s <= self.min_silence_s / 2:
             allowed = f"0 seconds to half of min_silence_s={self.min_silence_s}"
             raise OptionError("speech_pad_s", self.speech_pad_s, allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -160,6 +161,8 @@ class FileTranscriber:
                 deferral.begin()
                 write(transcript)
             del self._unfinished[source]
+        if transcript.speech == () and transcription.peak:
+            self._warn(f"{source}: {_no_speech(transcript.duration_s, transcription.peak)}")
         for line in (
             *_language_and_dropped_lines(transcript),
             _speed_summary(transcription, perf_counter() - began_s),
@@ -318,10 +321,15 @@ def _with_addition(error: Exception, addition: str) -> Exception:
     )
 
 
+def _no_speech(duration_s: float, peak: float) -> str:
+    level = f"peak {20 * math.log10(peak):.0f} dBFS"
+    return f"no speech found in {duration_s:.1f} s of sound ({level}); --no-vad transcribes it all"
+
+
 def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
     """Yield lines about the language of a recording and the segments dropped from it."""
     if not transcript.segments:
-        yield "no speech found" if transcript.speech == () else "no text"
+        yield "no text"
     languages = [
         (code, next(segments))
         for code, segments in groupby(transcript.segments, lambda segment: segment.language)

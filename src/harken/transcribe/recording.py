@@ -121,6 +121,11 @@ class RecordingTranscriber:
             return None
         return tuple(_to_seconds(region) for region in self._segmenter.regions)
 
+    @property
+    def peak(self) -> float | None:
+        """Largest magnitude of the samples read so far; None without voice activity detection."""
+        return self._segmenter.peak if self._segmenter else None
+
     def next_chain(self) -> WindowChain | None:
         """Return the next chain of windows; None if there is none, or if it has to wait for an active one."""
         if self.finished or (self._chains and not (self.parallel and self._language_is_known)):
