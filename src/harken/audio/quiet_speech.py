@@ -20,7 +20,7 @@ QUIET_LEVEL = 0.01
 HOLD_CHUNKS = 10
 """Quiet chunks after a loud one before quiet is believed: 0.3 s, longer than the gaps between most words.
 
-It is shorter than the silence that ends a region, so that a quiet speaker who answers a loud one is heard in time.
+It is shorter than the silence that ends a region, so that a quiet speaker who answers a loud one is found in time.
 """
 MIN_GAIN, MAX_GAIN = 32.0, 256.0
 """Amplification of quiet samples, 30 to 48 dB: the more, the quieter, so that none exceeds half of full scale.
@@ -41,7 +41,7 @@ class SpeechDetector:
         self._amplified: _AmplifyingDetector | None = None
         self._unfinished = np.empty(0, np.float32)
         self._n_quiet_chunks = HOLD_CHUNKS
-        self._heard_loud = False
+        self._has_been_loud = False
         self._flushed = False
 
     def feed(self, samples: Float32) -> Float32:
@@ -66,13 +66,13 @@ class SpeechDetector:
         probabilities = self._detector.feed(finished)
         for is_quiet, first, end in _runs(self._follow_level(chunks)):
             if is_quiet:
-                # A new one hears better than one that still remembers the loud chunks before.
+                # A new one detects better than one that still remembers the loud chunks before.
                 if self._amplified is None:
-                    self._amplified = _AmplifyingDetector(MIN_GAIN if self._heard_loud else MAX_GAIN)
+                    self._amplified = _AmplifyingDetector(MIN_GAIN if self._has_been_loud else MAX_GAIN)
                 amplified = self._amplified.feed(chunks[first:end])
                 probabilities[first:end] = np.maximum(probabilities[first:end], amplified)
             else:
-                self._amplified, self._heard_loud = None, True
+                self._amplified, self._has_been_loud = None, True
         return probabilities
 
     def flush(self) -> Float32:

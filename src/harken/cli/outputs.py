@@ -140,7 +140,7 @@ class TranscriptFile:
         return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
 
     def finish(self, *, session_ended: bool) -> None:
-        """Write the end of the text, if anything was heard and the session did not fail before its first segment."""
+        """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
         transcript = self._make_transcript(tuple(self._segments))
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
@@ -214,7 +214,7 @@ class Outputs:
 
     @property
     def writable(self) -> bool:
-        """Whether there is a file that takes what is heard."""
+        """True if there is a file that takes the audio or the text."""
         return any(not output.file.error for output in self._files)
 
     @property
