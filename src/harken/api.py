@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.backend_factory import BackendFactory
@@ -17,7 +17,15 @@ from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
-from harken.keywords import RecordingKeywords, RecordingsKeywords, StreamKeywords, TranscribeKeywords
+from harken.keywords import (
+    RecordingKeywords,
+    RecordingsKeywords,
+    StreamKeywords,
+    TranscribeKeywords,
+    check_by_position,
+    options_or_default,
+    pop_fields,
+)
 from harken.option_types import checked_value
 from harken.results import Word
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
@@ -38,11 +46,9 @@ from harken.transcribe import (
     WindowDecoder,
     force_align,
 )
-from harken.transcribe.journal import Journal
+from harken.transcribe.journal import Journal, recording_identity
 from harken.transcription import DecodingTurn, Transcription
 from harken.types import Dims
-
-OptionsT = TypeVar("OptionsT")
 
 
 def load(
@@ -247,9 +253,9 @@ class Recognizer:
             raise OptionError("audios", audios, "a list of recordings")
         audios = list(audios)
         given: dict[str, Any] = {**keywords}
-        callbacks_by_index = _check_by_index("callbacks", given.pop("callbacks", {}), len(audios), Callbacks)
-        journals = _check_by_index("journals", given.pop("journals", {}), len(audios), (str, os.PathLike))
-        callbacks = Callbacks(**_pop_fields(Callbacks, given))
+        callbacks_by_index = check_by_position("callbacks", given.pop("callbacks", {}), len(audios), Callbacks)
+        journals = check_by_position("journals", given.pop("journals", {}), len(audios), (str, os.PathLike))
+        callbacks = Callbacks(**pop_fields(Callbacks, given))
         options = self._resolve_options(options, given, others=(Callbacks,))
         window_decoder = self._make_window_decoder(options)
         recordings = [
@@ -415,8 +421,8 @@ class Recognizer:
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
         checked_value("clock", clock, Callable[[], float] | None)
-        stream_options = _options_or_default("stream_options", stream_options, StreamOptions)
-        stream_options = replace(stream_options, **_pop_fields(StreamOptions, given))
+        stream_options = options_or_default("stream_options", stream_options, StreamOptions)
+        stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
         options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
@@ -457,7 +463,7 @@ class Recognizer:
         for name in sorted(given.keys() - names):
             known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
             raise OptionError(name, given[name], f"one of the names {', '.join(known)}")
-        options = replace(_options_or_default("options", options, TranscribeOptions), **given)
+        options = replace(options_or_default("options", options, TranscribeOptions), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
@@ -473,51 +479,18 @@ class Recognizer:
         self, path: str | os.PathLike[str], audio: AudioSource, options: TranscribeOptions
     ) -> Journal:
         """Make the journal of a recording; its key holds everything that decides the text."""
-        if not isinstance(audio, str | os.PathLike) or audio == "-":
-            raise OptionError("journals", audio, "journals of recordings that are given by their paths")
-        try:
-            recording = os.stat(audio)
-            identity = [recording.st_size, recording.st_mtime_ns]
-        except OSError:
-            identity = []  # opening it will say why it cannot be read
         capabilities = self.backend.capabilities
         key = {
             "harken_journal": 1,
             "model": self._weights_digest() or self.model,
             "engine": [capabilities.name, capabilities.precision, capabilities.device, capabilities.detail],
             "options": repr(replace(options, batch_size=1)),
-            "recording": identity,
+            "recording": recording_identity(audio),
         }
         return Journal(Path(path), key)
 
     def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
-
-
-def _options_or_default(name: str, options: OptionsT | None, options_class: type[OptionsT]) -> OptionsT:
-    """Return options if they are of their class, the defaults if there are none."""
-    given: OptionsT | None = checked_value(name, options, options_class | None)
-    return options_class() if given is None else given
-
-
-def _check_by_index(
-    name: str, given: Any, n_recordings: int, kind: type | tuple[type, ...]
-) -> Mapping[int, Any]:
-    """Return what is given for some recordings by position, if there are such recordings."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    whole = isinstance(given, Mapping) and all(
-        index in range(n_recordings) and isinstance(value, kinds) for index, value in given.items()
-    )
-    if not whole:
-        expected = " or ".join(each.__name__ for each in kinds)
-        raise OptionError(name, given, f"a mapping of positions from 0 to {n_recordings - 1} to {expected}")
-    checked: Mapping[int, Any] = given
-    return checked
-
-
-def _pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the fields of a dataclass from keyword arguments, and return them."""
-    return {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
 
 
 def _stopped_clock() -> float:

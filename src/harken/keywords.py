@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TypedDict
+from dataclasses import fields
+from typing import Any, TypedDict, TypeVar
 
 from harken.decoding import Observer
+from harken.errors import OptionError
+from harken.option_types import checked_value
 from harken.transcribe.callbacks import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
+
+OptionsT = TypeVar("OptionsT")
 
 
 class TranscribeKeywords(TypedDict, total=False):
@@ -90,3 +95,29 @@ class RecordingsKeywords(RecordingKeywords, total=False):
 
     callbacks: Mapping[int, Callbacks]
     journals: Mapping[int, str | os.PathLike[str]]
+
+
+def options_or_default(name: str, options: OptionsT | None, options_class: type[OptionsT]) -> OptionsT:
+    """Return options if they are of their class, the defaults if there are none."""
+    given: OptionsT | None = checked_value(name, options, options_class | None)
+    return options_class() if given is None else given
+
+
+def check_by_position(
+    name: str, given: Any, n_recordings: int, kind: type | tuple[type, ...]
+) -> Mapping[int, Any]:
+    """Return what is given for some recordings by position, if there are such recordings."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    whole = isinstance(given, Mapping) and all(
+        index in range(n_recordings) and isinstance(value, kinds) for index, value in given.items()
+    )
+    if not whole:
+        expected = " or ".join(each.__name__ for each in kinds)
+        raise OptionError(name, given, f"a mapping of positions from 0 to {n_recordings - 1} to {expected}")
+    checked: Mapping[int, Any] = given
+    return checked
+
+
+def pop_fields(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the fields of a dataclass from keyword arguments, and return them."""
+    return {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}

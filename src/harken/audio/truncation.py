@@ -38,7 +38,7 @@ class SeekableBytes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLength:
-    """What a header says about the length.
+    """The length that a header declares.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ class KeptFile:
 
     @property
     def has_own_name(self) -> bool:
-        """Whether the content is under the name that was asked for."""
+        """True if the content is under the name that was asked for."""
         return self.location == self.path
 
     def append(self, piece: bytes) -> None:

@@ -219,7 +219,7 @@ class Outputs:
 
     @property
     def locations(self) -> list[Path]:
-        """Where the content of the files is."""
+        """Paths at which the content of the files is."""
         return [output.file.location for output in self._files if output.file.location]
 
     def add_samples(self, block: Floats) -> None:

@@ -283,7 +283,7 @@ class AudioReader:
 
     @property
     def _ended(self) -> bool:
-        """Whether no more audio is wanted."""
+        """True if no more audio is wanted."""
         return self._closed or self.stop is not None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

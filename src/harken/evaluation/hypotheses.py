@@ -38,7 +38,7 @@ class EvalHypothesis:
 
 
 _LINE_START = b'{"audio": "'
-"""What every line begins with that `HypothesisStore.add` writes."""
+"""The beginning of every line that `HypothesisStore.add` writes."""
 
 
 def provenance(options: TranscribeOptions, **engine: Any) -> dict[str, Any]:

@@ -7,13 +7,15 @@ changes is in their outcomes, so the text is what it would have been without the
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from harken.atomic import wrap_os_errors
-from harken.errors import HarkenError, OutputError
+from harken.audio import AudioSource
+from harken.errors import HarkenError, OptionError, OutputError
 from harken.formats import as_json, segment_from_json
 from harken.temporary import lock
 from harken.transcribe.window_chain import LanguageState, WindowOutcome
@@ -158,3 +160,20 @@ def _entry_from_json(document: Any) -> JournalEntry:
         ),
         language=LanguageState(**document["language"]),
     )
+
+
+def recording_identity(audio: AudioSource) -> list[int]:
+    """Return size and time of a recording, which differ if it has been changed.
+
+    Raises
+    ------
+    OptionError
+        If it is not given by its path, so that it cannot be read again.
+    """
+    if not isinstance(audio, str | os.PathLike) or audio == "-":
+        raise OptionError("journals", audio, "journals of recordings that are given by their paths")
+    try:
+        status = os.stat(audio)
+    except OSError:
+        return []  # opening it will say why it cannot be read
+    return [status.st_size, status.st_mtime_ns]
