@@ -45,6 +45,7 @@ __main__.run()
 """The command with a model of known texts that is busy with the third window."""
 
 IN_PYTHON = "while True: time.sleep(0.01)"
+IN_A_FINALIZER = "type('Slow', (), {'__del__': lambda self: time.sleep(60)})(); time.sleep(60)"
 IN_A_CALL = "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"
 
 
@@ -81,7 +82,11 @@ def prepared(busy: str) -> list[str]:
     return ["-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy)]
 
 
-@pytest.mark.parametrize("busy", [IN_PYTHON, IN_A_CALL], ids=["in Python", "in a call of C"])
+@pytest.mark.parametrize(
+    "busy",
+    [IN_PYTHON, IN_A_CALL, IN_A_FINALIZER],
+    ids=["in Python", "in a call of C", "where Python drops exceptions"],
+)
 @pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_ends_the_command_and_keeps_what_was_done(
     talk: Path, environment: dict[str, str], busy: str, number: signal.Signals

@@ -13,7 +13,7 @@ import time
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_listeners, signal_stop
@@ -21,6 +21,8 @@ from harken.cli.terminal import open_closed_streams
 
 ANSWER_S = 0.7
 """Time that the main thread has to answer a signal."""
+REPEAT_S = 0.02
+"""Time after which a signal is repeated that was dropped."""
 
 
 class _StopSaver:
@@ -101,9 +103,15 @@ def _replace_closed_streams() -> None:
 
 
 def _stop_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Repeat a signal whose `Stop` was raised where Python drops exceptions, as in a finalizer or a callback of C."""
+    """Repeat a signal whose `Stop` was raised where Python drops exceptions, as in a finalizer or a callback of C.
+
+    It is repeated a little later, as it would be dropped again before this function has returned.
+    """
     if isinstance(unraisable.exc_value, Stop):
-        interrupt_main(signal.Signals(unraisable.exc_value.code - FIRST_SIGNAL_CODE))
+        number = signal.Signals(unraisable.exc_value.code - FIRST_SIGNAL_CODE)
+        repeat = Timer(REPEAT_S, interrupt_main, [number])
+        repeat.daemon = True
+        repeat.start()
     else:
         sys.__unraisablehook__(unraisable)
 
