@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from harken.errors import OutputError
-from harken.temporary import create_temporary_file, remove_abandoned
+from harken.temporary import create_temporary_file, remove_abandoned, remove_temporary_file
 
 
 def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
@@ -105,13 +105,11 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
                 file.close()
             else:
                 _close_and_rename(file, temporary, target)
-    except BaseException:
+    finally:
         with suppress(OSError):
             file.close()
         if not in_place:
-            with suppress(OSError):
-                temporary.unlink()
-        raise
+            remove_temporary_file(temporary)
 
 
 def _create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:

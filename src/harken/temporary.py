@@ -21,6 +21,7 @@ if sys.platform != "win32":
 
 _PREFIX, _SUFFIX = ".harken-", ".part"
 _LOCK_FILE = "lock"  # of a folder
+_own: set[Path] = set()
 
 
 def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
@@ -40,6 +41,7 @@ def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
         path = _new_path(folder)
         file = path.open("xb")
         if lock(file, where_unsupported=True) and path.exists():  # else another process just removed it
+            _own.add(path)
             return path, file
         file.close()
 
@@ -61,11 +63,27 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
             if lock(lock_file, where_unsupported=True) and path.exists():
                 break
             lock_file.close()
+    _own.add(path)
     try:
         yield path
     finally:
         lock_file.close()
         shutil.rmtree(path, ignore_errors=True)
+        _own.discard(path)
+
+
+def remove_temporary_file(path: Path) -> None:
+    """Remove a temporary file of this process, if it still has its first name."""
+    with suppress(OSError):
+        path.unlink()
+    _own.discard(path)
+
+
+def remove_own() -> None:
+    """Remove all temporary files and folders of this process, which is about to end in the middle of its work."""
+    for path in [*_own]:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def remove_abandoned(folder: Path) -> None:

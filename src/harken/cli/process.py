@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_listeners, signal_stop
 from harken.cli.terminal import open_closed_streams
+from harken.temporary import remove_own
 
 ANSWER_S = 0.7
 """Time that the main thread has to answer a signal."""
@@ -88,6 +89,7 @@ def run() -> NoReturn:
 
 
 def _end(stop: Stop) -> NoReturn:
+    remove_own()
     with suppress(OSError):
         os.write(2, f"harken: {stop}\n".encode(errors="replace"))
     os._exit(stop.code)
