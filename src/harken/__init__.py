@@ -10,14 +10,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from harken.version import __version__
+
 if TYPE_CHECKING:
     from harken.api import Recognizer, load
     from harken.errors import HarkenError
     from harken.results import Segment, Transcript, Word
     from harken.transcribe import TranscribeOptions
     from harken.transcription import Transcription
-
-__version__ = "0.1.0"
 
 __all__ = [
     "HarkenError",

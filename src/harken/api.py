@@ -49,6 +49,7 @@ from harken.transcribe import (
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcription import DecodingTurn, Transcription
 from harken.types import Dims
+from harken.version import __version__
 
 
 def load(
@@ -481,7 +482,7 @@ class Recognizer:
         """Make the journal of a recording; its key holds everything that decides the text."""
         capabilities = self.backend.capabilities
         key = {
-            "harken_journal": 1,
+            "harken": __version__,
             "model": self._weights_digest() or self.model,
             "engine": [capabilities.name, capabilities.precision, capabilities.device, capabilities.detail],
             "options": repr(replace(options, batch_size=1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -100,7 +101,7 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
         with wrap_os_errors(path_given):
             file.flush()
             if durable and not in_place:
-                os.fsync(file.fileno())
+                sync(file)
             if in_place:
                 file.close()
             else:
@@ -137,11 +138,28 @@ def _close_and_rename(file: BinaryIO, temporary: Path, target: Path) -> None:
         os.close(lock)
 
 
+def sync(file: BinaryIO) -> None:
+    """Wait until a file is on the disk, if its disk can be told to.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    try:
+        os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+
+
 @contextmanager
 def wrap_os_errors(path: Path | str) -> Iterator[None]:
     """Convert an OSError to an `OutputError` that names the file."""
     try:
         yield
+    except OutputError:
+        raise
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         reason = f"there is no folder {Path(path).parent}" if missing else error.strerror or str(error)

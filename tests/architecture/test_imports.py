@@ -34,7 +34,7 @@ LAYERS = (
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
     ("types", "text", "results", "atomic", "option_types"),
-    ("errors", "temporary"),
+    ("errors", "temporary", "version"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 

@@ -234,11 +234,13 @@ class TestTerminal:
             r"harken: .*long\.flac: (interrupted|terminated|hung up) at \d\d:\d\d\.\d{3}; what was done", last
         )
         folder = workdir / "partial"
-        assert sorted(path.name for path in folder.iterdir()) == sorted(f"long.{form}.part" for form in FORMATS)
-        document = json.loads((folder / "long.json.part").read_text(encoding="utf-8"))
+        assert sorted(path.name for path in folder.iterdir()) == sorted(
+            f"long.{form}.partial" for form in FORMATS
+        )
+        document = json.loads((folder / "long.json.partial").read_text(encoding="utf-8"))
         assert TEXT in document["text"]
         assert 0 < document["segments"][-1]["end"] < 300
-        assert (folder / "long.srt.part").read_text(encoding="utf-8").endswith("\n\n")
+        assert (folder / "long.srt.partial").read_text(encoding="utf-8").endswith("\n\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe in another way")

@@ -98,9 +98,9 @@ def test_first_signal_ends_the_command_and_keeps_what_was_done(
         code, err, seconds = end(process, number)
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}[number]
     assert code == 128 + number
-    assert err == f"harken: talk.wav: {word} at 00:00.960; what was done is in talk.txt.part\n"
-    assert (talk.parent / "talk.txt.part").read_text() == "one\ntwo\n"
-    assert sorted(os.listdir(talk.parent)) == ["talk.txt.part", "talk.wav"]
+    assert err == f"harken: talk.wav: {word} at 00:00.960; what was done is in talk.txt.partial\n"
+    assert (talk.parent / "talk.txt.partial").read_text() == "one\ntwo\n"
+    assert sorted(os.listdir(talk.parent)) == ["talk.txt.partial", "talk.wav"]
     assert seconds < ANSWER_S
 
 

@@ -313,9 +313,9 @@ class TestFailures:
         nan_wav(Path("nan.wav"))
         outcome = cli.run("transcribe", "nan.wav", "-f", "txt,json", "--language", "en")
         assert (outcome.code, outcome.out) == (3, "")
-        assert outcome.err.endswith("; what was done is in nan.txt.part, nan.json.part\n")
-        assert Path("nan.txt.part").read_text() == "one\ntwo\nthree\n"
-        assert json.loads(Path("nan.json.part").read_text())["text"] == "onetwothree"
+        assert outcome.err.endswith("; what was done is in nan.txt.partial, nan.json.partial\n")
+        assert Path("nan.txt.partial").read_text() == "one\ntwo\nthree\n"
+        assert json.loads(Path("nan.json.partial").read_text())["text"] == "onetwothree"
 
     def test_recording_that_breaks_off_does_not_replace_a_whole_transcript(self, cli: CliRunner) -> None:
         nan_wav(Path("nan.wav"))
@@ -372,7 +372,7 @@ class TestFailures:
         outcome = cli.run("transcribe", talk, "-f", "srt", "--language", "en")
         assert (outcome.code, outcome.err) == (
             5,
-            "harken: talk.srt: cannot be written: No space left on device; what was done is in talk.srt.part\n",
+            "harken: talk.srt: cannot be written: No space left on device; what was done is in talk.srt.partial\n",
         )
 
     def test_full_disk_does_not_stop_the_others(self, cli: CliRunner, talk: Path) -> None:
@@ -423,11 +423,11 @@ class TestStopping:
         outcome = cli.run("transcribe", talk, "-f", "txt,json", "--language", "en")
         assert outcome.code == 130
         assert outcome.err == (
-            "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt.part, talk.json.part\n"
+            "harken: talk.wav: interrupted at 00:00.960; what was done is in talk.txt.partial, talk.json.partial\n"
         )
-        assert Path("talk.txt.part").read_text() == "one\ntwo\n"
-        assert json.loads(Path("talk.json.part").read_text())["text"] == "onetwo"
-        assert sorted(os.listdir()) == ["talk.json.part", "talk.txt.part", "talk.wav"]
+        assert Path("talk.txt.partial").read_text() == "one\ntwo\n"
+        assert json.loads(Path("talk.json.partial").read_text())["text"] == "onetwo"
+        assert sorted(os.listdir()) == ["talk.json.partial", "talk.txt.partial", "talk.wav"]
 
     def test_interruption_does_not_replace_a_whole_transcript(
         self, cli: CliRunner, talk: Path, stop_at: Callable[[int], None]
@@ -442,7 +442,7 @@ class TestStopping:
     ) -> None:
         stop_at(2)
         assert cli.run("transcribe", talk, "-f", "txt", "--language", "en", "--resume").code == 130
-        assert sorted(os.listdir()) == ["talk.resume.jsonl", "talk.txt.part", "talk.wav"]
+        assert sorted(os.listdir()) == ["talk.resume.jsonl", "talk.txt.partial", "talk.wav"]
         cli.use_texts(*COUNTING[2:])
         assert cli.run("transcribe", talk, "-f", "txt", "--language", "en", "--resume").code == 0
         assert sorted(os.listdir()) == ["talk.txt", "talk.wav"]
@@ -494,9 +494,9 @@ class TestStopping:
         outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en")
         assert (outcome.code, outcome.err) == (
             130,
-            "harken: talk.wav: interrupted at 00:01.920; what was done is in talk.txt.part\n",
+            "harken: talk.wav: interrupted at 00:01.920; what was done is in talk.txt.partial\n",
         )
-        assert sorted(os.listdir()) == ["talk.txt.part", "talk.wav"]
+        assert sorted(os.listdir()) == ["talk.txt.partial", "talk.wav"]
 
 
 class TestClips:

@@ -17,7 +17,7 @@ from harken.atomic import open_atomic
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
 from harken.cli.effects import without_flag
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
 from harken.cli.options import (
     Command,
@@ -493,10 +493,11 @@ def _run_rounds(
     progress = screen.track_all(f"{len(eval_recordings)} recordings", durations_s)
     done_s = 0.0
     try:
-        for bench_round in run_rounds(engines, eval_recordings, options, repeats):
-            rounds.append(bench_round)
-            done_s += sum(recording.entry.seconds or 0.0 for recording in bench_round.recordings)
-            progress(done_s, False)
+        with finishing_calls():
+            for bench_round in run_rounds(engines, eval_recordings, options, repeats):
+                rounds.append(bench_round)
+                done_s += sum(recording.entry.seconds or 0.0 for recording in bench_round.recordings)
+                progress(done_s, False)
     except Stop as stop:
         return rounds, stop
     return rounds, None

@@ -10,7 +10,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.exits import Stop
+from harken.cli.exits import Stop, finishing_calls
 from harken.cli.screen import Screen, format_table, pluralize
 from harken.evaluation import ErrorRate, EvalRecording, Failure
 from harken.evaluation.latency import Percentiles
@@ -270,12 +270,13 @@ def _run_rounds(
     durations_s = [joined_stream.entry.seconds for joined_stream in streams]
     progress = screen.track_all(pluralize(len(streams), "stream"), durations_s)
     try:
-        for outcome in outcomes:
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-                continue
-            rounds.append(outcome)
-            progress(sum(bench_round.offline_cost.audio_s for bench_round in rounds), False)
+        with finishing_calls():
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                    continue
+                rounds.append(outcome)
+                progress(sum(bench_round.offline_cost.audio_s for bench_round in rounds), False)
     except Stop as stop:
         return tuple(rounds), tuple(failures), stop
     return tuple(rounds), tuple(failures), None

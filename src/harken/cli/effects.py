@@ -51,11 +51,16 @@ def _beam_search_is_left_out(given: Given) -> bool:
     return given["beam_size"] > 1 and 0 not in given["temperatures"]
 
 
+def _language_is_not_voted_on(given: Given) -> object:
+    """Return whether no first windows decide on the language; those of a live stream, which has no --vad, do."""
+    return given["language"] or (given["multilingual"] and "vad" in given)
+
+
 NO_EFFECT: Mapping[str, NoEffect] = {
     "languages": NoEffect("with --language", lambda given: given["language"] and not given["multilingual"]),
     **dict.fromkeys(
         ("language_threshold", "language_windows"),
-        NoEffect("with --language or --multilingual", lambda given: given["language"] or given["multilingual"]),
+        NoEffect("with --language or --multilingual", _language_is_not_voted_on),
     ),
     "beam_size": NoEffect("with --temperatures that leave out 0", _beam_search_is_left_out),
     "patience": NoEffect("with --beam-size 1", lambda given: given["beam_size"] == 1),

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from harken.atomic import open_atomic
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
 from harken.cli.options import (
     Command,
     decoding_options,
@@ -252,21 +252,22 @@ def _evaluate_all(
     failures: list[Failure] = []
     progress = screen.track_all(f"{len(entries)} recordings", (entry.seconds for entry in entries))
     try:
-        for outcome in evaluate_entries(
-            entries,
-            partial(load_model_with_status, screen, params),
-            options,
-            detect_language=params["detect"],
-            hypotheses=stored_hypotheses,
-        ):
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-                screen.write_stderr(format_failure(outcome))
-            else:
-                scores.append(outcome)
-                if not params["quiet"]:
-                    screen.write_stdout(format_score(outcome))
-            progress(sum(score.seconds or 0.0 for score in scores), False)
+        with finishing_calls():
+            for outcome in evaluate_entries(
+                entries,
+                partial(load_model_with_status, screen, params),
+                options,
+                detect_language=params["detect"],
+                hypotheses=stored_hypotheses,
+            ):
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                    screen.write_stderr(format_failure(outcome))
+                else:
+                    scores.append(outcome)
+                    if not params["quiet"]:
+                        screen.write_stdout(format_score(outcome))
+                progress(sum(score.seconds or 0.0 for score in scores), False)
     except Stop as stop:
         return summarise(scores, failures), stop
     return summarise(scores, failures), None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import Self
 
 import click
@@ -90,13 +91,16 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error, with its type if harken did not foresee it."""
+    """Return the message of an error with its notes, and with its type if harken did not foresee it."""
+    message = str(error)
     if isinstance(error, MemoryError):
-        return str(error) or "not enough memory"
-    if exit_code(error) != UNEXPECTED:
-        return str(error)
-    summary = f"{type(error).__name__}: {error}"
-    return f"{summary}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
+        message = message or "not enough memory"
+    elif exit_code(error) == UNEXPECTED:
+        message = (
+            f"{type(error).__name__}: {error}: harken did not foresee this; HARKEN_DEBUG=1 in the environment shows "
+            "the traceback"
+        )
+    return "; ".join([message, *getattr(error, "__notes__", ())])
 
 
 def signal_stop(number: int, addition: str = "") -> Stop:
@@ -106,9 +110,8 @@ def signal_stop(number: int, addition: str = "") -> Stop:
 
 SignalHandler = Callable[[int, FrameType | None], None]
 
-answers_s: list[float] = []
-"""Times, by `time.monotonic`, at which the main thread has handled a signal."""
-
+answers = SimpleNamespace(latest_s=-math.inf)
+"""The latest time, by `time.monotonic`, at which the main thread has handled a signal."""
 
 signal_listeners: list[Callable[[int], bool]] = []
 """Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
@@ -123,7 +126,7 @@ def handling_signals(handler: SignalHandler) -> Iterator[None]:
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        answers_s.append(time.monotonic())
+        answers.latest_s = time.monotonic()
         handler(number, frame)
 
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
@@ -133,6 +136,22 @@ def handling_signals(handler: SignalHandler) -> Iterator[None]:
     finally:
         for number, previous_handler in previous_handlers.items():
             signal.signal(number, previous_handler)
+
+
+@contextmanager
+def finishing_calls() -> Iterator[None]:
+    """Let the first signal wait for a call of the main thread that takes long; a second one ends the process."""
+    waiting: list[int] = []
+
+    def wait_once(number: int) -> bool:
+        waiting.append(number)
+        return len(waiting) == 1
+
+    signal_listeners.append(wait_once)
+    try:
+        yield
+    finally:
+        signal_listeners.remove(wait_once)
 
 
 class StopDeferral:
@@ -153,12 +172,15 @@ class StopDeferral:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handling.close()
+        if self._stop and error is None:
+            raise self._stop
         if self._stop and not isinstance(error, Stop):
-            raise self._stop from error
+            raise Stop(self._stop.code, f"{self._stop}; {error}") from error
 
     def begin(self) -> None:
         """Defer the first signal from now on."""
         if threading.current_thread() is threading.main_thread():
+            self._handling.enter_context(finishing_calls())
             self._handling.enter_context(handling_signals(self._on_signal))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

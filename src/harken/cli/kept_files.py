@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from contextlib import suppress
@@ -13,11 +12,10 @@ from threading import Thread
 from time import monotonic
 from typing import BinaryIO
 
-from harken.atomic import wrap_os_errors
+from harken.atomic import sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
-_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # of file systems that cannot be told to
 _ROOM_BYTES = 32 << 10  # at least the blocks in which disks give space back; whole samples
 
 
@@ -147,7 +145,7 @@ class KeptFile:
         beginning : bytes, optional
             Replaces the first piece, of the same length. A device or pipe keeps its own.
         usable_if_cut : bool
-            Whether a file that is cut short deserves the name, where there is none.
+            True if a file that is cut short deserves the name, where there is none.
         """
         try:
             if beginning and self._file.seekable():
@@ -209,10 +207,9 @@ class KeptFile:
         if self._in_place:
             return
         try:
-            os.fsync(self._file.fileno())
+            sync(self._file)
         except OSError as error:
-            if error.errno not in _NO_SYNC:
-                self._loss = error
+            self._loss = error
 
 
 def _create_part(target: Path) -> tuple[tuple[Path, ...], Path, BinaryIO]:

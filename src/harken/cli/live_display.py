@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TextIO
+from contextlib import contextmanager
 
 from harken.cli.captions import EventRenderer
+from harken.cli.terminal import discard
 from harken.errors import OutputError
 from harken.streaming import Event
 
@@ -41,7 +40,7 @@ class LiveDisplay:
         try:
             self._renderer.write_stderr(text)
         except OSError:
-            _discard_output(sys.stderr)
+            discard(sys.stderr)
 
     def close(self) -> None:
         """Finish the output and leave the text shown so far."""
@@ -57,13 +56,4 @@ class LiveDisplay:
             self.problem = (
                 str(error) if known else f"standard output: cannot be written: {error.strerror or error}"
             )
-            _discard_output(sys.stdout)
-
-
-def _discard_output(stream: TextIO | None) -> None:
-    """Redirect a stream to the null device, where what it still holds goes at the end of the process."""
-    with suppress(OSError):  # a stream without a descriptor
-        if stream:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
+            discard(sys.stdout)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
 
-from harken.cli.exits import handling_signals
+from harken.cli.exits import StopDeferral
 from harken.cli.kept_files import KeptFile
 from harken.cli.screen import format_time
 from harken.cli.terminal import write_stderr
@@ -256,8 +254,9 @@ class Outputs:
                 )
 
     def finish(self, *, session_ended: bool) -> None:
-        """Complete the files or remove those without content; signals wait meanwhile."""
-        with _signals_deferred():
+        """Complete the files or remove those without content; the first signal waits meanwhile."""
+        with StopDeferral() as deferral:
+            deferral.begin()
             self._finished = True
             for output in self._files:
                 output.finish(session_ended=session_ended)
@@ -291,19 +290,6 @@ def _problem(output: Output, error: OSError) -> str:
     file = output.file
     rest = f"{file.location} holds {output.holds()}" if file.location else "nothing was kept"
     return f"{file.path}: cannot be written: {error.strerror or error}; {rest}"
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Let signals that end the work take effect after the block."""
-    arrived: list[int] = []
-    if current_thread() is not main_thread():  # one that saves because the main thread is in a long call
-        yield
-        return
-    with handling_signals(lambda number, frame: arrived.append(number)):
-        yield
-    if arrived:
-        signal.raise_signal(arrived[0])
 
 
 def _encode(text: str) -> bytes:

@@ -14,7 +14,7 @@ from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s
 from harken.cli.options import (
     Command,
-    decoding_options,
+    dataclass_options,
     load_model,
     model_files,
     model_options,
@@ -25,6 +25,7 @@ from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
 from harken.cli.values import FilePath, NumberRange
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
+from harken.transcribe import TranscribeOptions
 
 picture_option = partial(single_option, section="Picture")
 
@@ -47,7 +48,7 @@ picture_option = partial(single_option, section="Picture")
     help="Duration of the excerpt.",
 )
 @model_options
-@decoding_options
+@dataclass_options(TranscribeOptions, exclude=("vad", "word_timestamps"))
 def command(file: str, output: Path | None, start: float, duration: float, **params: Any) -> None:
     """Draw how a recording is transcribed.
 
@@ -56,7 +57,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     token the cross-attention with the path of dynamic time warping through it, the probabilities of the tokens, and
     the attempts at each window.
 
-    The excerpt is decoded as a recording of its own, silence included: --vad and --word-timestamps have no effect.
+    The excerpt is decoded as a recording of its own, silence included.
     """
     options = transcribe_options_from(params)
     if options.clip_timestamps:

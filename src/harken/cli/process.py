@@ -13,11 +13,12 @@ import time
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Lock, Thread, Timer
 from typing import NoReturn
 
-from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers_s, signal_listeners, signal_stop
-from harken.cli.terminal import open_closed_streams
+from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers, signal_listeners, signal_stop
+from harken.cli.terminal import is_terminal, message_text, open_closed_streams
 from harken.temporary import remove_own
 
 ANSWER_S = 0.7
@@ -90,8 +91,9 @@ def run() -> NoReturn:
 
 def _end(stop: Stop) -> NoReturn:
     remove_own()
+    restore_terminal = "\r\033[K\033[?25h" if is_terminal(sys.stderr) else ""  # remove the bar, show the cursor
     with suppress(OSError):
-        os.write(2, f"harken: {stop}\n".encode(errors="replace"))
+        os.write(2, f"{restore_terminal}{message_text(f'harken: {stop}')}\n".encode(errors="replace"))
     os._exit(stop.code)
 
 
@@ -122,6 +124,7 @@ def _watch_signals() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))  # its signals are not ours
     Thread(target=_watch, args=(reader,), name="harken signals", daemon=True).start()
 
 
@@ -131,8 +134,8 @@ def _watch(reader: int) -> NoReturn:
         numbers = [number for number in os.read(reader, 64) if number in SIGNALS]
         came_s = time.monotonic()
         time.sleep(ANSWER_S)
-        answered = any(time_s > came_s - ANSWER_S for time_s in answers_s[-1:])
-        if numbers and not answered and not any(listen(numbers[0]) for listen in [*signal_listeners]):
+        answered = answers.latest_s > came_s - ANSWER_S
+        if numbers and not answered and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
             stop = signal_stop(numbers[0])
             for saver in reversed(_savers):
                 saver.lock.acquire()  # never released: the main thread must not go on

@@ -103,11 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         _print_error(_usage_hint(error))
         return exit_code(error)
+    except SystemExit:  # click's answer to a reader that went away
+        discard(sys.stdout)
+        return PIPE_CLOSED
     except Exception as error:
         if os.environ.get("HARKEN_DEBUG"):
             raise
         if _is_of_stdout(error):
-            error = OutputError(f"standard output: cannot be written: {error.strerror}")
+            error = OutputError(f"standard output: cannot be written: {error.strerror or error}")
         _print_error(describe_error(error))
         return exit_code(error)
 
@@ -132,7 +135,8 @@ def _is_of_stdout(error: Exception) -> TypeGuard[OSError]:
     """Return whether an error comes from click, which prints help and version itself."""
     if not isinstance(error, OSError) or isinstance(error, HarkenError):
         return False
-    return error.errno in (ENOSPC, EIO, EBADF) and not error.filename
+    unwritable = error.errno in (ENOSPC, EIO, EBADF) or isinstance(error, io.UnsupportedOperation)
+    return unwritable and not error.filename
 
 
 def _print_error(message: str) -> None:

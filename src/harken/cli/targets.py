@@ -36,14 +36,13 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
     target_by_key: dict[Hashable, str] = {}
     for target in map(str, targets):
         keys = frozenset() if target == STDIN else file_keys(target)
-        for key in keys:
-            if key in input_by_key:
-                raise click.UsageError(
-                    f"{_pair(target, input_by_key[key])} would be overwritten, and it is read"
-                )
-            if key in target_by_key:
-                raise click.UsageError(f"{_pair(target, target_by_key[key])} would be written twice")
-        target_by_key |= dict.fromkeys(keys, target)
+        for key in keys & input_by_key.keys():
+            raise click.UsageError(f"{_pair(target, input_by_key[key])} would be overwritten, and it is read")
+        # Not by identity: each target is replaced, so hard links of earlier results do one another no harm.
+        names = _name_keys(_resolved(target)) if keys else frozenset()
+        for name in names & target_by_key.keys():
+            raise click.UsageError(f"{_pair(target, target_by_key[name])} would be written twice")
+        target_by_key |= dict.fromkeys(names, target)
 
 
 def refuse_writing_into(folder: PathLike, inputs: Iterable[PathLike], read_folders: Iterable[PathLike]) -> None:
@@ -92,7 +91,7 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
         resolved = _resolved(path)
         status = _status(resolved)
         if status is None:
-            return frozenset([os.path.normcase(resolved), *_keys_of_new(resolved)])
+            return _name_keys(resolved)
         return frozenset([os.path.normcase(resolved), _identity(status)] if _is_file(status) else [])
     except ValueError:  # no path can hold this text; opening it says so
         return frozenset()
@@ -103,11 +102,11 @@ def _keys_of_stdin() -> frozenset[Hashable]:
     return frozenset([_identity(status)] if status and _is_file(status) else [])
 
 
-def _keys_of_new(path: Path) -> list[Hashable]:
-    """Return the key of a file that does not exist; none if its folder does not exist either."""
+def _name_keys(path: Path) -> frozenset[Hashable]:
+    """Return the keys of a name on the disk: its path, and its folder with the name as the disk compares names."""
     folder = _status(path.parent)
     name = _folded(path.name) if folder and _ignores_case(path.parent) else path.name
-    return [(_identity(folder), name)] if folder else []
+    return frozenset([os.path.normcase(path), *([(_identity(folder), name)] if folder else [])])
 
 
 def _status(path: Path | int) -> os.stat_result | None:

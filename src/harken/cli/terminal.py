@@ -92,4 +92,6 @@ def discard(stream: TextIO) -> None:
     Source: docs.python.org, signal, "Note on SIGPIPE".
     """
     with suppress(OSError, ValueError):  # a stream that is no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import Stop, handling_signals, signal_stop
+from harken.cli.exits import Stop, finishing_calls, handling_signals, signal_stop
 from harken.cli.inputs import make_folder
 from harken.cli.options import add_options, dataclass_options, list_option, model_files, single_option
 from harken.cli.screen import write_stdout
@@ -161,7 +161,7 @@ def run_task(
         if len(signals) > 1:  # the second signal does not wait for the current step
             raise _interrupted_stop(signals)
 
-    with _TrainingProgress(params["progress"]) as progress_bar, handling_signals(on_signal):
+    with _TrainingProgress(params["progress"]) as progress_bar, handling_signals(on_signal), finishing_calls():
 
         def progress(stage: str, done: int, total: int) -> None:
             if signals:

@@ -48,7 +48,7 @@ from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.cli.values import FilePath
 from harken.decoding import DecodeStats, DecodingResult
-from harken.errors import AudioError, OutputError
+from harken.errors import AudioError
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.results import Attempt, Segment, Transcript
 from harken.transcribe import Callbacks, TranscribeOptions
@@ -83,12 +83,13 @@ class FileTranscriber:
     verbose: bool
     quiet: bool
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
+    _printer: _TranscriptPrinter | None = field(init=False, default=None)
 
     def run(self, sources: Iterable[str]) -> int:
         """Transcribe every recording into its files; if one of several fails, continue with the others.
 
         A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
-        the process is to end, the text so far is written beside it, under the name with ``.part`` appended.
+        the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
 
         Returns
         -------
@@ -119,12 +120,12 @@ class FileTranscriber:
                         raise probed
                     self._transcribe_one(source, self._unfinished[source])
                 except Exception as error:
-                    addition = self._save_broken_off(source)
+                    self._save_broken_off(source, error)
                     unexpected = exit_code(error) == UNEXPECTED
                     if len(durations_s) == 1 or (unexpected and os.environ.get("HARKEN_DEBUG")):
-                        raise _with_addition(error, addition) from error
+                        raise
                     name = f"{source}: " if unexpected else ""
-                    self.screen.write_stderr(f"harken: {name}{describe_error(error)}{addition}")
+                    self.screen.write_stderr(f"harken: {name}{describe_error(error)}")
                     code = SOME_FAILED
         return code
 
@@ -152,7 +153,7 @@ class FileTranscriber:
 
     def _transcribe_one(self, source: str, transcription: Transcription) -> None:
         began_s = perf_counter()
-        printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
+        self._printer = printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
         with StopDeferral() as deferral:
             # Opened first, so that a file that cannot be written fails before the work.
             with self.files.open(source) as write:
@@ -186,17 +187,18 @@ class FileTranscriber:
         ]
         for source, transcript in transcripts.items():
             if transcript.segments:
+                if self._printer:
+                    self._printer.write_footer(transcript)
                 end = format_time(transcript.segments[-1].end_s)
-                return f"{source}: {message} at {end}{_saved_note(saved)}"
+                return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
         return message
 
-    def _save_broken_off(self, source: str) -> str:
-        """Write the result so far of a recording that failed, and return the part of a message that says so."""
-        transcription = self._unfinished.pop(source, None)
-        if transcription is None:
-            return ""
-        transcription.stop()
-        return _saved_note(self.files.write_partial(source, transcription.so_far()))
+    def _save_broken_off(self, source: str, error: Exception) -> None:
+        """Write the result so far of a recording that failed, and note that in the error."""
+        if transcription := self._unfinished.pop(source, None):
+            transcription.stop()
+            if saved := self.files.write_partial(source, transcription.so_far()):
+                error.add_note(_saved_note(saved))
 
     def _stop_unfinished(self) -> None:
         for transcription in self._unfinished.values():
@@ -243,7 +245,7 @@ class _TranscriptPrinter:
 
     def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
         self._write, self._writer = screen.write_stdout, writer
-        self._header_written = False
+        self._header_written = self._footer_written = False
 
     def write_segment(self, segment: Segment) -> None:
         if self._writer:
@@ -251,7 +253,8 @@ class _TranscriptPrinter:
             self._write(self._writer.segment(segment))
 
     def write_footer(self, transcript: Transcript) -> None:
-        if self._writer:
+        if self._writer and not self._footer_written:
+            self._footer_written = True
             self._write_header_once(self._writer)
             self._write(self._writer.footer(transcript))
 
@@ -311,14 +314,7 @@ def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -
 
 
 def _saved_note(paths: Sequence[Path]) -> str:
-    return f"; what was done is in {', '.join(map(str, paths))}" if paths else ""
-
-
-def _with_addition(error: Exception, addition: str) -> Exception:
-    """Return an error with an addition to its message."""
-    return (
-        type(error)(f"{error}{addition}") if addition and isinstance(error, AudioError | OutputError) else error
-    )
+    return f"what was done is in {', '.join(map(str, paths))}"
 
 
 def _no_speech(duration_s: float, peak: float) -> str:
@@ -419,7 +415,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     written to files beside the recordings: talk.mp3 becomes talk.srt. With --output-dir alone the format is txt.
 
     A file that fails is reported, and the others are transcribed. A written transcript is always whole: Ctrl-C writes
-    that of the current recording so far to talk.srt.part.
+    that of the current recording so far to talk.srt.partial.
     """
     sources = expand_patterns(files)
     format_names = tuple(FORMATS) if "all" in format_names else tuple(dict.fromkeys(format_names))

@@ -13,7 +13,7 @@ from harken.cli.inputs import recording_reference
 from harken.formats import Layout, render
 from harken.results import Transcript
 
-PARTIAL_SUFFIX = ".part"
+PARTIAL_SUFFIX = ".partial"  # not .part, which is a file that grows now
 JOURNAL_SUFFIX = ".resume.jsonl"
 
 
@@ -47,11 +47,9 @@ class TranscriptFiles:
         """
         with self._open(source, self.paths[source]) as write:
             yield write
-        leftovers = [partial_path(path) for path in self.paths[source].values()]
-        for path in (*leftovers, self.journal(source)):
+        for path in (*map(partial_path, self.paths[source].values()), *self._journals(source)):
             with suppress(OSError):
-                if path:
-                    path.unlink()
+                path.unlink()
 
     def write_partial(self, source: str, transcript: Transcript) -> list[Path]:
         """Write a transcript that is not whole, under other names, and return these.
@@ -70,10 +68,12 @@ class TranscriptFiles:
 
     def journal(self, source: str) -> Path | None:
         """Return the path of the journal of a recording, beside its first transcript; None for a pipe."""
-        first = next(iter(self.paths[source].values()), None)
-        if not (self.keep_journals and first and os.path.isfile(source)):
-            return None
-        return first.with_name(f"{Path(source).stem}{JOURNAL_SUFFIX}")
+        return next(self._journals(source), None) if self.keep_journals and os.path.isfile(source) else None
+
+    def _journals(self, source: str) -> Iterator[Path]:
+        """Yield the path of the journal of a recording that is transcribed to files."""
+        for path in [*self.paths[source].values()][:1]:
+            yield path.with_name(f"{Path(source).stem}{JOURNAL_SUFFIX}")
 
     @contextmanager
     def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:

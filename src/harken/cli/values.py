@@ -43,7 +43,10 @@ class Text(click.types.StringParamType):
 
 
 class FilePath(click.Path):
-    """A path of a file or folder, which is not empty; any other text names something."""
+    """A path of a file or folder, which is not empty; opening it says whether it can be read."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"readable": False, **settings})
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -79,20 +80,15 @@ class Journal:
         self._write_line(_entry_to_json(entry))
 
     def close(self) -> None:
-        """Close the file; it stays until `remove`."""
+        """Close the file, which stays."""
         if self._file:
             self._file.close()
             self._file = None
 
-    def remove(self) -> None:
-        """Close and remove the file: the transcript is whole."""
-        self.close()
-        self._path.unlink(missing_ok=True)
-
     def _open(self) -> BinaryIO:
         if self._file is None:
             with wrap_os_errors(self._path):
-                self._file = self._path.open("a+b")
+                self._file = self._path.open("a+b", buffering=0)
                 if not lock(self._file, where_unsupported=True):
                     self.close()
                     raise OutputError(f"{self._path}: another process transcribes this recording")
@@ -123,8 +119,10 @@ class Journal:
         line = json.dumps(document, allow_nan=False).encode() + b"\n"
         file = self._open()
         with wrap_os_errors(self._path):
-            file.write(line)
-            file.flush()
+            written = file.write(line)
+            if written != len(line):
+                file.truncate(file.tell() - written)
+                raise OSError(ENOSPC, "No space left on device")
 
 
 def _entry_to_json(entry: JournalEntry) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class RecordingTranscriber:
         offset, language = chain.offset, chain.language
         outcome = chain.add_result(result)
         self._forget_language_of_window(chain)
-        if self._journal:
+        if self._journal and not self.finished:
             entry = JournalEntry(chain=chain.index, offset=offset, outcome=outcome, language=language)
             try:
                 self._journal.append(entry)
