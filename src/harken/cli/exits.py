@@ -139,29 +139,35 @@ def handling_signals(handler: SignalHandler) -> Iterator[None]:
 
 
 @contextmanager
-def finishing_calls() -> Iterator[None]:
-    """Let the first signal wait for a call of the main thread that takes long; a second one ends the process."""
+def finishing_calls(patience: int = 1) -> Iterator[None]:
+    """Let so many signals wait for a call of the main thread that takes long; the next one ends the process."""
     waiting: list[int] = []
 
-    def wait_once(number: int) -> bool:
+    def wait(number: int) -> bool:
         waiting.append(number)
-        return len(waiting) == 1
+        return len(waiting) <= patience
 
-    signal_listeners.append(wait_once)
+    signal_listeners.append(wait)
     try:
         yield
     finally:
-        signal_listeners.remove(wait_once)
+        signal_listeners.remove(wait)
 
 
 class StopDeferral:
-    """A block whose last part is not interrupted by the first signal; a second one stops it at once.
+    """A block whose last part is not interrupted by the first signals; a further one stops it at once.
 
     ``with StopDeferral() as deferral``, and ``deferral.begin()`` before what must be finished. The `Stop` of a signal
     since then is raised at the end of the block.
+
+    Parameters
+    ----------
+    patience : int
+        Number of signals that wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = 1) -> None:
+        self._patience = patience
         self._stop: Stop | None = None
         self._handling = ExitStack()
 
@@ -180,11 +186,11 @@ class StopDeferral:
     def begin(self) -> None:
         """Defer the first signal from now on."""
         if threading.current_thread() is threading.main_thread():
-            self._handling.enter_context(finishing_calls())
+            self._handling.enter_context(finishing_calls(self._patience))
             self._handling.enter_context(handling_signals(self._on_signal))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        stop = signal_stop(number)
-        if self._stop:
-            raise stop
-        self._stop = stop
+        self._patience -= 1
+        if self._patience < 0:
+            raise signal_stop(number)
+        self._stop = self._stop or signal_stop(number)

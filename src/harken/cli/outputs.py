@@ -23,6 +23,7 @@ from harken.types import SAMPLE_RATE
 _UNKNOWN_BYTES = (
     0xFFFFFFFF  # length unknown so far, or too large for the field: readers go on to the end of the file
 )
+_PATIENCE = 4  # signals that wait for the end of a file; a stalled pipe must not take all of them
 _SAMPLE_BYTES = 2
 
 
@@ -254,8 +255,8 @@ class Outputs:
                 )
 
     def finish(self, *, session_ended: bool) -> None:
-        """Complete the files or remove those without content; the first signal waits meanwhile."""
-        with StopDeferral() as deferral:
+        """Complete the files or remove those without content; signals wait meanwhile, as there is no second take."""
+        with StopDeferral(_PATIENCE) as deferral:
             deferral.begin()
             self._finished = True
             for output in self._files:

@@ -111,9 +111,9 @@ def open_hypotheses(
         yield HypothesisStore(provenance)
         return
     file_path = Path(path)
-    if file_path.is_char_device():
-        raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
     with _as_output_error(file_path):
+        if file_path.is_char_device():
+            raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
         file = file_path.open("a+", encoding="utf-8", newline="\n")
     with file:
         yield HypothesisStore(provenance, _read(file, file_path, provenance), file)

@@ -117,9 +117,9 @@ def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
 
 
 def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
-    if path.is_char_device():
-        raise ManifestError(f"{path}: is a device; allowed is a manifest, or a folder with {MANIFEST}")
     try:
+        if path.is_char_device():
+            raise ManifestError(f"{path}: is a device; allowed is a manifest, or a folder with {MANIFEST}")
         # Not splitlines: a text may hold other line separators, which JSON allows unescaped.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
