@@ -228,3 +228,36 @@ def test_full_standard_output_is_an_error_of_one_line(talk: Path, environment: d
     assert err.replace("third window\n", "") == (
         "harken: standard output: cannot be written: No space left on device\n"
     )
+
+
+def test_help_into_a_pipe_that_was_closed_ends_with_141(tmp_path: Path, environment: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with start(["-m", "harken", "--help"], tmp_path, environment, stdout=writer) as process:
+        _, err = process.communicate(timeout=60)
+    os.close(writer)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_help_for_a_closed_standard_output_is_an_error(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert run_with_closed((1,), ["--help"], tmp_path, environment) == 5
+
+
+FORKING = """
+import os, signal, sys, time
+from harken.cli import process
+process._watch_signals()
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    time.sleep(20)
+time.sleep(0.3)
+os.kill(child, signal.SIGTERM)
+os.waitpid(child, 0)
+time.sleep(2 * process.ANSWER_S)
+"""
+
+
+def test_signal_for_a_child_does_not_end_its_parent(environment: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], env=environment, timeout=60, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -23,6 +23,28 @@ def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_disk_that_cannot_be_told_to_write_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomic(tmp_path / "a.txt", ["text"], durable=True)
+    assert (tmp_path / "a.txt").read_text() == "text"
+
+
+def test_disk_that_fails_to_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OutputError, match=r"a\.txt: cannot be written"):
+        write_atomic(tmp_path / "a.txt", ["text"], durable=True)
+    assert os.listdir(tmp_path) == []
+
+
 def test_transcript_on_a_pipe_needs_no_disk(tmp_path: Path) -> None:
     write_atomic(os.devnull, ["text"], durable=True)
 

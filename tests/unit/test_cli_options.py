@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from cli_runner import CliRunner
 from harken.api import load
 from harken.cli.options import (
     Command,
@@ -293,3 +296,29 @@ def test_error_of_an_option_shows_it_as_it_is_typed(error: OptionError, line: st
     with pytest.raises(click.UsageError) as refused:
         command.main([], standalone_mode=False)
     assert refused.value.message == line
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    return CliRunner(capsys, monkeypatch)
+
+
+class TestNoFalseRefusals:
+    """Options that have an effect where it could be thought that they have none."""
+
+    def test_plot_draws_the_thresholds_of_voice_activity_detection(self, cli: CliRunner) -> None:
+        cli.use_texts()
+        assert "has no effect" not in cli.run("plot", "none.wav", "--vad-threshold", "0.3").err
+
+    def test_live_language_is_voted_on_even_if_it_may_change(self, cli: CliRunner) -> None:
+        arguments = ("none.wav", "--multilingual", "--language-threshold", "0.7")
+        assert "has no effect" not in cli.run("listen", *arguments).err
+        assert "has no effect" in cli.run("transcribe", *arguments).err
+
+    def test_unreadable_file_does_not_refuse_the_command_line(
+        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("secret.wav").touch()
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+        assert cli.run("transcribe", "secret.wav", "none.wav").code == 1

@@ -108,3 +108,15 @@ def test_a_pipe_is_no_file():
 
 def test_paths_that_no_disk_takes_are_left_to_their_opening():
     refuse_overwriting(["y" * 5000, "a\0b"], ["talk.wav"])
+
+
+def test_hard_links_of_earlier_results_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    os.link(tmp_path / "a.txt", tmp_path / "b.txt")
+    refuse_overwriting([tmp_path / "a.txt", tmp_path / "b.txt"], [])
+
+
+def test_existing_target_is_not_written_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(click.UsageError, match="would be written twice"):
+        refuse_overwriting([tmp_path / "a.txt", tmp_path / "x" / ".." / "a.txt"], [])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +104,7 @@ def test_journal_in_use_by_another_transcription_is_refused(talk: Path, journal:
     made = TranscribeOptions(language="en", vad=False)
     (first,) = fake(TEXTS)[0].transcribe_many([talk], made, journals={0: journal})
     next(iter(first))
-    with pytest.raises(OutputError, match="another process transcribes this recording"):
+    with pytest.raises(OutputError, match=rf"^{journal}: another process transcribes this recording$"):
         transcribe(fake(TEXTS)[0], talk, journal)
     assert first.result().text == "onetwothreefour"
 
@@ -114,6 +116,28 @@ def test_journal_that_cannot_be_written_ends_its_recording_only(talk: Path, tmp_
     with pytest.raises(OutputError, match="there is no folder"):
         failing.result()
     assert other.result().text == "onetwothreefour"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_journal_on_a_full_disk_ends_its_recording_only(talk: Path, journal: Path) -> None:
+    import resource
+
+    transcribe(fake(TEXTS)[0], talk, journal)
+    size = journal.stat().st_size
+    journal.unlink()
+    made = TranscribeOptions(language="en", vad=False)
+    failing, other = fake(TEXTS)[0].transcribe_many([talk, talk], made, journals={0: journal})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"talk\.resume\.jsonl: cannot be written"):
+            failing.result()
+        assert other.result().text
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert len(journal.read_bytes().splitlines()) == len(WORDS)  # its key, and all but the last window
 
 
 def test_journal_keeps_what_was_decoded_before_the_recording_breaks_off(tmp_path: Path, journal: Path) -> None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from harken.api import Recognizer
 from harken.cli.effects import with_option
-from harken.cli.exits import EPILOGUE, SOME_FAILED, UNEXPECTED, StopDeferral, describe_error, exit_code
+from harken.cli.exits import EPILOGUE
+from harken.cli.file_transcriber import FileTranscriber
 from harken.cli.inputs import (
     STDIN,
     expand_patterns,
     make_folder,
     output_paths,
-    recording_duration_s,
     recording_reference,
 )
 from harken.cli.options import (
@@ -41,323 +35,13 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
-from harken.cli.process import saving_on_stop
-from harken.cli.screen import Screen, TimestampedLines, format_time, format_timed_text, pluralize
+from harken.cli.screen import Screen, TimestampedLines, pluralize
 from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.cli.values import FilePath
-from harken.decoding import DecodeStats, DecodingResult
-from harken.errors import AudioError
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
-from harken.results import Attempt, Segment, Transcript
-from harken.transcribe import Callbacks, TranscribeOptions
-from harken.transcribe.callbacks import ProgressCallback
-from harken.transcription import Transcription
-
-
-@dataclass
-class FileTranscriber:
-    """The transcription of files with one model, which is loaded once one of them proves to be a recording.
-
-    Parameters
-    ----------
-    screen : Screen
-    load : callable
-        Loads the model.
-    options : TranscribeOptions
-    files : TranscriptFiles
-    stdout_writer : callable
-        Returns the writer of a recording's transcript on standard output, or None if it is not shown.
-    verbose : bool
-        Report the engine, the speed, the language, and what was rejected or dropped and why.
-    quiet : bool
-        Report only errors.
-    """
-
-    screen: Screen
-    load: Callable[[], Recognizer]
-    options: TranscribeOptions
-    files: TranscriptFiles
-    stdout_writer: Callable[[str], TranscriptFormat | None]
-    verbose: bool
-    quiet: bool
-    _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
-    _printer: _TranscriptPrinter | None = field(init=False, default=None)
-
-    def run(self, sources: Iterable[str]) -> int:
-        """Transcribe every recording into its files; if one of several fails, continue with the others.
-
-        A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
-        the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
-
-        Returns
-        -------
-        int
-            Exit code.
-
-        Raises
-        ------
-        Exception
-            If there is only one recording, and it fails.
-        Stop
-            If the process is to end; the results so far have been written.
-        """
-        code = 0
-        durations_s = {source: _duration_or_error(source) for source in sources}
-        recordings = {
-            source: duration_s
-            for source, duration_s in durations_s.items()
-            if not isinstance(duration_s, AudioError)
-        }
-        self._unfinished = self._start_transcriptions(recordings)
-        with ExitStack() as stack:
-            stack.callback(self._stop_unfinished)
-            stack.enter_context(saving_on_stop(self._save_interrupted))
-            for source, probed in durations_s.items():
-                try:
-                    if isinstance(probed, AudioError):
-                        raise probed
-                    self._transcribe_one(source, self._unfinished[source])
-                except Exception as error:
-                    self._save_broken_off(source, error)
-                    unexpected = exit_code(error) == UNEXPECTED
-                    if len(durations_s) == 1 or (unexpected and os.environ.get("HARKEN_DEBUG")):
-                        raise
-                    name = f"{source}: " if unexpected else ""
-                    self.screen.write_stderr(f"harken: {name}{describe_error(error)}")
-                    code = SOME_FAILED
-        return code
-
-    def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
-        """Make the transcription of every recording; none is decoded yet."""
-        if not durations_s:
-            return {}
-        progress = _BatchProgress(self.screen, durations_s, batched=self.options.batch_size > 1)
-        callbacks = {
-            index: Callbacks(
-                on_progress=partial(progress, source),
-                on_window_end=partial(self._log_rejected_attempts, source),
-            )
-            for index, source in enumerate(durations_s)
-        }
-        journals = {
-            index: journal
-            for index, source in enumerate(durations_s)
-            if (journal := self.files.journal(source))
-        }
-        transcriptions = self._recognizer.transcribe_many(
-            durations_s, self.options, callbacks=callbacks, journals=journals
-        )
-        return dict(zip(durations_s, transcriptions, strict=True))
-
-    def _transcribe_one(self, source: str, transcription: Transcription) -> None:
-        began_s = perf_counter()
-        self._printer = printer = _TranscriptPrinter(self.screen, self.stdout_writer(source))
-        with StopDeferral() as deferral:
-            # Opened first, so that a file that cannot be written fails before the work.
-            with self.files.open(source) as write:
-                transcript = _print_segments(transcription, printer)
-                self._check_clips(source, transcript)
-                deferral.begin()
-                write(transcript)
-            del self._unfinished[source]
-        if transcript.speech == () and transcription.peak:
-            self._warn(f"{source}: {_no_speech(transcript.duration_s, transcription.peak)}")
-        for line in (
-            *_language_and_dropped_lines(transcript),
-            _speed_summary(transcription, perf_counter() - began_s),
-            *_speculation_summary(transcription.stats),
-        ):
-            self._log_verbose(f"{source}: {line}")
-
-    def _save_interrupted(self, message: str) -> str:
-        """Write the results so far of all recordings that are not finished, which may have been decoded together.
-
-        Returns
-        -------
-        str
-            The message with the place in the current recording, and the files.
-        """
-        transcripts = {source: transcription.so_far() for source, transcription in self._unfinished.items()}
-        saved = [
-            path
-            for source, transcript in transcripts.items()
-            for path in self.files.write_partial(source, transcript)
-        ]
-        for source, transcript in transcripts.items():
-            if transcript.segments:
-                if self._printer:
-                    self._printer.write_footer(transcript)
-                end = format_time(transcript.segments[-1].end_s)
-                return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
-        return message
-
-    def _save_broken_off(self, source: str, error: Exception) -> None:
-        """Write the result so far of a recording that failed, and note that in the error."""
-        if transcription := self._unfinished.pop(source, None):
-            transcription.stop()
-            if saved := self.files.write_partial(source, transcription.so_far()):
-                error.add_note(_saved_note(saved))
-
-    def _stop_unfinished(self) -> None:
-        for transcription in self._unfinished.values():
-            transcription.stop()
-
-    def _check_clips(self, source: str, transcript: Transcript) -> None:
-        """Report clips that lie behind the end of a recording; raise an AudioError if all do."""
-        starts_s = self.options.clip_timestamps[::2]
-        behind_s = [start_s for start_s in starts_s if start_s >= transcript.duration_s]
-        if not behind_s:
-            return
-        end, first = format_time(transcript.duration_s), format_time(behind_s[0])
-        message = f"{source}: ends at {end}, before the clip at {first}"
-        if behind_s == [*starts_s]:
-            raise AudioError(message)
-        self._warn(message)
-
-    def _warn(self, text: str) -> None:
-        if not self.quiet:
-            self.screen.write_stderr(f"harken: {text}")
-
-    @cached_property
-    def _recognizer(self) -> Recognizer:
-        began_s = perf_counter()
-        recognizer = self.load()
-        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
-        return recognizer
-
-    def _log_rejected_attempts(
-        self, source: str, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
-    ) -> None:
-        for attempt in attempts:
-            if attempt.reason:
-                where = f"{source}: window at {format_time(start_s)}"
-                self._log_verbose(f"{where}: rejected at temperature {attempt.temperature:g}: {attempt.reason}")
-
-    def _log_verbose(self, text: str) -> None:
-        if self.verbose:
-            self.screen.write_stderr(text)
-
-
-class _TranscriptPrinter:
-    """The transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
-
-    def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
-        self._write, self._writer = screen.write_stdout, writer
-        self._header_written = self._footer_written = False
-
-    def write_segment(self, segment: Segment) -> None:
-        if self._writer:
-            self._write_header_once(self._writer)
-            self._write(self._writer.segment(segment))
-
-    def write_footer(self, transcript: Transcript) -> None:
-        if self._writer and not self._footer_written:
-            self._footer_written = True
-            self._write_header_once(self._writer)
-            self._write(self._writer.footer(transcript))
-
-    def _write_header_once(self, writer: TranscriptFormat) -> None:
-        if not self._header_written:
-            self._header_written = True
-            for chunk in writer.header_chunks():
-                self._write(chunk)
-
-
-class _BatchProgress:
-    """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
-
-    def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
-        self._screen, self._durations_s = screen, durations_s
-        self._batched = batched and len(durations_s) > 1
-        self._done_s_by_source: dict[str, float] = {}
-        self._progress_callbacks: dict[str, ProgressCallback] = {}
-
-    def __call__(self, source: str, done_s: float, finished: bool) -> None:
-        self._done_s_by_source[source] = done_s
-        label, total_s = source, self._durations_s[source]
-        if self._batched:
-            known_durations_s = [
-                duration_s for duration_s in self._durations_s.values() if duration_s is not None
-            ]
-            label, total_s = f"{len(self._durations_s)} recordings", sum(known_durations_s) or None
-            done_s = sum(self._done_s_by_source.values())
-        if label not in self._progress_callbacks:
-            self._progress_callbacks[label] = self._screen.track(label, total_s)
-        self._progress_callbacks[label](done_s, finished)
-
-
-def _duration_or_error(source: str) -> float | AudioError | None:
-    try:
-        return recording_duration_s(source)
-    except AudioError as error:
-        return error
-
-
-def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
-    """Print the segments as they come, and return the transcript.
-
-    What is printed is complete in its format even if the recording breaks off.
-    """
-    try:
-        for segment in transcription:
-            printer.write_segment(segment)
-    except BaseException:
-        transcript = transcription.so_far()
-        if transcript.segments:
-            printer.write_footer(transcript)
-        raise
-    transcript = transcription.so_far()
-    printer.write_footer(transcript)
-    return transcript
-
-
-def _saved_note(paths: Sequence[Path]) -> str:
-    return f"what was done is in {', '.join(map(str, paths))}"
-
-
-def _no_speech(duration_s: float, peak: float) -> str:
-    level = f"peak {20 * math.log10(peak):.0f} dBFS"
-    return f"no speech found in {duration_s:.1f} s of sound ({level}); --no-vad transcribes it all"
-
-
-def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
-    """Yield lines about the language of a recording and the segments dropped from it."""
-    if not transcript.segments:
-        yield "no text"
-    languages = [
-        (code, next(segments))
-        for code, segments in groupby(transcript.segments, lambda segment: segment.language)
-    ]
-    if len(languages) > 1:
-        yield "languages: " + ", ".join(
-            f"{code} from {format_time(first.start_s)}" for code, first in languages
-        )
-    elif transcript.language_probability is not None:
-        yield f"language: {transcript.language}, probability {transcript.language_probability:.2f}"
-    for dropped in transcript.dropped:
-        segment = dropped.segment
-        yield f"dropped {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
-
-
-def _speed_summary(transcription: Transcription, elapsed_s: float) -> str:
-    done_s, stats = transcription.so_far().duration_s, transcription.stats
-    return (
-        f"{format_time(done_s)} in {elapsed_s:.2f} s, {done_s / elapsed_s:.1f} times real time, "
-        f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
-    )
-
-
-def _speculation_summary(stats: DecodeStats) -> Iterator[str]:
-    """Yield lines about drafted tokens, if anything was drafted."""
-    if stats.drafted or stats.skipped_steps:
-        yield (
-            f"drafted tokens accepted: {stats.accepted} of {stats.drafted}, "
-            f"{stats.tokens_per_forward:.2f} tokens per forward pass, steps without a draft: {stats.skipped_steps}"
-        )
-    if stats.undrafted_windows:
-        yield f"windows without drafts, as beam search does not use them: {stats.undrafted_windows}"
+from harken.transcribe import TranscribeOptions
 
 
 def _parse_format_name(text: str) -> str:
