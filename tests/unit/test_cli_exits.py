@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 
 import pytest
 
-from harken.cli.exits import Stop, StopDeferral, describe_error, finishing_calls, signal_listeners
+from harken.cli.exits import Stop, StopDeferral, describe_error, finishing_calls, keeping_stop, signal_listeners
 from harken.errors import OutputError
 
 
@@ -42,6 +43,16 @@ def test_further_signal_stops_at_once() -> None:
 def test_error_in_the_block_is_said_with_the_stop() -> None:
     error = OutputError("talk.srt: cannot be written")
     assert finish(1, signal.SIGTERM, error=error) == ["143: terminated; talk.srt: cannot be written"]
+
+
+def test_stop_that_a_package_swallows_is_raised_behind_the_block() -> None:
+    with pytest.raises(Stop, match="terminated"):
+        _import_a_package_with_a_bare_except()
+
+
+def _import_a_package_with_a_bare_except() -> None:
+    with keeping_stop(), suppress(BaseException):
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_first_signals_wait_for_a_call_that_takes_long() -> None:

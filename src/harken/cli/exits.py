@@ -154,6 +154,24 @@ def finishing_calls(patience: int = 1) -> Iterator[None]:
         signal_listeners.remove(wait)
 
 
+@contextmanager
+def keeping_stop() -> Iterator[None]:
+    """Raise the `Stop` of a signal behind the block if the block has swallowed it.
+
+    Packages do that while they are imported: by a bare ``except``, or as an import that failed.
+    """
+    stops: list[Stop] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stops.append(signal_stop(number))
+        raise stops[-1]
+
+    with handling_signals(stop):
+        yield
+    if stops:
+        raise stops[0]
+
+
 class StopDeferral:
     """A block whose last part is not interrupted by the first signals; a further one stops it at once.
 

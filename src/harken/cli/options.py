@@ -19,6 +19,7 @@ from harken.api import Recognizer, load
 from harken.backend_factory import BACKENDS
 from harken.backends.onnx.runtime_plan import PRECISIONS
 from harken.cli.effects import NO_EFFECT, NoEffect
+from harken.cli.exits import keeping_stop
 from harken.cli.values import FilePath, Text, abridged, checked_number, checked_text
 from harken.errors import OptionError
 from harken.formats import Layout
@@ -230,7 +231,8 @@ def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()
 
 def load_model(params: Mapping[str, Any]) -> Recognizer:
     """Load the model that `model_options` chose."""
-    return load(**model_params(params))
+    with keeping_stop():
+        return load(**model_params(params))
 
 
 def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from errno import EBADF, EIO, ENOSPC
 from importlib import import_module
-from types import FrameType
 from typing import TypeGuard
 
 import click
@@ -21,8 +20,7 @@ from harken.cli.exits import (
     Stop,
     describe_error,
     exit_code,
-    handling_signals,
-    signal_stop,
+    keeping_stop,
 )
 from harken.cli.terminal import discard, write_stderr
 from harken.errors import HarkenError, OutputError
@@ -92,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A character that the terminal lacks must not fail the run.
             stream.reconfigure(errors="replace")
     try:
-        with handling_signals(_raise_stop):
+        with keeping_stop():
             return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
@@ -125,10 +123,6 @@ def exit_code_of_flush() -> int:
         _print_error(f"standard output: cannot be written: {error.strerror or error}")
         return UNWRITABLE
     return 0
-
-
-def _raise_stop(number: int, frame: FrameType | None) -> None:
-    raise signal_stop(number)
 
 
 def _is_of_stdout(error: Exception) -> TypeGuard[OSError]:
