@@ -64,8 +64,8 @@ class LiveSession:
 
         Parameters
         ----------
-        samples : ndarray of shape (samples,), float32 in [-1, 1] or int16, mono at 16 kHz
-            Any number of samples, also none. Floats beyond full scale are clipped.
+        samples : ndarray of shape (samples,), float32 or float64 of a level up to 8, or int16, mono at 16 kHz
+            Any number of samples, also none. Floats are taken as they are; a few wild ones beyond 8 become 1 or -1.
 
         Raises
         ------
@@ -192,7 +192,7 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     Raises
     ------
     AudioError
-        If they are of another dtype or shape, not finite, or obviously not in [-1, 1].
+        If they are of another dtype or shape, not finite, or obviously in another scale.
     """
     samples = np.asarray(samples)
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])
