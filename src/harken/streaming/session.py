@@ -73,7 +73,7 @@ class LiveSession:
             If they are of another dtype or shape, not finite, or obviously in another scale, as `stream_audio` says;
             the session goes on without them.
         HarkenError
-            If the session is closed, or another thread is using it.
+            If the session is closed, or in use: by another thread, or by the call that this one came from.
         """
         return self._sessions.feed({None: samples})[None]
 
@@ -142,7 +142,7 @@ class LiveSessions:
         AudioError
             As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
-            If a stream is not open, or another thread is using the streams.
+            If a stream is not open, or the streams are in use, as for `LiveSession.feed`.
         """
         with self._turn():
             streams = {name: self._opened_stream(name) for name in samples}
@@ -167,12 +167,13 @@ class LiveSessions:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Work on the streams, which another thread would put out of order meanwhile."""
+        """Work on the streams, which another call would put out of order meanwhile."""
         try:
             turn = self._turns.pop()
         except IndexError:
             raise HarkenError(
-                "another thread is using this session; allowed is one call at a time, or a session for each thread"
+                "this session is in use, by another thread or by the call that this one came from; "
+                "allowed is one call at a time, or a session for each thread"
             ) from None
         try:
             yield
