@@ -47,8 +47,10 @@ def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
 
 
 @contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
+def temporary_folder(parent: Path, *, mode: int = 0o777) -> Iterator[Path]:
     """Create a hidden folder, which is removed at the end of the block.
+
+    Its permissions are `mode` less those that the user's umask takes: a cache may be shared by a group.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     """
     while True:
         path = _new_path(parent)
-        path.mkdir()
+        path.mkdir(mode)
         with suppress(FileNotFoundError):  # `remove_abandoned` of another process came between
             lock_file = (path / _LOCK_FILE).open("xb")
             if lock(lock_file, where_unsupported=True) and path.exists():
