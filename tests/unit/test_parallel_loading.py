@@ -58,7 +58,7 @@ def test_functions_that_nobody_waits_for_end_at_their_next_step() -> None:
     def steps() -> None:
         try:
             while True:
-                loading.check_wanted()
+                loading.check_not_abandoned()
                 time.sleep(0.001)
         except Abandoned:
             ended.set()
@@ -150,7 +150,7 @@ class Thread(threading.Thread):
 def load():
     try:
         while True:
-            loading.check_wanted()
+            loading.check_not_abandoned()
             time.sleep(0.001)
     except Abandoned:
         print("abandoned", flush=True)

@@ -24,7 +24,7 @@ def reporting_memory(work: str) -> Iterator[None]:
     Parameters
     ----------
     work : str
-        What the block does, for the message: "loading PATH".
+        The work of the block, for the message: "loading PATH".
     """
     try:
         yield

@@ -27,14 +27,14 @@ class ParallelLoading:
     """Functions that load parts of a model at the same time, each in a thread.
 
     If one fails, or a signal interrupts the waiting, the others are abandoned: they end where they next call
-    `check_wanted`. Until then they run on in the background, and the interpreter waits for them before it ends, as a
-    thread must not be cut inside of a runtime.
+    `check_not_abandoned`. Until then they run on in the background, and the interpreter waits for them before it ends,
+    as a thread must not be cut inside of a runtime.
     """
 
     def __init__(self) -> None:
         self._abandoned = Event()
 
-    def check_wanted(self) -> None:
+    def check_not_abandoned(self) -> None:
         """Raise `Abandoned` if nobody waits for the functions any more; they call this between their steps."""
         if self._abandoned.is_set():
             raise Abandoned
