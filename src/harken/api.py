@@ -193,7 +193,8 @@ class Recognizer:
         Parameters
         ----------
         audio : path, "-", file or ndarray
-            Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz.
+            Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz, int16, or floats of a
+            level up to 8 (full scale is 1).
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see

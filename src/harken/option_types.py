@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -19,7 +20,8 @@ from harken.errors import OptionError
 def check_types(options: Any) -> None:
     """Hold every field of a frozen dataclass to its declared type; its ``__post_init__`` calls this first.
 
-    Lists become tuples, numbers of numpy those of Python, and integers floats where a number is declared.
+    Lists, ranges, sets and arrays of one dimension become tuples, numbers of numpy those of Python, and integers floats
+    where a number is declared.
 
     Raises
     ------
@@ -101,14 +103,23 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _items(value: Any, kind: Any) -> Iterator[Any]:
-    """Yield the items of a tuple or a list as those of a type."""
+    """Yield the items of a tuple, list, range or array as those of a type, and those of a set in their order."""
     try:
-        if not isinstance(value, tuple | list):
-            raise _Refusal
-        for item in value:
+        for item in _as_sequence(value):
             yield _converted(item, kind)
     except _Refusal:
         raise _Refusal(f"a tuple or list of {_PLURALS[kind]}") from None
+
+
+def _as_sequence(value: Any) -> Sequence[Any]:
+    if isinstance(value, tuple | list | range):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value)
+    if isinstance(value, set | frozenset):
+        with suppress(TypeError):  # items that have no order are not of one type
+            return sorted(value)
+    raise _Refusal
 
 
 def _as_bool(value: Any) -> bool:

@@ -47,8 +47,10 @@ def create_temporary_file(folder: Path) -> tuple[Path, BinaryIO]:
 
 
 @contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
+def temporary_folder(parent: Path, *, mode: int = 0o777) -> Iterator[Path]:
     """Create a hidden folder, which is removed at the end of the block.
+
+    Its permissions are `mode` less those that the user's umask takes: a cache may be shared by a group.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     """
     while True:
         path = _new_path(parent)
-        path.mkdir()
+        path.mkdir(mode)
         with suppress(FileNotFoundError):  # `remove_abandoned` of another process came between
             lock_file = (path / _LOCK_FILE).open("xb")
             if lock(lock_file, where_unsupported=True) and path.exists():
@@ -67,8 +69,11 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        lock_file.close()
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            _empty_folder(path)
+        lock_file.close()  # before it is removed, which Windows does not do with an open file
+        with suppress(OSError):
+            _remove_folder(path)
         _own.discard(path)
 
 
@@ -83,7 +88,7 @@ def remove_own() -> None:
     """Remove all temporary files and folders of this process, which is about to end in the middle of its work."""
     for path in [*_own]:
         with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _remove_folder(path) if path.is_dir() else path.unlink()
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -108,12 +113,46 @@ def _remove_if_abandoned(path: Path) -> None:
     if not path.is_dir():
         with _locked(path):
             path.unlink()
-    elif (path / _LOCK_FILE).exists():
+        return
+    has_content = bool(os.listdir(path))
+    if (path / _LOCK_FILE).exists():
         with _locked(path / _LOCK_FILE):
-            (path / _LOCK_FILE).unlink()
-            shutil.rmtree(path)
+            _check_closed(path / _LOCK_FILE)
+            _remove_folder(path)
+    elif has_content:
+        _remove_folder(path)  # the lock was there before the content, so the folder was being removed
     else:
-        path.rmdir()  # killed before there was a lock, so it is empty
+        path.rmdir()  # killed before there was a lock; not so if it has content by now
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a temporary folder, its lock last: of one that is removed in part, this says that nobody uses it.
+
+    Raises
+    ------
+    OSError
+        If something in it cannot be removed; then the lock stays.
+    """
+    _empty_folder(path)
+    if os.listdir(path) == [_LOCK_FILE]:
+        (path / _LOCK_FILE).unlink()
+    path.rmdir()
+
+
+def _empty_folder(path: Path) -> None:
+    """Remove everything in a temporary folder but the lock, as far as possible."""
+    for entry in path.iterdir():
+        if entry.name != _LOCK_FILE:
+            with suppress(OSError):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _check_closed(path: Path) -> None:
+    """Raise an OSError if a process of Windows has a file open: it can be renamed as little as removed."""
+    if sys.platform == "win32":
+        aside = path.with_name(f"{path.name}2")
+        path.rename(aside)
+        aside.rename(path)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_imports import MODULES, imports, inside
@@ -44,3 +45,22 @@ def test_what_the_user_has_set_is_left_alone() -> None:
     )
     environment = os.environ | {"ORT_DISABLE_TELEMETRY": "0"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+
+
+def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    code = (
+        "import sys, types\n"
+        "from harken.backends.onnx.runtimes import import_openvino\n"
+        "import_openvino()\n"
+        "users = sys.modules.get('openvino.tools.ovc.telemetry_utils')\n"
+        "assert users is None or users.tm.__name__ == 'openvino.tools.ovc.telemetry_stub'\n"
+        "assert 'openvino_telemetry' not in sys.modules\n"
+        "theirs = sys.modules['openvino_telemetry'] = types.ModuleType('openvino_telemetry')\n"
+        "import_openvino()\n"
+        "assert sys.modules['openvino_telemetry'] is theirs\n"
+    )
+    home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | home
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    assert list(tmp_path.iterdir()) == []

@@ -148,6 +148,28 @@ def test_value_that_is_no_audio_source_is_rejected(source):
     assert re.fullmatch(f"<{kind}>: allowed is a path, .+ binary mode, or an array", error_of(source))
 
 
+class WithoutPosition(io.BytesIO):
+    """A file that says that it is seekable, and then does not tell its position."""
+
+    def tell(self):
+        raise OSError(29, "Illegal seek")
+
+
+def closed_file():
+    file = io.BytesIO(b"RIFF")
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(closed_file, "I/O operation on closed file"), (WithoutPosition, "Illegal seek")],
+    ids=["closed", "without a position"],
+)
+def test_file_object_that_cannot_be_used_is_explained(make, reason):
+    assert re.fullmatch(rf"<\w+>: cannot be read: {reason}\.?", error_of(make()))
+
+
 @pytest.mark.parametrize(
     ("array", "reason"),
     [

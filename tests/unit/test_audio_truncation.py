@@ -151,6 +151,14 @@ WHOLE_WAVS = {
     "arecord to a pipe": wav(data_size=0x80000000, riff_size=0x80000024),
     "31 bits": wav(data_size=0x7FFFFFFF, riff_size=0x7FFFFFFF),
     "32 bits less the header": wav(data_size=0xFFFFFFFF - 36, riff_size=0xFFFFFFFF),
+    "2 GB": wav(data_size=2000 * 10**6, riff_size=2000 * 10**6 + 36),
+    "2 GB with the header": wav(data_size=2000 * 10**6 - 44, riff_size=2000 * 10**6 - 8),
+    "1 GB": wav(data_size=10**9, riff_size=10**9 + 36),
+    "1.5 GB": wav(data_size=1500 * 10**6, riff_size=0),
+    "a power of two": wav(data_size=1 << 30, riff_size=(1 << 30) + 36),
+    "30 bits": wav(data_size=0x3FFFFFFF, riff_size=0x3FFFFFFF),
+    "30 bits less the header": wav(data_size=0x3FFFFFFF - 44, riff_size=0x3FFFFFFF),
+    "30 bits more the header": wav(data_size=0x3FFFFFFF + 36, riff_size=0x3FFFFFFF + 44),
     "data size counts the header": wav(data_size=64_044, riff_size=64_044),
     "data size contradicts that of the file": wav(data_size=640_000, riff_size=64_036),
     "file size contradicts that of the data": wav(riff_size=640_000),
@@ -163,6 +171,13 @@ def test_whole_wav_is_not_taken_for_a_cut_one(name: str, pipe: bool) -> None:
     samples, error = decoded(WHOLE_WAVS[name], pipe=pipe)
     assert error is None
     assert len(samples) >= 2 * SAMPLE_RATE
+
+
+@pytest.mark.parametrize("size", [999 * 10**6, 1_100_000_044, (1 << 30) + 70_000, 1_900_000_002])
+def test_large_size_that_was_counted_shows_a_cut(size: int) -> None:
+    _, error = decoded(wav(data_size=size, riff_size=size + 36))
+    assert error is not None
+    assert error.endswith(f"64044 of {size + 44} bytes)")
 
 
 def id3(n_bytes: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,18 @@ def test_lack_of_memory_does_not_change_the_precision(
     monkeypatch.setattr(openvino, "error", OutOfMemory("std::bad_alloc"))
     with pytest.raises(OutOfMemory):
         OnnxBackend(DIMS, make_weights(), "d", precision="auto", threads=1, cache=tmp_path)
+
+
+def test_lack_of_threads_does_not_change_the_precision(
+    tmp_path: Path, openvino: type[WithoutBfloat16], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fail(thread: threading.Thread) -> None:
+        calls.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(OutOfMemory, match="can't start new thread"):
+        OnnxBackend(DIMS, make_weights(), "d", precision="auto", threads=1, cache=tmp_path)
+    assert calls == ["harken-loading"]

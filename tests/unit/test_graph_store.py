@@ -291,6 +291,29 @@ def test_files_that_were_not_written_whole_are_refused(
         write_graph(BuiltGraph(model, build().weights), tmp_path)
 
 
+def test_constant_without_values_is_whole(tmp_path: Path) -> None:
+    graph = build()
+    graph.model.graph.initializer.append(numpy_helper.from_array(np.empty((0, 4), np.float32), "empty"))
+    write_graph(graph, tmp_path)
+    assert (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such permissions")
+def test_graphs_in_the_folder_of_temporary_files_are_private_from_the_start(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+    make = Path.mkdir
+
+    def mkdir(path: Path, *given: Any, **options: Any) -> None:
+        make(path, *given, **options)
+        modes.append(path.stat().st_mode & 0o777)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    graph_store._make_temporary_root()
+    assert modes == [0o700]
+
+
 def test_file_in_the_current_folder_does_not_disturb(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

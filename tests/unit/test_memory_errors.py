@@ -22,6 +22,7 @@ REPORTS = [
     ),
     RuntimeError("Check 'ptr' failed at cpu_memory.cpp:257:\nFailed to allocate 1228800 bytes of memory\n"),
     RuntimeError("plugin.cpp:59: Resource temporarily unavailable"),
+    RuntimeError("can't start new thread"),
     ImportError("state.so: failed to map segment from shared object"),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1000 bytes"),
     RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"),

@@ -58,7 +58,7 @@ def test_functions_that_nobody_waits_for_end_at_their_next_step() -> None:
     def steps() -> None:
         try:
             while True:
-                loading.check_wanted()
+                loading.check_not_abandoned()
                 time.sleep(0.001)
         except Abandoned:
             ended.set()
@@ -132,3 +132,52 @@ def test_no_thread_is_left_when_loading_has_ended() -> None:
     deadline = time.monotonic() + 60
     while any(thread.name == "harken-loading" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
+
+
+THREADS_RUN_OUT = """
+import sys, threading, time
+from harken.backends.onnx.parallel_loading import Abandoned, ParallelLoading
+
+class Thread(threading.Thread):
+    n_started = 0
+
+    def start(self):
+        if Thread.n_started == 2:
+            raise ERROR
+        Thread.n_started += 1
+        super().start()
+
+def load():
+    try:
+        while True:
+            loading.check_not_abandoned()
+            time.sleep(0.001)
+    except Abandoned:
+        print("abandoned", flush=True)
+        raise
+
+import harken.backends.onnx.parallel_loading as module
+module.Thread = Thread
+loading = ParallelLoading()
+try:
+    loading.run(load, load, load)
+except BaseException as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        (
+            """RuntimeError("can't start new thread")""",
+            "OutOfMemory not enough memory for a thread that loads the model (can't start new thread)",
+        ),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_threads_are_abandoned_if_the_next_one_cannot_be_started(error: str, reported: str) -> None:
+    code = THREADS_RUN_OUT.replace("ERROR", error)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(map(str.strip, done.stdout.splitlines())) == sorted([reported, "abandoned", "abandoned"])
+    assert done.stderr == ""

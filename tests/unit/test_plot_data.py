@@ -11,7 +11,7 @@ from audio_files import tone
 from harken.errors import AudioError, OptionError
 from harken.plot import PlotData, collect_plot_data, read_excerpt
 from harken.transcribe import TranscribeOptions
-from harken.types import SAMPLE_RATE
+from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from real_models import EXAMPLE, recognizer
 
 
@@ -26,6 +26,11 @@ class TestReadExcerpt:
     ) -> None:
         first, last = (second * SAMPLE_RATE for second in expected_s)
         assert np.array_equal(read_excerpt(self.RAMP, start_s, duration_s), self.RAMP[first:last])
+
+    @pytest.mark.parametrize("start_s", [0, 1, 39.99])
+    def test_excerpt_is_at_least_a_frame(self, start_s: float) -> None:
+        first = round(start_s * SAMPLE_RATE)
+        assert np.array_equal(read_excerpt(self.RAMP, start_s, 0.005), self.RAMP[first : first + HOP_SAMPLES])
 
     def test_nothing_is_read_after_the_excerpt(self) -> None:
         class ReadTooMuch(Exception):

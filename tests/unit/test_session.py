@@ -497,7 +497,8 @@ def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
     assert session.feed(SENTENCE.samples) + session.close() == events_of(SENTENCE)
     assert len(refusals) >= 3
     assert set(refusals) == {
-        "another thread is using this session; allowed is one call at a time, or a session for each thread"
+        "this session is in use, by another thread or by the call that this one came from; "
+        "allowed is one call at a time, or a session for each thread"
     }
 
 

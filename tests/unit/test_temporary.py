@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from harken.atomic import open_atomic
-from harken.temporary import create_temporary_file, remove_abandoned, temporary_folder
+from harken.temporary import create_temporary_file, remove_abandoned, remove_own, temporary_folder
 
 LEAVE_BOTH_BEHIND = """
 import os, signal, sys
@@ -60,6 +62,53 @@ def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
         assert (folder / "weights").exists()
         assert path.exists()
     assert names(tmp_path) == [path.name]
+
+
+def test_folder_that_lost_its_lock_but_not_its_content_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / ".harken-0123456789abcdef.part"
+    (folder / "graph").mkdir(parents=True)
+    (folder / "weights").write_bytes(b"0")
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == []
+
+
+def leave(folder: AbstractContextManager[Path], parent: Path) -> None:
+    folder.__exit__(None, None, None)
+
+
+def end_process(folder: AbstractContextManager[Path], parent: Path) -> None:
+    remove_own()
+
+
+def be_killed(folder: AbstractContextManager[Path], parent: Path) -> None:
+    (path,) = parent.iterdir()
+    path.rename(path.with_name(".harken-0123456789abcdef.part"))  # as of another process
+    folder.__exit__(None, None, None)
+    remove_abandoned(parent)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove or rename an open lock")
+@pytest.mark.parametrize("end", [leave, end_process, be_killed])
+def test_folder_of_which_a_part_cannot_be_removed_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., None]
+) -> None:
+    def fail(path: Path, **options: object) -> None:
+        raise PermissionError(path)
+
+    manager = temporary_folder(tmp_path)
+    folder = manager.__enter__()
+    (folder / "graph").mkdir()
+    for name in ("a", "z"):
+        (folder / name).write_bytes(b"0")
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", fail)
+        end(manager, tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert names(left) == ["graph", "lock"]
+    if end is end_process:
+        leave(manager, tmp_path)
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == []
 
 
 def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path) -> None:

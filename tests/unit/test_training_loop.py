@@ -380,7 +380,10 @@ def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(
     losses = iter([2.0, 1.0, math.nan])
     monkeypatch.setattr("harken.training.loop._train_step", lambda *_: next(losses))
     training = Training(tmp_path)
-    with pytest.raises(OptionError, match=r"learning_rate=0\.005: allowed is a lower one, .* is nan at step 3"):
+    with pytest.raises(
+        OptionError,
+        match=r"learning_rate=0\.005: allowed is a lower one, in another folder, .* is nan at step 3",
+    ):
         training.run()
     assert training.best == [0]
     assert "NaN" not in (tmp_path / "training" / "acceptance.jsonl").read_text()

@@ -168,7 +168,10 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
 
     with ExitStack() as stack:
         name, file = _open_source(source, stack)
-        ffmpeg_input = FFmpegInput(name, file)
+        try:
+            ffmpeg_input = FFmpegInput(name, file)
+        except (OSError, ValueError) as error:  # closed, or it cannot tell its position
+            raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
         try:
             with ffmpeg_input.reraise_read_errors():
                 container = stack.enter_context(

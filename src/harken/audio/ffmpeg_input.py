@@ -24,7 +24,7 @@ class FFmpegInput:
     Attributes
     ----------
     error : BaseException or None
-        What `read` has held back.
+        The error of `read` that is held back.
     """
 
     def __init__(self, name: str, file: BinaryIO) -> None:

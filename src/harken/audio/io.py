@@ -15,10 +15,11 @@ from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
 AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
-shape (samples,), float32 or float64 in [-1, 1], or int16."""
+shape (samples,), float32 or float64 of a level up to 8, or int16."""
 
-# Mixers and decoders overshoot full scale by a few decibels, and a wrong gain by up to 18 dB; that is clipped. A block
-# in another scale (16-bit values as floats) has most of its speech far beyond that, a damaged one a few wild samples.
+# Mixers overshoot full scale by a few decibels, a wrong gain by up to 18 dB, and samples of mean 0 and variance 1 have
+# peaks about as high; the features do not depend on the level. A block in another scale (16-bit values as floats) has
+# most of its speech far beyond that, a damaged one a few wild samples.
 _LOUDEST = 8.0
 _MAX_WILD_SHARE = 0.01
 _MAX_WILD_SAMPLES = 16
@@ -42,8 +43,9 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
 
     Yields
     ------
-    ndarray of shape (samples,), float32, 16 kHz mono, in [-1, 1)
-        At least one block, or an error. Floats beyond full scale are clipped, in files and in arrays.
+    ndarray of shape (samples,), float32, 16 kHz mono
+        At least one block, or an error. Samples of a file are in [-1, 1): floats beyond that are clipped. Those of an
+        array are as they were given, up to 8 in size; a few wild ones beyond that become 1 or -1.
 
     Raises
     ------
@@ -51,7 +53,7 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
         If there is no such file.
     AudioError
         If the source cannot be read as audio, is truncated, has a sample that is not finite, or is an array whose
-        floats are obviously not in [-1, 1]: more than 1 % of a block, and 16 samples, are beyond 8. The message is
+        floats are obviously in another scale: more than 1 % of a block, and 16 samples, are beyond 8. The message is
         one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
     """
     if isinstance(source, np.ndarray):
@@ -122,20 +124,20 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
 
 
 def _checked_floats(block: NDArray[Any], start: int) -> NDArray[np.float32]:
-    """Return floats as float32 in [-1, 1], clipped as those of a file; refuse what is in another scale."""
+    """Return floats as float32, a few wild ones as 1 or -1; refuse what is in another scale."""
     low, high = float(block.min()), float(block.max())  # NaN if a sample is
-    if low >= -1 and high <= 1:
+    if low >= -_LOUDEST and high <= _LOUDEST:
         return _to_float(block)
     finite = np.isfinite(block)
     if not finite.all():
         raise AudioError(f"<array>: at {(start + int(np.argmin(finite))) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
-    loud = (block > _LOUDEST) | (block < -_LOUDEST)
-    if np.count_nonzero(loud) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
+    wild = (block > _LOUDEST) | (block < -_LOUDEST)
+    if np.count_nonzero(wild) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
         raise AudioError(
-            f"<array>: at {(start + int(np.argmax(loud))) / SAMPLE_RATE:.2f} s: samples as large as "
+            f"<array>: at {(start + int(np.argmax(wild))) / SAMPLE_RATE:.2f} s: samples as large as "
             f"{max(-low, high):g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, or give them as int16)"
         )
-    return _to_float(np.clip(block, -1, 1))
+    return _to_float(np.where(wild, np.sign(block), block))
 
 
 def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:

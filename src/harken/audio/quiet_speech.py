@@ -25,7 +25,7 @@ It is shorter than the silence that ends a region, so that a quiet speaker who a
 MIN_GAIN, MAX_GAIN = 32.0, 256.0
 """Amplification of quiet samples, 30 to 48 dB: the more, the quieter, so that none exceeds half of full scale.
 
-Behind loud sound it is always the least: much louder, the breath and the room in a pause are taken for speech.
+Behind loud sound it is always `MIN_GAIN`: much louder, the breath and the room in a pause are taken for speech.
 """
 OFFSET_RATE = 0.03
 """Share of the mean of a chunk in the estimate of the constant offset, which follows within a second."""
@@ -110,7 +110,7 @@ def _runs(values: Sequence[bool]) -> Iterator[tuple[bool, int, int]]:
 
 
 class _AmplifyingDetector:
-    """Detector of quiet speech in whole chunks; a probability is the least of the last `LASTING_CHUNKS`."""
+    """Detector of quiet speech in whole chunks; a probability is the lowest of the last `LASTING_CHUNKS`."""
 
     def __init__(self, max_gain: float) -> None:
         self._max_gain = max_gain

@@ -15,8 +15,12 @@ from typing import Protocol
 _SLACK_BYTES = 1024
 # Far above an encoder's delay and padding: below 0.3 s, at 8 kHz.
 _SLACK_S = 0.5
-# Sizes that writers to pipes put in place of those they cannot know: the largest of 31 and of 32 bits, or nearly.
-_PLACEHOLDER_SIZES = (range(0x7F00_0000, 0x8001_0000), range(0xFF00_0000, 0x1_0000_0000))
+# Sizes that writers to pipes put in place of those they cannot know: 2 GB, the largest of 31 and of 32 bits, or nearly;
+# and from 1 GB on those that are round, or a power of two, or off it by no more than a header.
+_PLACEHOLDER_SIZES = (range(0x7700_0000, 0x8001_0000), range(0xFF00_0000, 0x1_0000_0000))
+_MIN_ROUND_SIZE = 1_000_000_000
+_ROUND_BYTES = 1_000_000
+_HEADER_BYTES = 64
 _MAX_CHUNKS = 10_000
 _MAX_MP3_TAGS = 10
 _MP3_SEARCH_BYTES = 4096
@@ -261,7 +265,15 @@ def _number(file: SeekableBytes, offset: int, layout: str) -> int:
 def _known_end(start: int, size: int) -> int | None:
     """Return the end of a chunk; None if its size is what writers put there until they know it."""
     unknown = size == 0 or size >= 1 << 62 or any(size in sizes for sizes in _PLACEHOLDER_SIZES)
-    return None if unknown else start + size
+    return None if unknown or _is_round(size) else start + size
+
+
+def _is_round(size: int) -> bool:
+    """Return whether a writer rather chose a size than counted it."""
+    if size < _MIN_ROUND_SIZE:
+        return False
+    powers = (1 << size.bit_length() - 1, 1 << size.bit_length())
+    return size % _ROUND_BYTES == 0 or any(abs(size - power) <= _HEADER_BYTES for power in powers)
 
 
 def _earlier(data_end: int | None, file_end: int | None) -> DeclaredLength:

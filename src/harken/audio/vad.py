@@ -71,7 +71,7 @@ class VadOptions:
             raise OptionError("min_speech_s", self.min_speech_s, f"0 to {WINDOW_S} seconds")
         if not 0 <= self.min_silence_s <= 3600:
             raise OptionError("min_silence_s", self.min_silence_s, "0 to 3600 seconds")
-        if 0 <= self.min_silence_s < 2 * self.speech_pad_s and is_given(self, "min_silence_s"):
+        if self.min_silence_s < 2 * self.speech_pad_s and is_given(self, "min_silence_s"):
             allowed = f"at least {2 * self.speech_pad_s:g} seconds, twice speech_pad_s={self.speech_pad_s:g}"
             raise OptionError("min_silence_s", self.min_silence_s, allowed)
         if not 0 <= self.speech_pad_s <= self.min_silence_s / 2:

@@ -12,7 +12,7 @@ _SIGNS = re.compile(
     r"bad_alloc|bad allocation|out of memory"
     r"|(unable to|failed to|can't|cannot) allocate"
     r"|failed to map segment"  # of a shared library
-    r"|Resource temporarily unavailable",  # no room for the stack of another thread
+    r"|Resource temporarily unavailable|can't start new thread",  # no room for the stack of another thread
     re.IGNORECASE,
 )
 
@@ -24,7 +24,7 @@ def reporting_memory(work: str) -> Iterator[None]:
     Parameters
     ----------
     work : str
-        What the block does, for the message: "loading PATH".
+        The work of the block, for the message: "loading PATH".
     """
     try:
         yield

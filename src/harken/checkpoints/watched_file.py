@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ class WatchedFile:
     path : Path
         The file.
     identity : tuple of int
-        Device, inode, size, and times of the last change in nanoseconds; empty if there was no such file.
+        Device, inode, size, and times of the last change of content and of attributes in nanoseconds; empty if there
+        was no such file.
     """
 
     path: Path
@@ -30,12 +30,16 @@ class WatchedFile:
     def check_unchanged(self) -> None:
         """Check that the file is still the one that was there when `watch` was called.
 
+        A hard link or other permissions change only the last time, as does a writer that sets the time of content
+        back: if the hash is known, it decides.
+
         Raises
         ------
         CheckpointError
             If it was replaced, written to or removed.
         """
-        if _identity(self.path) != self.identity:
+        now = watch(self.path)
+        if now.identity != self.identity and not self._has_content_of(now):
             raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
@@ -47,10 +51,19 @@ class WatchedFile:
             If the file cannot be read, or changed since `watch` was called.
         """
         self.check_unchanged()
-        try:
-            return _sha256(self)
-        except OSError as error:
-            raise read_error(self.path, error) from error
+        if self not in _digests:
+            try:
+                with open(self.path, "rb") as file:
+                    _digests[self] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise read_error(self.path, error) from error
+            self.check_unchanged()
+        return _digests[self]
+
+    def _has_content_of(self, now: WatchedFile) -> bool:
+        """Return whether the same file, with other attributes, has the hash that it had before."""
+        is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
+        return is_same_file and self in _digests and now.sha256() == _digests[self]
 
 
 def watch(path: Path) -> WatchedFile:
@@ -69,12 +82,7 @@ def file_sha256(path: Path) -> str:
     return watch(path).sha256()
 
 
-@functools.lru_cache(maxsize=64)
-def _sha256(file: WatchedFile) -> str:
-    with open(file.path, "rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    file.check_unchanged()
-    return digest
+_digests: dict[WatchedFile, str] = {}
 
 
 def _identity(path: Path) -> tuple[int, ...]:

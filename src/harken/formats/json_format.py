@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from reprlib import Repr
 from typing import Any, NoReturn, TypeVar
 
 from harken.errors import OptionError
@@ -105,11 +104,11 @@ def _parse(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
     except RecursionError:
-        raise OptionError("transcript", _abridged(text[:100]), "JSON that is not nested as deeply") from None
+        raise OptionError("transcript", text[:100], "JSON that is not nested as deeply") from None
     except ValueError as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError("transcript", _abridged(text[:100]), f"JSON; this is none: {error}") from error
+        raise OptionError("transcript", text[:100], f"JSON; this is none: {error}") from error
 
 
 def _without_duplicates(entries: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def _without_duplicates(entries: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) < len(entries):
         keys = [key for key, _ in entries]
         duplicate = next(key for key in unique if keys.count(key) > 1)
-        raise OptionError("transcript", _abridged(duplicate), "an object with every key once")
+        raise OptionError("transcript", duplicate, "an object with every key once")
     return unique
 
 
@@ -210,14 +209,14 @@ def _dropped_segment(value: Any, path: str) -> DroppedSegment:
 
 def _object(value: Any, path: str, kind: str) -> _JsonObject:
     if not isinstance(value, dict):
-        raise OptionError(path, _abridged(value), kind)
+        raise OptionError(path, value, kind)
     return _JsonObject(value, path)
 
 
 def _tuple_of(parse: Parser[T]) -> Parser[tuple[T, ...]]:
     def parse_items(value: Any, path: str) -> tuple[T, ...]:
         if not isinstance(value, list):
-            raise OptionError(path, _abridged(value), "tuple")
+            raise OptionError(path, value, "tuple")
         return tuple(parse(item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return parse_items
@@ -229,7 +228,7 @@ def _or_none(parse: Parser[T]) -> Parser[T | None]:
 
 def _time_span(value: Any, path: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise OptionError(path, _abridged(value), "tuple")
+        raise OptionError(path, value, "tuple")
     start_s = _time(value[0], f"{path}[0]")
     return start_s, _time_from(start_s)(value[1], f"{path}[1]")
 
@@ -237,7 +236,7 @@ def _time_span(value: Any, path: str) -> tuple[float, float]:
 def _time(value: Any, path: str) -> float:
     seconds = _number(value, path)
     if not 0 <= seconds <= MAX_TIME_S:
-        raise OptionError(path, _abridged(value), f"a time from 0 s to {MAX_TIME_S:g} s")
+        raise OptionError(path, value, f"a time from 0 s to {MAX_TIME_S:g} s")
     return seconds
 
 
@@ -255,45 +254,20 @@ def _number(value: Any, path: str) -> float:
     if value is None:
         return math.nan
     if type(value) not in (int, float):
-        raise OptionError(path, _abridged(value), "float")
+        raise OptionError(path, value, "float")
     try:
         return float(value)
     except OverflowError:
-        raise OptionError(path, _abridged(value), "float") from None
+        raise OptionError(path, value, "float") from None
 
 
 def _integer(value: Any, path: str) -> int:
     if type(value) is not int or value.bit_length() >= _INTEGER_BITS:
-        raise OptionError(path, _abridged(value), f"int of {_INTEGER_BITS} bits")
+        raise OptionError(path, value, f"int of {_INTEGER_BITS} bits")
     return value
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise OptionError(path, _abridged(value), "str")
+        raise OptionError(path, value, "str")
     return value
-
-
-class _Abridgement(Repr):
-    """Representations of values of any size and depth in one short line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 2, 60, 60
-
-    def repr_int(self, x: int, level: int) -> str:
-        return repr(x) if x.bit_length() < _INTEGER_BITS else f"<an integer of {x.bit_length()} bits>"
-
-
-@dataclass(frozen=True, slots=True)
-class _Abridged:
-    """A value in an error message."""
-
-    shown: str
-
-    def __repr__(self) -> str:
-        return self.shown
-
-
-def _abridged(value: Any) -> _Abridged:
-    return _Abridged(_Abridgement().repr(value))

@@ -16,18 +16,15 @@ from harken.contract import Floats
 from harken.decoding import DecodingResult
 from harken.decoding.alignment_attention import alignment_matrix
 from harken.errors import AudioError, OptionError
-from harken.results import Attempt, Segment, Word
+from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.dtw import token_starts
-from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 TICKS_HZ = (500, 1000, 2000, 4000)
 ATTENTION_RANGE = (-0.5, 4.0)
 """Attention drawn darkest and lightest, in standard deviations over the tokens."""
-SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
-MAX_TIME_S = 1e9
-"""A time behind the end of any recording, which still is a number of samples."""
 ENCODER_POSITION_S = 0.02
 """Duration of one encoder position, which is also the resolution of timestamps."""
 
@@ -198,7 +195,7 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
     Returns
     -------
     ndarray of shape (samples,), float32, 16 kHz mono
-        As long as `duration_s`, or less if the recording ends before.
+        As long as `duration_s` and at least a frame, or less than `duration_s` if the recording ends before.
 
     Raises
     ------
@@ -208,6 +205,7 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
         If the recording cannot be read, or is shorter than a frame.
     """
     start, end = (round(min(time_s, MAX_TIME_S) * SAMPLE_RATE) for time_s in (start_s, start_s + duration_s))
+    end = max(end, start + HOP_SAMPLES)
     blocks: list[Floats] = []
     position = 0
     for block in stream_audio(source):
@@ -215,11 +213,11 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
         position += len(block)
         if position >= end:
             break
-    if position - start < SAMPLES_PER_FRAME:
-        if position < SAMPLES_PER_FRAME:
+    if position - start < HOP_SAMPLES:
+        if position < HOP_SAMPLES:
             name = f"{'<stdin>' if source == '-' else source}: " if isinstance(source, str | Path) else ""
             raise AudioError(
-                f"{name}{position} samples at 16 kHz are too few for a picture; {SAMPLES_PER_FRAME} are enough"
+                f"{name}{position} samples at 16 kHz are too few for a picture; {HOP_SAMPLES} are enough"
             )
         raise OptionError(
             "start", start_s, f"a time before the end of the recording, {position / SAMPLE_RATE:.2f} s"

@@ -64,8 +64,8 @@ class LiveSession:
 
         Parameters
         ----------
-        samples : ndarray of shape (samples,), float32 in [-1, 1] or int16, mono at 16 kHz
-            Any number of samples, also none. Floats beyond full scale are clipped.
+        samples : ndarray of shape (samples,), float32 or float64 of a level up to 8, or int16, mono at 16 kHz
+            Any number of samples, also none. Floats are taken as they are; a few wild ones beyond 8 become 1 or -1.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class LiveSession:
             If they are of another dtype or shape, not finite, or obviously in another scale, as `stream_audio` says;
             the session goes on without them.
         HarkenError
-            If the session is closed, or another thread is using it.
+            If the session is closed, or in use: by another thread, or by the call that this one came from.
         """
         return self._sessions.feed({None: samples})[None]
 
@@ -142,7 +142,7 @@ class LiveSessions:
         AudioError
             As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
-            If a stream is not open, or another thread is using the streams.
+            If a stream is not open, or the streams are in use, as for `LiveSession.feed`.
         """
         with self._turn():
             streams = {name: self._opened_stream(name) for name in samples}
@@ -167,12 +167,13 @@ class LiveSessions:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Work on the streams, which another thread would put out of order meanwhile."""
+        """Work on the streams, which another call would put out of order meanwhile."""
         try:
             turn = self._turns.pop()
         except IndexError:
             raise HarkenError(
-                "another thread is using this session; allowed is one call at a time, or a session for each thread"
+                "this session is in use, by another thread or by the call that this one came from; "
+                "allowed is one call at a time, or a session for each thread"
             ) from None
         try:
             yield
@@ -192,7 +193,7 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     Raises
     ------
     AudioError
-        If they are of another dtype or shape, not finite, or obviously not in [-1, 1].
+        If they are of another dtype or shape, not finite, or obviously in another scale.
     """
     samples = np.asarray(samples)
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])

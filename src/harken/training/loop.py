@@ -145,7 +145,9 @@ def _check_finite(loss: float, step: int, options: TrainOptions) -> None:
             f"the loss of the model is {loss} before the first step: see 'harken models check'"
         )
     raise OptionError(
-        "learning_rate", options.learning_rate, f"a lower one, as the loss is {loss} at step {step}"
+        "learning_rate",
+        options.learning_rate,
+        f"a lower one, in another folder, as the loss is {loss} at step {step}",
     )
 
 

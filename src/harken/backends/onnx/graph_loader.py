@@ -81,7 +81,7 @@ class GraphLoader:
 
     def _load_in_parallel(self, names: Sequence[str]) -> list[Any]:
         loading = ParallelLoading()
-        weights = _WantedWeights(self.weights, loading.check_wanted)
+        weights = _AbandonableWeights(self.weights, loading.check_not_abandoned)
         return loading.run(*(partial(self._load_graph, name, weights) for name in names))
 
     def _load_graph(self, name: str, weights: Weights) -> Graph:
@@ -130,14 +130,14 @@ class GraphLoader:
         return graphs.decoder(weights, self.dims, scheme, self.alignment_heads, self.vocab_subset)
 
 
-class _WantedWeights(Weights):
-    """Weights that are read as long as they are wanted."""
+class _AbandonableWeights(Weights):
+    """Weights that are read until loading is abandoned."""
 
-    def __init__(self, weights: Weights, check_wanted: Callable[[], None]) -> None:
-        self._weights, self._check_wanted = weights, check_wanted
+    def __init__(self, weights: Weights, check_not_abandoned: Callable[[], None]) -> None:
+        self._weights, self._check_not_abandoned = weights, check_not_abandoned
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        self._check_wanted()
+        self._check_not_abandoned()
         return self._weights[name]
 
     def __contains__(self, name: object) -> bool:

@@ -107,10 +107,9 @@ def _make_temporary_root() -> Path:
     """Create a directory that is removed when this process ends; if it is killed, by the next that needs one."""
     parent = Path(tempfile.gettempdir())
     remove_abandoned(parent)
-    folder = temporary_folder(parent)
+    folder = temporary_folder(parent, mode=0o700)
     root = folder.__enter__()
     atexit.register(folder.__exit__, None, None, None)
-    root.chmod(0o700)
     return root
 
 

@@ -12,6 +12,9 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from threading import Event, Thread
 from typing import Any
 
+from harken.backends.memory import reporting_memory
+from harken.errors import OutOfMemory
+
 POLL_S = 0.1
 """Longest wait at once: on Windows a wait without an end is not interrupted by Ctrl-C."""
 
@@ -24,14 +27,14 @@ class ParallelLoading:
     """Functions that load parts of a model at the same time, each in a thread.
 
     If one fails, or a signal interrupts the waiting, the others are abandoned: they end where they next call
-    `check_wanted`. Until then they run on in the background, and the interpreter waits for them before it ends, as a
-    thread must not be cut inside of a runtime.
+    `check_not_abandoned`. Until then they run on in the background, and the interpreter waits for them before it ends,
+    as a thread must not be cut inside of a runtime.
     """
 
     def __init__(self) -> None:
         self._abandoned = Event()
 
-    def check_wanted(self) -> None:
+    def check_not_abandoned(self) -> None:
         """Raise `Abandoned` if nobody waits for the functions any more; they call this between their steps."""
         if self._abandoned.is_set():
             raise Abandoned
@@ -41,11 +44,16 @@ class ParallelLoading:
 
         Raises
         ------
+        OutOfMemory
+            If the system has no room for another thread.
         Exception
             The first error of a function, at once.
         """
-        futures = [_start(function) for function in functions]
+        futures: list[Future[Any]] = []
         try:
+            for function in functions:
+                futures.append(Future())
+                _start(function, futures[-1])
             pending = set(futures)
             while pending:
                 done, pending = wait(pending, POLL_S, FIRST_EXCEPTION)
@@ -57,9 +65,8 @@ class ParallelLoading:
         return [future.result() for future in futures]
 
 
-def _start(function: Callable[[], Any]) -> Future[Any]:
+def _start(function: Callable[[], Any], future: Future[Any]) -> None:
     """Call a function in a thread that nobody has to wait for."""
-    future: Future[Any] = Future()
 
     def run() -> None:
         try:
@@ -67,9 +74,17 @@ def _start(function: Callable[[], Any]) -> Future[Any]:
         except BaseException as error:
             future.set_exception(error)
         finally:
-            atexit.unregister(thread.join)
+            atexit.unregister(finish)
+
+    def finish() -> None:
+        if thread.is_alive():  # a signal can come before it was started
+            thread.join()
 
     thread = Thread(target=run, name="harken-loading", daemon=True)
-    atexit.register(thread.join)
-    thread.start()
-    return future
+    atexit.register(finish)
+    try:
+        with reporting_memory("a thread that loads the model"):
+            thread.start()
+    except OutOfMemory:
+        atexit.unregister(finish)
+        raise

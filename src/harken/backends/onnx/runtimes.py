@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.memory import reporting_memory
+from harken.backends.onnx.telemetry import release_openvino_telemetry
 from harken.errors import BackendUnavailable
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -143,4 +144,5 @@ def import_openvino() -> Any:
             import openvino
     except ImportError as error:
         raise BackendUnavailable(f"OpenVINO cannot be imported ({error}): pip install openvino") from error
+    release_openvino_telemetry()
     return openvino

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import cast
 
 OPENVINO_TELEMETRY = "openvino_telemetry"
-"""The package that reports; without it OpenVINO takes a stub that does nothing."""
+"""The package that reports; without it OpenVINO takes a stub that does nothing, for the rest of the process."""
 
 
 def turn_off_telemetry() -> None:
@@ -21,3 +21,9 @@ def turn_off_telemetry() -> None:
     # `None` makes an import fail (docs.python.org, "The import system"), which the type of `sys.modules` does not know.
     cast(dict[str, ModuleType | None], sys.modules).setdefault(OPENVINO_TELEMETRY, None)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+def release_openvino_telemetry() -> None:
+    """Let the user's own code import OpenVINO's package of telemetry again, after OpenVINO has taken its stub."""
+    if sys.modules.get(OPENVINO_TELEMETRY, ...) is None:
+        sys.modules.pop(OPENVINO_TELEMETRY, None)  # another thread may be as far
