@@ -148,7 +148,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "options",
     [
         {"word_timestamps": True, "batch_size": 4},
-        {"word_timestamps": True, "condition_on_previous_text": True},
+        pytest.param({"word_timestamps": True, "condition_on_previous_text": True}, marks=pytest.mark.attack),
         {"vad": False, "temperatures": (0.8,), "best_of": 2, "seed": 3},
     ],
     ids=str,
