@@ -17,7 +17,7 @@ LONG_S = 10.0
 
 
 class Failure(Exception):
-    """What a function raises."""
+    """The error of a function."""
 
 
 def fail() -> None:
