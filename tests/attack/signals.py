@@ -91,7 +91,7 @@ CASES = [
     *(Case(stage="working", arguments=arguments) for name, arguments in LONG.items() if name != "transcribe"),
     Case(
         stage="working",
-        arguments=(*LONG["transcribe"], "--resume"),
+        arguments=(*LONG["transcribe"], "--resume", "--temperatures", "0"),
         partial="long.srt.part",
         journal="long.resume.jsonl",
     ),
