@@ -29,6 +29,16 @@ settings.register_profile("explore", settings.get_profile("repeat"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip attacks that take minutes, unless they are asked for: ``pytest -m attack``."""
+    if "attack" in config.getoption("-m"):
+        return
+    skip = pytest.mark.skip(reason="takes minutes; pytest -m attack runs it")
+    for item in items:
+        if item.get_closest_marker("attack"):
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="module")
 def amplitude_vad() -> Iterator[None]:
     """Detect speech by amplitude, for audio that a test makes."""

@@ -284,7 +284,7 @@ def faults_of(line: Line, result: Result) -> list[str]:
     """Return what a command line did that none may do."""
     typed = " ".join(line.arguments).lower()
     faults = [*result.faults]
-    if result.code is None and "--repeat" in typed and max(map(int, re.findall(r"\b\d{1,9}\b", typed))) >= 100:
+    if result.code is None and re.search(r"--repeat[= ]\+?[0_]*[1-9][\d_]{2,}", typed):
         return faults  # as long as it was asked to take
     if result.code is None:
         return [*faults, f"hangs: stopped after {SLOWEST_S:g} s"]

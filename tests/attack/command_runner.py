@@ -47,7 +47,7 @@ class Hang(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a command line did.
+    """The result of a command line.
 
     Parameters
     ----------

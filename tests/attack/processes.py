@@ -24,7 +24,7 @@ PATIENCE_S = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Parameters
     ----------

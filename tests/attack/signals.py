@@ -45,6 +45,8 @@ class Case:
         Number of signals, a tenth of a second apart.
     partial : str
         The file that must hold the results so far.
+    journal : str
+        The file in which the finished windows can be seen.
     results : tuple of str
         Files of which one must be there.
     """
@@ -54,6 +56,7 @@ class Case:
     stdin: bytes | None = None
     signals: int = 1
     partial: str = ""
+    journal: str = ""
     results: tuple[str, ...] = ()
 
     @property
@@ -85,9 +88,12 @@ PIPED = {
 CASES = [
     *(Case(stage="starting", arguments=arguments) for arguments in LONG.values()),
     *(Case(stage="loading", arguments=arguments) for arguments in LONG.values()),
-    *(
-        Case(stage="working", arguments=arguments, partial="long.srt.part" if name == "transcribe" else "")
-        for name, arguments in LONG.items()
+    *(Case(stage="working", arguments=arguments) for name, arguments in LONG.items() if name != "transcribe"),
+    Case(
+        stage="working",
+        arguments=(*LONG["transcribe"], "--resume", "--temperatures", "0"),
+        partial="long.srt.part",
+        journal="long.resume.jsonl",
     ),
     *(Case(stage="working", arguments=arguments, signals=3) for arguments in LONG.values()),
     Case(
@@ -105,10 +111,17 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 class Stage:
-    """A folder with a cache, recordings and a manifest, in which commands are run and stopped."""
+    """A folder with recordings and a manifest, in which commands are run and stopped.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.cache, self.work = folder, folder / "cache", folder / "work"
+    Parameters
+    ----------
+    folder : Path
+    cache : Path
+        Where graphs are, or will be.
+    """
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder, self.cache, self.work = folder, cache, folder / "work"
         self.work.mkdir(parents=True)
         AUDIO_FORMATS["wav s16"].write(self.work / "long", samples=np.tile(speech(0, 11), 60))
         # A film of which one second is heard, and 90 MB are embedded.
@@ -118,7 +131,6 @@ class Stage:
             small + b"JUNK" + (90 << 20).to_bytes(4, "little") + bytes(90 << 20)
         )
         (self.work / "manifest.jsonl").write_text('{"audio": "long.wav", "text": "ask not"}\n')
-        began = time.monotonic()
         ended = run(["transcribe", "short.wav"], self.work, self.cache)
         if ended.code:
             raise RuntimeError(ended.err)
@@ -193,12 +205,18 @@ class Stage:
             "loading": lambda: any(cache.rglob("*")),
             "writing": lambda: any(path.stat().st_size > 1 << 20 for path in self.work.glob(".harken-*")),
         }
+        if case.journal:
+            begun[case.stage] = lambda: n_lines(self.work / case.journal) > 1  # behind the head
         if case.stage in begun:
             give_up = time.monotonic() + 20 * self.start_s
             while not begun[case.stage]() and process.poll() is None and time.monotonic() < give_up:
                 time.sleep(0.005)
         else:
             time.sleep(STARTING_S if case.stage == "starting" else 1.5 * self.start_s + 1)
+
+
+def n_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _outputs(process: subprocess.Popen[bytes], patience_s: float) -> tuple[str, str]:
@@ -222,7 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = 0
     print(f"{'':<42}" + "".join(f"{name:>9}" for name in NUMBERS) + "   slowest, seconds")
     with tempfile.TemporaryDirectory(prefix="harken-signals-") as folder:
-        stage = Stage(Path(folder))
+        stage = Stage(Path(folder), Path(folder) / "cache")
         for case in CASES:
             times = []
             for name, number in NUMBERS.items():

@@ -182,7 +182,7 @@ def _model() -> Path:
 
 
 def test_good_model_passes(cli: CliRunner) -> None:
-    """What is refused above is refused for its fault."""
+    """The models above are refused for their faults."""
     assert cli.run("models", "check", _model()).code == 0
     outcome = cli.run(
         "transcribe", "talk.wav", "--backend", "numpy", "--no-vad", "--temperatures", "0", "-m", _model()

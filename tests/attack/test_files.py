@@ -55,22 +55,21 @@ def batch(cli: CliRunner, *names: object, formats: str = "srt") -> Outcome:
 
 @pytest.mark.parametrize("kind", AUDIO_FORMATS)
 def test_cut_recording_never_passes_as_whole(cli: CliRunner, kind: str) -> None:
-    whole = AUDIO_FORMATS[kind].write(
-        Path("whole"), 12.0
-    )  # a tenth is more than the second that may be missing
+    # A tenth is more than the second that may be missing.
+    whole = AUDIO_FORMATS[kind].write(Path("whole"), 12.0)
     content = whole.read_bytes()
-    silent = []
-    for percent in CUTS:
-        cut = Path(f"cut{percent}{whole.suffix}")
-        cut.write_bytes(content[: len(content) * percent // 100])
-        outcome = batch(cli, cut)
-        if cut.name not in outcome.err or outcome.code == 0:
-            silent.append(percent)
-        if cut.with_suffix(".srt").exists():
-            silent.append(f"{percent}: the name of a whole transcript")
-        assert cut.read_bytes() == content[: len(content) * percent // 100]
-    assert not silent
-    assert batch(cli, whole).code == 0
+    cuts = {Path(f"cut{percent}{whole.suffix}"): content[: len(content) * percent // 100] for percent in CUTS}
+    for cut, part in cuts.items():
+        cut.write_bytes(part)
+    outcome = batch(cli, whole, *cuts)
+    lines = outcome.err.splitlines()
+    assert outcome.code == 1
+    assert Path("whole.srt").exists()
+    for cut, part in cuts.items():
+        assert [line for line in lines if line.startswith(f"harken: {cut.name}: ")], f"{cut} passes as whole"
+        assert not cut.with_suffix(".srt").exists(), f"{cut} has the name of a whole transcript"
+        assert cut.read_bytes() == part
+    assert "whole" not in outcome.err.replace("is not whole", "")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from processes import HARKEN, environment, run
 
-from real_models import EXAMPLE, model_path
+from real_models import CACHE, EXAMPLE, model_path
 
 NETWORK = 'mount --bind "$1" /etc/resolv.conf && ip link set lo up && shift && exec "$@"'
 UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", NETWORK, "sh")
@@ -46,7 +46,7 @@ OPT_OUTS = ("CI", "HF_HUB_OFFLINE", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", 
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """How a program ended before the silent server: what it asked for, and how long it took."""
+    """The end of a program before the silent server, with its questions and its time."""
 
     code: int
     err: str
@@ -84,16 +84,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if b"gaierror" not in asked.err.encode() or "harken" not in asked.questions:
         pytest.skip(f"a network of its own cannot be made here: {asked.err.strip()[-100:]}")
     model_path("tiny.en")
-    run(["transcribe", EXAMPLE], folder, folder / "cache")
+    run(["transcribe", EXAMPLE], folder, CACHE)
     return folder
 
 
 @pytest.fixture
-def person(folder: Path, tmp_path: Path) -> dict[str, str]:
+def person(tmp_path: Path) -> dict[str, str]:
     """The environment of a person: no CI, a new home, and nothing that opts out of anything."""
     home = tmp_path / "home"
     home.mkdir()
-    given = environment(folder / "cache", HOME=str(home))
+    given = environment(CACHE, HOME=str(home))
     return {
         name: value for name, value in given.items() if name not in OPT_OUTS and not name.startswith("XDG_")
     }

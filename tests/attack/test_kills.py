@@ -17,7 +17,7 @@ def killed(folder: Path, *arguments: str) -> kills.Report:
 
 
 def test_killed_batch_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    report = killed(tmp_path, "--what", "transcribe", "--recordings", "3", "--count", "6")
+    report = killed(tmp_path, "--what", "transcribe", "--recordings", "3", "--count", "4")
     assert not report.faults
     assert report.whole_runs
 

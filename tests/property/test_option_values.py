@@ -72,7 +72,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(value=values)
 def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], name: str, value: Any) -> None:
     options, error = made(kind, {name: value})

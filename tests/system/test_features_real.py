@@ -1,4 +1,4 @@
-"""What people rely on, shown on recordings: batches, silence, words, languages, translation, hotwords."""
+"""Features that people rely on, shown on recordings: batches, silence, words, languages, translation, hotwords."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 PARALLEL: dict[str, Any] = {"condition_on_previous_text": False}
 NEAR_TIE = {"fp32": 1e-3, "int8": 0.02}
-"""How far the log-probabilities of two tokens may be apart where another batch decides for the other one."""
+"""The most that the log-probabilities of two tokens may be apart where another batch decides for the other one."""
 
 
 def recordings(folder: str) -> list[Path]:
@@ -119,7 +119,7 @@ def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) 
 
 
 def speech_s(path: Path) -> list[tuple[float, float]]:
-    """Where there is speech in a recording, the pauses between words left out."""
+    """Return the parts of a recording with speech, the pauses between words left out."""
     detector, regions, found, samples = SpeechDetector(), RegionTracker(WORD_VAD_OPTIONS), [], 0
     for block in stream_audio(path):
         found += regions.feed(detector.feed(block))

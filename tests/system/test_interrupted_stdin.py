@@ -18,22 +18,30 @@ COMMANDS = {
     "plot": ("plot", "-", "-o", "unused.html"),
 }
 
-# The model is a fake, so nothing but the wait for standard input takes time. The signal comes from a thread, half a
-# second after the libraries are imported.
+# The model is a fake, so nothing but the wait for standard input takes time. The signal comes from a thread, a tenth of
+# a second after standard input is first asked for.
 SCRIPT = """
 import os, sys, threading
-import av
 import harken.cli.options
 from fakes.backends import TranscriptBackend, WindowText
+from harken import __main__
 from harken.api import Recognizer
-from harken.cli import main
+from harken.audio.ffmpeg_input import FFmpegInput
 from tiny_models import TOKENIZER
 
 backend = TranscriptBackend(WindowText(tokens=()))
 harken.cli.options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
-number = int(sys.argv[1])
-threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
-sys.exit(main(sys.argv[2:]))
+number = int(sys.argv.pop(1))
+signal_later = threading.Timer(0.1, os.kill, (os.getpid(), number))
+read = FFmpegInput.read
+
+def read_after_start(self, size):
+    if signal_later.ident is None:
+        signal_later.start()
+    return read(self, size)
+
+FFmpegInput.read = read_after_start
+__main__.run()
 """
 
 

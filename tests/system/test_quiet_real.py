@@ -32,7 +32,7 @@ def words(written: str) -> list[str]:
 
 def live_utterances(samples: Floats) -> list[Utterance]:
     session = recognizer("int8").stream(clock=None)
-    events = run_session(session, samples, range(SAMPLE_RATE // 10, len(samples), SAMPLE_RATE // 10))
+    events = run_session(session, samples, range(SAMPLE_RATE // 2, len(samples), SAMPLE_RATE // 2))
     return check_events(events, len(samples))
 
 

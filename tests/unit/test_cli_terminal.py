@@ -1,4 +1,4 @@
-"""What comes from outside cannot control the terminal; streams that cannot be written end the work, or do not."""
+"""Texts from outside cannot control the terminal; streams that cannot be written end the work, or do not."""
 
 from __future__ import annotations
 

@@ -255,11 +255,17 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "-l", folder], check=True)  # the lock of a temporary directory is open
 
 
-@pytest.mark.parametrize("size", [4096, 8192, 20_000, 40_000, 48_000, 65_536])
+@pytest.mark.parametrize(
+    ("size", "fits"),
+    [(4096, False), (8192, False), (20_000, False), (40_000, False), (48_000, False), (65_536, True)],
+)
 def test_small_disk_gets_a_whole_graph_or_none(
-    small_disk: Callable[[int], Path], temporary: Path, size: int
+    small_disk: Callable[[int], Path], temporary: Path, size: int, fits: bool
 ) -> None:
-    path = GraphStore(small_disk(size) / "graphs").get_or_build("key", build)
+    root = small_disk(size) / "graphs"
+    path = GraphStore(root).get_or_build("key", build)
+    assert path.is_relative_to(root if fits else temporary)
+    assert (names(root) if root.exists() else set()) == ({"key"} if fits else set())
     assert is_intact(path.parent)
     assert value_in(path) == 1
 

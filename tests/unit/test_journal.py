@@ -171,8 +171,8 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"word_timestamps": True, "batch_size": 4},
-        {"word_timestamps": True, "condition_on_previous_text": True},
+        {"word_timestamps": True, "batch_size": 4, "temperatures": (0.0,)},
+        pytest.param({"word_timestamps": True, "condition_on_previous_text": True}, marks=pytest.mark.attack),
         {"vad": False, "temperatures": (0.8,), "best_of": 2, "seed": 3},
     ],
     ids=str,
