@@ -173,7 +173,7 @@ class Sandbox:
                 path.write_bytes(content)
         for path in now.keys() - self._content.keys():
             if path.name.startswith(".harken-") or (
-                path.name.endswith((".part", ".resume.jsonl")) and not failed
+                path.name.endswith((".part", ".partial", ".resume.jsonl")) and not failed
             ):
                 yield f"left over: {path.relative_to(self.root)}"
             path.unlink()

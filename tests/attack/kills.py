@@ -199,7 +199,7 @@ class Batch:
         for fault in end_faults(code, number, text):
             self._fault(fault)
         # What a gentle signal leaves is for people to see: partial transcripts and journals.
-        allowed = (".resume.jsonl", *(f".{name}.part" for name in FORMATS.split(",")))
+        allowed = (".resume.jsonl", *(f".{name}.partial" for name in FORMATS.split(",")))
         for name, content in files.items():
             if name in self.reference:
                 if content != self.reference[name]:

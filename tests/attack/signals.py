@@ -92,14 +92,14 @@ CASES = [
     Case(
         stage="working",
         arguments=(*LONG["transcribe"], "--resume", "--temperatures", "0"),
-        partial="long.srt.part",
+        partial="long.srt.partial",
         journal="long.resume.jsonl",
     ),
     *(Case(stage="working", arguments=arguments, signals=3) for arguments in LONG.values()),
     Case(
         stage="writing",
         arguments=("transcribe", "film.wav", "-q", "-f", "html,srt", "--embed-audio", "--no-vad"),
-        results=("film.srt", "film.srt.part"),
+        results=("film.srt", "film.srt.partial"),
     ),
     *(
         Case(stage="waiting for input", arguments=arguments, stdin=data)
@@ -192,7 +192,7 @@ class Stage:
             yield f"the results are lost: there are {sorted(self.left)}"
         if case.partial and case.partial not in self.left:
             yield f"no {case.partial}, but {sorted(self.left)}"
-        if case.partial and case.partial.removesuffix(".part") in self.left:
+        if case.partial and case.partial.removesuffix(".partial") in self.left:
             yield "a transcript that is not whole has the name of one that is"
 
     def clean(self) -> None:

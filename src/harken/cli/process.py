@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock, Thread, Timer
+from types import TracebackType
 from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers, signal_listeners, signal_stop
@@ -76,7 +77,7 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
 def run() -> NoReturn:
     """Run the command line as a process, and end it."""
     _replace_closed_streams()
-    sys.unraisablehook = _stop_again
+    sys.excepthook, sys.unraisablehook = _print_unless_stop, _stop_again
     from harken.cli.root import exit_code_of_flush, main
 
     if os.name == "posix":  # elsewhere only sockets can wake the thread
@@ -104,6 +105,12 @@ def _replace_closed_streams() -> None:
         sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _print_unless_stop(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception with its traceback, but for a `Stop`: compiled packages print those that they drop."""
+    if not issubclass(kind, Stop):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _stop_again(unraisable: sys.UnraisableHookArgs) -> None:

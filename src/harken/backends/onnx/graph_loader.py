@@ -25,6 +25,9 @@ from harken.types import Dims
 GRAPH_FORMAT_VERSION = 12
 """Part of the name of every stored graph; raise it with every change of the graphs."""
 
+_NO_KERNEL = "Supported primitive descriptors list is empty"
+"""Part of OpenVINO's error where it has no kernel for an operation; any other error must not change the precision."""
+
 Weights = Mapping[str, NDArray[Any]]
 
 
@@ -72,8 +75,9 @@ class GraphLoader:
         """
         try:
             return self._load_in_parallel(names)
-        except RuntimeError:
-            if self.plan.encoder[1] != "bf16" or self.plan.precision == "bf16":
+        except RuntimeError as error:
+            unsupported = self.plan.encoder[1] == "bf16" and _NO_KERNEL in str(error)
+            if not unsupported or self.plan.precision == "bf16":
                 raise
         # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
