@@ -46,6 +46,14 @@ def test_bfloat16_that_was_asked_for_fails(tmp_path: Path, openvino: type[Withou
         OnnxBackend(DIMS, make_weights(), "d", precision="bf16", threads=1, cache=tmp_path)
 
 
+def test_other_errors_do_not_change_the_precision(
+    tmp_path: Path, openvino: type[WithoutBfloat16], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "error", RuntimeError("the file cannot be opened"))
+    with pytest.raises(RuntimeError, match="cannot be opened"):
+        OnnxBackend(DIMS, make_weights(), "d", precision="auto", threads=1, cache=tmp_path)
+
+
 def test_lack_of_memory_does_not_change_the_precision(
     tmp_path: Path, openvino: type[WithoutBfloat16], monkeypatch: pytest.MonkeyPatch
 ) -> None:
