@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -20,6 +21,12 @@ from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
 from harken.transcribe import chunking
 from tiny_models import make_backend
+
+# A shell ignores them for what it runs in the background, and harken keeps ignored signals so; the tests send them.
+for name, action in {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}.items():
+    number = getattr(signal, name, None)
+    if number and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, action)
 
 # The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
 settings.register_profile(
