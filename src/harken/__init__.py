@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
 from harken.version import __version__
 
+TYPE_CHECKING = False  # as in typing, whose import takes long beside this module
 if TYPE_CHECKING:
+    from typing import Any
+
     from harken.api import Recognizer, load
     from harken.errors import HarkenError
     from harken.results import Segment, Transcript, Word
@@ -48,6 +47,9 @@ def __getattr__(name: str) -> Any:
 
     So the command can handle signals before it imports anything that takes long.
     """
+    from importlib import import_module
+    from importlib.util import find_spec
+
     if name in _MODULES:
         value = getattr(import_module(f"harken.{_MODULES[name]}"), name)
     elif not name.startswith("_") and find_spec(f"harken.{name}"):

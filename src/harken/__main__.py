@@ -1,9 +1,14 @@
 """Entry point of the `harken` command and of ``python -m harken``."""
 
+from __future__ import annotations
+
 import os
 import signal
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this module
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 
 def run() -> NoReturn:

@@ -194,7 +194,7 @@ class Sandbox:
             return False
         index = mentions[0]
         is_value = "=" in arguments[index] or arguments[index - 1].startswith("-")
-        of_manifest = name in RECORDINGS and any(
+        of_manifest = name in RECORDINGS[:2] and any(
             argument.endswith("jsonl") or argument in ("tap", ".") for argument in arguments
         )
         return is_value and not of_manifest
