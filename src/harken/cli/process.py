@@ -85,6 +85,7 @@ def run() -> NoReturn:
     code = main()
     flush_code = exit_code_of_flush()
     if flush_code or code > FIRST_SIGNAL_CODE:
+        remove_own()  # a signal can come before a block that removes its file has begun
         # `sys.exit` would flush once more what cannot be written, and wait for threads that still load a model.
         os._exit(code or flush_code)
     sys.exit(code)
