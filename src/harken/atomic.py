@@ -61,34 +61,6 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
     OutputError
         If the file cannot be written; the message names the file and the reason.
     """
-    with open_atomic_file(path, durable=durable) as file:
-
-        def write(chunk: str | bytes) -> None:
-            with wrap_os_errors(path):
-                file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
-
-        yield write
-
-
-@contextmanager
-def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """Open a binary file as `open_atomic` does, for callers that seek; wrap each access in `wrap_os_errors`.
-
-    Parameters
-    ----------
-    path, durable
-        As for `open_atomic`.
-
-    Yields
-    ------
-    binary file
-        A device or pipe cannot seek.
-
-    Raises
-    ------
-    OutputError
-        As for `open_atomic`, when the file is opened and when it is renamed.
-    """
     path_given = Path(path)
     with wrap_os_errors(path_given):
         in_place = path_given.exists() and not path_given.is_file()
@@ -96,8 +68,13 @@ def open_atomic_file(path: Path | str, *, durable: bool = False) -> Iterator[Bin
         temporary, file = (
             (path_given, path_given.open("wb")) if in_place else _create_temporary_file(target.parent)
         )
+
+    def write(chunk: str | bytes) -> None:
+        with wrap_os_errors(path_given):
+            file.write(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
+
     try:
-        yield file
+        yield write
         with wrap_os_errors(path_given):
             file.flush()
             if durable and not in_place:

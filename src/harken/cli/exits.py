@@ -50,7 +50,6 @@ class Exit:
 
 
 SOME_FAILED = 1
-UNWRITABLE = 5
 UNEXPECTED = 70
 FIRST_SIGNAL_CODE = 128
 """The exit code of a signal is its number above this."""
@@ -67,7 +66,7 @@ EXITS = (
         3, "a recording, a microphone or a manifest is missing, or cannot be read", (AudioError, ManifestError)
     ),
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
-    Exit(UNWRITABLE, "a result cannot be written", (OutputError,)),
+    Exit(5, "a result cannot be written", (OutputError,)),
     Exit(6, "a runtime is not installed", (BackendUnavailable,)),
     Exit(7, "there is not enough memory", (MemoryError,)),
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),

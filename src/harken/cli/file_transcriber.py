@@ -14,9 +14,7 @@ from time import perf_counter
 
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, StopDeferral, describe_error, exit_code
-from harken.cli.inputs import (
-    recording_duration_s,
-)
+from harken.cli.inputs import recording_duration_s
 from harken.cli.process import saving_on_stop
 from harken.cli.screen import Screen, format_time, format_timed_text
 from harken.cli.transcript_files import TranscriptFiles

@@ -16,13 +16,12 @@ from harken import __version__
 from harken.cli.exits import (
     EPILOGUE,
     PIPE_CLOSED,
-    UNWRITABLE,
     Stop,
     describe_error,
     exit_code,
     keeping_stop,
 )
-from harken.cli.terminal import discard, write_stderr
+from harken.cli.terminal import discard, stdout_errors, write_stderr
 from harken.errors import HarkenError, OutputError
 
 COMMANDS = (
@@ -116,12 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_code_of_flush() -> int:
     """Flush standard output, and return the exit code if that fails, else 0."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except OSError as error:
-        _print_error(f"standard output: cannot be written: {error.strerror or error}")
-        return UNWRITABLE
+        with stdout_errors():
+            sys.stdout.flush()
+    except Stop as stop:
+        return stop.code
+    except OutputError as error:
+        _print_error(str(error))
+        return exit_code(error)
     return 0
 
 

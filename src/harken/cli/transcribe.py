@@ -15,13 +15,7 @@ from click.core import ParameterSource
 from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
 from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import (
-    STDIN,
-    expand_patterns,
-    make_folder,
-    output_paths,
-    recording_reference,
-)
+from harken.cli.inputs import STDIN, expand_patterns, make_folder, output_paths, recording_reference
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
