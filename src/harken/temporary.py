@@ -84,6 +84,16 @@ def remove_temporary_file(path: Path) -> None:
     _own.discard(path)
 
 
+def register_own(path: Path) -> None:
+    """Have a file removed by `remove_own` until `release_own`: nothing in it would be missed."""
+    _own.add(path)
+
+
+def release_own(path: Path) -> None:
+    """Keep a file from `remove_own` from now on."""
+    _own.discard(path)
+
+
 def remove_own() -> None:
     """Remove all temporary files and folders of this process, which is about to end in the middle of its work."""
     for path in [*_own]:

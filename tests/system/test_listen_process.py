@@ -30,7 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
 TEXT = "your country can do for you"  # wherever the pauses before it split the text
 # With a clock that stands still no delay is refused, however busy the machine is.
-RUN = "import sys; from harken.cli import listen, main; listen.perf_counter = lambda: 0.0; sys.exit(main())"
+RUN = """
+from harken.cli import listen, process
+listen.perf_counter = lambda: 0.0
+process.run()
+"""
 HARKEN = [sys.executable, "-c", RUN]
 OWN_SECTIONS = ("Audio", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 from time import monotonic, sleep
@@ -12,8 +13,10 @@ import pytest
 
 from fakes.small_disk import SmallDisk
 from harken.cli import kept_files
+from harken.cli.exits import Stop, keeping_stop
 from harken.cli.kept_files import KeptFile
 from harken.errors import OutputError
+from harken.temporary import remove_own
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +206,30 @@ class TestFullDisk:
         assert finished(KeptFile(Path("a"), b"head")).error is None
         number = errno.EIO
         assert finished(KeptFile(Path("b"), b"head")).error.errno == errno.EIO
+
+
+@pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])
+def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(
+    pieces: list[bytes], left: list[str]
+) -> None:
+    file = KeptFile(Path("a"), b"head")
+    for piece in pieces:
+        file.append(piece)
+    remove_own()
+    assert os.listdir() == left
+    file.finish()
+    file.discard()
+
+
+def test_signal_while_a_file_is_created_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_part = kept_files._create_part
+
+    def create_and_stop(target: Path) -> object:
+        created = create_part(target)
+        signal.raise_signal(signal.SIGTERM)
+        return created
+
+    monkeypatch.setattr(kept_files, "_create_part", create_and_stop)
+    with pytest.raises(Stop), keeping_stop():
+        KeptFile(Path("a"), b"head")
+    assert os.listdir() == []

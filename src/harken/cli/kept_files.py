@@ -13,6 +13,8 @@ from time import monotonic
 from typing import BinaryIO
 
 from harken.atomic import sync, wrap_os_errors
+from harken.cli.exits import Stop, StopDeferral
+from harken.temporary import register_own, release_own
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
@@ -25,6 +27,8 @@ class KeptFile:
     A thread writes, so that a slow disk delays neither the audio nor the captions. Every piece goes to the operating
     system as soon as it is appended, so it survives a killed process, and to the disk once a second. If the disk is
     full the file ends with a whole piece, and what waits is written when there is space again.
+
+    A process that is stopped before the second piece leaves no file behind (`harken.temporary.remove_own`).
 
     An existing NAME.part is another session's and is left alone: this one is NAME.2.part then. A symbolic link is
     followed, and a device or pipe is written directly.
@@ -66,7 +70,7 @@ class KeptFile:
             if self._in_place:
                 self._file: BinaryIO = path.open("wb", buffering=0)
             else:
-                self.others, self.location, self._file = _create_part(self._target)
+                self._create_part()
         self._waiting, self.waiting_bytes = deque([beginning]), len(beginning)
         self._beginning_bytes = len(beginning)
         self._overflowed = False
@@ -91,6 +95,8 @@ class KeptFile:
 
     def append(self, piece: bytes) -> None:
         """Append a piece, which is written as a whole or not at all; never wait and never raise an error."""
+        if self.location:
+            release_own(self.location)
         self._appended.put(piece)
 
     def finish(self) -> None:
@@ -133,6 +139,7 @@ class KeptFile:
         if not self._in_place and self.location:
             with suppress(OSError):
                 self.location.unlink()
+            release_own(self.location)
         self.location = None
 
     def keep(self, beginning: bytes | None = None, *, usable_if_cut: bool = False) -> None:
@@ -161,6 +168,17 @@ class KeptFile:
                 self.location = self.path
         except OSError as error:
             self._loss = error
+
+    def _create_part(self) -> None:
+        """Create NAME.part; a signal meanwhile leaves none behind."""
+        try:
+            with StopDeferral() as deferral:
+                deferral.begin()
+                self.others, self.location, self._file = _create_part(self._target)
+                register_own(self.location)
+        except Stop:
+            self.discard()
+            raise
 
     def _may_take_name(self, usable_if_cut: bool) -> bool:
         there = _identity(self._target)
