@@ -70,7 +70,7 @@ class KeptFile:
             if self._in_place:
                 self._file: BinaryIO = path.open("wb", buffering=0)
             else:
-                self._create_part()
+                self._open_part()
         self._waiting, self.waiting_bytes = deque([beginning]), len(beginning)
         self._beginning_bytes = len(beginning)
         self._overflowed = False
@@ -169,7 +169,7 @@ class KeptFile:
         except OSError as error:
             self._loss = error
 
-    def _create_part(self) -> None:
+    def _open_part(self) -> None:
         """Create NAME.part; a signal meanwhile leaves none behind."""
         try:
             with StopDeferral() as deferral:
