@@ -1,0 +1,136 @@
+/* The interface of the library: a Whisper decoder whose weights are integers, its sessions, and its logits.
+ *
+ * Python calls these functions (library.py repeats their types). All pointers that are passed in stay the caller's and
+ * must outlive the object that they are given to. Functions that can run out of memory return NULL or HARKEN_NO_MEMORY.
+ *
+ * Layouts. A group is 16 consecutive rows of a matrix, a block 32 consecutive columns. Vectors have 16 lanes, one a row
+ * of a group, on every processor: so the order of every sum is the same, and so is every bit of the result.
+ */
+#ifndef HARKEN_H
+#define HARKEN_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define HARKEN_API __declspec(dllexport)
+#else
+#define HARKEN_API __attribute__((visibility("default")))
+#endif
+
+#define HARKEN_ABI_VERSION 1
+#define HARKEN_NO_MEMORY (-1)
+
+enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32 };
+
+/* A linear layer, y = W x + b, with W of shape (rows, columns) in blocks of integers.
+ *
+ * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK.
+ *
+ * weights, 8 bits: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns).
+ * weights, 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row
+ *     holds column j in its lower half and column j + 4 in its upper half.
+ * scales: bfloat16, shape (groups, columns / 32, 16 rows); a weight is integer * scale.
+ * bias: float, shape (rows_padded,), or NULL.
+ */
+struct harken_matrix {
+    const void *weights;
+    const uint16_t *scales;
+    const float *bias;
+    int32_t rows, columns, bits;
+};
+
+/* The layers of one block of the decoder. Normalisations have neither gain nor bias: they are folded into the layers
+ * behind them. The queries' scale, 1 / sqrt(head size), is folded into `query` and `cross_query`. */
+struct harken_layer {
+    struct harken_matrix query, key, value, out;
+    struct harken_matrix cross_query, cross_out;
+    struct harken_matrix mlp_in, mlp_out;
+};
+
+struct harken_model {
+    int32_t n_layers, n_heads, n_state, n_embeddings, n_context;
+    const uint16_t *embedding; /* float16, shape (n_embeddings, n_state) */
+    const float *positions;    /* shape (n_context, n_state) */
+    const struct harken_layer *layers;
+    struct harken_matrix head; /* rows are the tokens that get logits */
+    int32_t n_alignment_heads;
+    const int32_t *alignment_heads; /* pairs of layer and head, sorted */
+};
+
+/* The keys and values of the cross-attention of one window, all layers (see harken_pack_window). */
+struct harken_window {
+    const uint16_t *packed;
+    int32_t positions; /* at least 1 */
+};
+
+typedef struct harken_decoder harken_decoder;
+typedef struct harken_session harken_session;
+
+HARKEN_API int32_t harken_abi_version(void);
+
+/* The names of the instruction sets that this library has kernels for and this processor can run, best first,
+ * separated by spaces; "portable" is always the last. */
+HARKEN_API const char *harken_instruction_sets(void);
+
+/* Open a decoder on `threads` threads, this one included. `instruction_set` is one of those names, or NULL for the
+ * best. Returns NULL if there is no memory or no such name. Calls on one decoder, its sessions included, must not
+ * overlap. */
+HARKEN_API harken_decoder *harken_decoder_open(const struct harken_model *model, int32_t threads,
+                                               const char *instruction_set);
+HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sessions */
+
+/* The size in bytes of the packed keys and values of a window of so many positions, a multiple of 64. */
+HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions);
+
+/* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from head
+ * to head, into the buffer of the window, aligned to 64 bytes. Values outside the range of float16 are clipped. */
+HARKEN_API void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
+                                   int64_t head_stride, int32_t positions, uint16_t *packed);
+
+/* Open a session of n_rows rows, row r over windows[row_windows[r]]. The array of windows is copied, what they point to
+ * is not. */
+HARKEN_API harken_session *harken_session_open(harken_decoder *decoder, const struct harken_window *windows,
+                                               int32_t n_windows, const int32_t *row_windows, int32_t n_rows,
+                                               int32_t keep_attention);
+HARKEN_API void harken_session_close(harken_session *session);
+
+/* Append counts[r] tokens to row r (tokens: those of row 0, then those of row 1 ...), and write the logits at the last
+ * min(last_n, counts[r]) of them, row after row, `stride` floats from one position to the next; stride is at least the
+ * rows of the head rounded up to whole groups. Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_session_extend(harken_session *session, const int32_t *tokens, const int32_t *counts,
+                                         int32_t last_n, float *logits, int64_t stride);
+
+/* Row r keeps its first lengths[r] tokens. */
+HARKEN_API void harken_session_rewind(harken_session *session, const int32_t *lengths);
+
+/* Replace the rows by the given ones. Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_session_reorder(harken_session *session, const int32_t *rows, int32_t n_rows);
+
+/* Write the alignment heads' cross-attention of all tokens of a row: (n_alignment_heads, tokens, positions), where
+ * positions is `positions`, at least those of the row's window; 0 behind these. */
+HARKEN_API void harken_session_attention(const harken_session *session, int32_t row, float *weights,
+                                         int32_t positions);
+
+/* Rules and choice over logits of shape (n, stride), of which the first `columns` count.
+ *
+ * harken_logits_suppress sets logits to -inf: at every position those of the `n_suppressed` columns; at position
+ * ranges[3 i] those from ranges[3 i + 1] up to ranges[3 i + 2], exclusive, for each of n_ranges; and then, if
+ * timestamp_begin is not negative, all columns before it where the ones from it on are together likelier than each.
+ *
+ * harken_logits_top writes the k best columns of every position, best first, the lower column first among equals, and
+ * their log-probabilities; shapes (n, k). A position without any finite logit has the log-normaliser 0.
+ *
+ * harken_logits_sample draws a column at a temperature above 0, inverting the cumulative distribution at uniforms[i]
+ * in [0, 1), and writes it and its log-probability at temperature 1. */
+HARKEN_API void harken_logits_suppress(harken_decoder *decoder, float *logits, int32_t n, int32_t columns,
+                                       int64_t stride, const int64_t *suppressed, int32_t n_suppressed,
+                                       const int32_t *ranges, int32_t n_ranges, int32_t timestamp_begin);
+HARKEN_API void harken_logits_normalizer(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,
+                                         int64_t stride, float *normalizer);
+HARKEN_API void harken_logits_top(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,
+                                  int64_t stride, int32_t k, int64_t *best, float *logprobs);
+HARKEN_API void harken_logits_sample(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,
+                                     int64_t stride, float temperature, const double *uniforms, int64_t *drawn,
+                                     float *logprobs);
+
+#endif
