@@ -13,7 +13,7 @@ enum {
 struct harken_activations {
     int8_t *values; /* (n, columns), -127..127 */
     float *scales;  /* (n, columns / 32) */
-    int32_t *sums;  /* (n, columns / 32), of the values of each block */
+    int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
 };
 
 enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU };

@@ -9,7 +9,7 @@
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #include "simd.h"
 
-enum { SIGNED_OFFSET = 0 };
+enum { WEIGHTS_ARE_UNSIGNED = 0 };
 
 typedef struct {
     __m256i magnitude[2], weights[2];

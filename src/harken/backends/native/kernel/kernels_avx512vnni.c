@@ -8,7 +8,7 @@
     apply_to = function)
 #include "simd.h"
 
-enum { SIGNED_OFFSET = 128 }; /* the instruction takes unsigned weights: w + 128 */
+enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
 
 typedef __m512i dot_weights;
 

@@ -6,7 +6,7 @@
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
 #include "simd.h"
 
-enum { SIGNED_OFFSET = 128 }; /* the instruction takes unsigned weights: w + 128 */
+enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
 
 typedef struct {
     __m256i lower, upper;

@@ -6,7 +6,7 @@
 #pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
 #include "simd.h"
 
-enum { SIGNED_OFFSET = 0 };
+enum { WEIGHTS_ARE_UNSIGNED = 0 };
 
 typedef int8x16x4_t dot_weights;
 

@@ -1,7 +1,7 @@
 /* Any processor; on ARM64 the compiler uses what every one of them has. */
 #include "simd.h"
 
-enum { SIGNED_OFFSET = 0 };
+enum { WEIGHTS_ARE_UNSIGNED = 0 };
 
 typedef i8x64 dot_weights;
 

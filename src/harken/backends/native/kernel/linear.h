@@ -34,6 +34,11 @@ INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, 
     }
 }
 
+/* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
+INLINE int32_t first_sum(int32_t offset, int bits) {
+    return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
+}
+
 /* The rows of one group times vectors `first` to `first + n`. */
 INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
                         int64_t first, int n, int bits, enum harken_output output, float *const *y) {
@@ -43,15 +48,14 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
     const uint16_t *scales = matrix->scales + group * n_blocks * HARKEN_GROUP;
     const int8_t *values = x->values + first * matrix->columns;
     const float *x_scales = x->scales + first * n_blocks;
-    const int32_t *x_sums = x->sums + first * n_blocks;
-    int32_t offset = bits == 8 ? -SIGNED_OFFSET : -8;
+    const int32_t *offsets = x->offsets + first * n_blocks;
     f32x16 totals[LINEAR_TILE];
     for (int i = 0; i < n; i++)
         totals[i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[LINEAR_TILE];
         for (int i = 0; i < n; i++)
-            sums[i] = splat_integer(offset * x_sums[i * n_blocks + block]);
+            sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
             dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
         else
@@ -130,17 +134,22 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
     }
     int32_t n_blocks = columns / HARKEN_BLOCK;
     for (int32_t block = 0; block < n_blocks; block++) {
-        const float *from = x + block * HARKEN_BLOCK;
-        f32x16 lower = (load(from) - mean) * factor, upper = (load(from + LANES) - mean) * factor;
-        float peak = max_lanes(max16(abs16(lower), abs16(upper)));
+        f32x16 parts[HARKEN_BLOCK / LANES], largest = splat(0);
+        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
+            parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
+            largest = max16(largest, abs16(parts[part]));
+        }
+        float peak = max_lanes(largest);
         float inverse = peak > 1e-30f ? 127 / peak : 0;
-        i32x16 lower_integers = round_to_integer(lower * inverse), upper_integers = round_to_integer(upper * inverse);
-        i8x16 lower_bytes = __builtin_convertvector(lower_integers, i8x16);
-        i8x16 upper_bytes = __builtin_convertvector(upper_integers, i8x16);
         int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
-        memcpy(bytes, &lower_bytes, LANES);
-        memcpy(bytes + LANES, &upper_bytes, LANES);
+        i32x16 sums = splat_integer(0);
+        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
+            i32x16 integers = round_to_integer(parts[part] * inverse);
+            i8x16 narrow = __builtin_convertvector(integers, i8x16);
+            memcpy(bytes + part * LANES, &narrow, LANES);
+            sums = sums + integers;
+        }
         to->scales[(int64_t)i * n_blocks + block] = peak / 127;
-        to->sums[(int64_t)i * n_blocks + block] = __builtin_reduce_add(lower_integers + upper_integers);
+        to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
     }
 }

@@ -306,7 +306,7 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
         size_t columns = i ? mlp : state;
         activations[i]->values = take(arena, n * columns, 1);
         activations[i]->scales = take(arena, n * columns / HARKEN_BLOCK, sizeof(float));
-        activations[i]->sums = take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
+        activations[i]->offsets = take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
     }
     work->partials =
         take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
