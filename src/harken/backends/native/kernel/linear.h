@@ -16,6 +16,10 @@ INLINE i8x64 load_bytes(const int8_t *from) {
 
 /* Adds the products of block `block` of the matrix's rows with that of n vectors to `sums`. */
 INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+#ifdef DOT_BLOCK_PAIR
+    for (; n >= 2; n -= 2, x += 2 * stride, sums += 2)
+        dot_block_pair(weights, x, stride, sums);
+#endif
     for (int column = 0; column < HARKEN_BLOCK; column += 4) {
         dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
         for (int i = 0; i < n; i++)
