@@ -44,7 +44,7 @@ def test_bits_do_not_depend_on_instruction_set_or_threads(native: dict[str, set[
     assert [len(native[bits]) for bits in BITS_OF_WEIGHTS] == [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 @needs_compiler
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="qemu-aarch64, the emulator, is not installed")
 @pytest.mark.parametrize("processor", ["max", "cortex-a72"])
