@@ -137,7 +137,7 @@ static void sleep_by(harken_team *team, struct harken_bell *bell, int32_t thread
 }
 
 /* Return the position as soon as there is something to take or nothing to wait for. */
-static uint64_t wait(harken_team *team, int32_t thread)
+static uint64_t wait_for_chunk(harken_team *team, int32_t thread)
 {
     struct harken_bell *bell = thread == 0 ? &team->caller_bell : &team->workers_bell;
     int64_t start = 0;
@@ -167,7 +167,7 @@ static void take_part(harken_team *team, uint64_t position, bool held, int32_t t
             work_on_chunk(team, position, thread);
             held = take_next(team, &position, true);
         }
-        position = wait(team, thread);
+        position = wait_for_chunk(team, thread);
         held = take_next(team, &position, false);
         if (!held && !must_wait(team, position, thread))
             return;
