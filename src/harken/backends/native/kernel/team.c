@@ -17,8 +17,8 @@ enum {
     MOST_PHASES = RING - 2,   /* the ring holds the end of the call before and of this one too */
     LINE_BYTES = 128,         /* two cache lines, as some processors fetch them in pairs */
     SPINS_PER_LOOK = 16,      /* at the clock */
-    SPIN_BETWEEN_CALLS_NS = 200 * 1000,
-    SPIN_IN_CALL_NS = 50 * 1000,
+    SPIN_NS = 3 * 1000,       /* then yield: whoever is waited for may be waiting for this core */
+    AWAKE_NS = 200 * 1000,    /* then sleep: longer than a caller takes from one call to the next */
 };
 
 struct worker {
@@ -129,32 +129,31 @@ static bool must_wait(harken_team *team, uint64_t position, int32_t thread)
     return thread == 0 ? chunks > 0 : !atomic_load_explicit(&team->closing, memory_order_relaxed);
 }
 
-static void sleep_by(harken_team *team, struct harken_bell *bell, int32_t thread)
+static void sleep_until_rung(harken_team *team, int32_t thread)
 {
+    struct harken_bell *bell = thread == 0 ? &team->caller_bell : &team->workers_bell;
     const uint32_t expected = harken_bell_expect(bell);
     if (must_wait(team, atomic_load(&team->position), thread)) /* in one order with swaps and bells */
         harken_bell_wait(bell, expected);
 }
 
-/* Return the position as soon as there is something to take or nothing to wait for. */
-static uint64_t wait(harken_team *team, int32_t thread)
+/* Return the position as soon as there is something to take or nothing to wait for: spin, then yield, then sleep. */
+static uint64_t wait_for_chunk(harken_team *team, int32_t thread)
 {
-    struct harken_bell *bell = thread == 0 ? &team->caller_bell : &team->workers_bell;
-    int64_t start = 0;
-    for (uint32_t spins = 0;; ++spins) {
+    int64_t start = harken_nanoseconds();
+    for (uint32_t spins = 1;; ++spins) {
         const uint64_t position = atomic_load_explicit(&team->position, memory_order_acquire);
         if (!must_wait(team, position, thread))
             return position;
         harken_pause();
-        if (spins % SPINS_PER_LOOK == 0) {
-            const int64_t now = harken_nanoseconds();
-            const bool idle = chunks_of(team, phase_of(position)) == 0;
-            if (start == 0) {
-                start = now;
-            } else if (now - start > (idle ? SPIN_BETWEEN_CALLS_NS : SPIN_IN_CALL_NS)) {
-                sleep_by(team, bell, thread);
-                start = 0;
-            }
+        if (spins % SPINS_PER_LOOK != 0)
+            continue;
+        const int64_t waited = harken_nanoseconds() - start;
+        if (waited > AWAKE_NS) {
+            sleep_until_rung(team, thread);
+            start = harken_nanoseconds();
+        } else if (waited > SPIN_NS) {
+            harken_yield();
         }
     }
 }
@@ -167,7 +166,7 @@ static void take_part(harken_team *team, uint64_t position, bool held, int32_t t
             work_on_chunk(team, position, thread);
             held = take_next(team, &position, true);
         }
-        position = wait(team, thread);
+        position = wait_for_chunk(team, thread);
         held = take_next(team, &position, false);
         if (!held && !must_wait(team, position, thread))
             return;
