@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ def test_threads_and_instruction_sets_change_no_bit(
         actual = compute(precision, cache, features, threads)
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=f"{instruction_set}, {threads} threads")
+
+
+def test_sessions_in_several_threads_do_not_disturb_each_other(backend: Backend, features: Features) -> None:
+    """One call runs at a time; sessions are opened and closed while others compute."""
+
+    def decode(window: int) -> list[Floats]:
+        return [decode_step_by_step(backend, features, window, draw_tokens(window, 12)) for _ in range(3)]
+
+    expected = [decode(window) for window in range(N_WINDOWS)]
+    with ThreadPoolExecutor(N_WINDOWS) as threads:
+        for actual, alone in zip(threads.map(decode, range(N_WINDOWS)), expected, strict=True):
+            np.testing.assert_array_equal(actual, alone)
 
 
 def test_portable_kernels_are_the_last_choice(backend: Backend) -> None:
