@@ -28,11 +28,15 @@ INLINE void self_attention_sized(const float *query, float *const *cached, int64
         q[i] = load(query + i * LANES);
         mixed[i] = splat(0);
     }
-    for (int32_t position = 0; position < n; position++) {
-        f32x16 products = splat(0);
-        for (int32_t i = 0; i < head_size / LANES; i++)
-            products = fma16(q[i], load(cached[position] + key_offset + i * LANES), products);
-        scores[position] = sum_lanes(products);
+    for (int32_t first = 0; first < n; first += LANES) {
+        f32x16 products[LANES];
+        for (int32_t lane = 0; lane < LANES; lane++) {
+            const float *key = cached[first + lane < n ? first + lane : n - 1] + key_offset;
+            products[lane] = splat(0);
+            for (int32_t i = 0; i < head_size / LANES; i++)
+                products[lane] = fma16(q[i], load(key + i * LANES), products[lane]);
+        }
+        store(scores + first, sum_lanes_of_16(products));
     }
     float peak, total = exponentials(scores, n, &peak);
     for (int32_t position = 0; position < n; position++) {
