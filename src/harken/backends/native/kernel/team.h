@@ -15,7 +15,8 @@ struct harken_phase {
     void (*work)(void *context, int32_t argument, int32_t begin, int32_t end, int32_t thread);
     int32_t argument; /* passed on, such as the number of a layer */
     int32_t items;    /* may be 0 */
-    int32_t chunk;    /* items that are taken at once, at least 1; more, a multiple, if there were over 4,095 chunks */
+    int32_t chunk;    /* items that are taken at once, at least 1; some multiple of it where there are
+                       * over 4,095 chunks */
 };
 
 /* Return NULL if there is no memory. If fewer threads can be started than asked for, the team has fewer. */
