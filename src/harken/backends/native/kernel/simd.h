@@ -68,6 +68,13 @@ INLINE f32x16 abs16(f32x16 x) {
     return (f32x16)((i32x16)x & 0x7fffffff);
 }
 
+/* Numbers beyond the range of float16 are clipped. */
+INLINE void store_half(uint16_t *to, f32x16 x) {
+    f32x16 clipped = -max16(-max16(x, splat(-65504.0f)), splat(-65504.0f));
+    f16x16 halves = __builtin_convertvector(clipped, f16x16);
+    memcpy(to, &halves, sizeof halves);
+}
+
 INLINE float sum_lanes(f32x16 x) {
     f32x8 y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
               __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
