@@ -108,11 +108,20 @@ def gemm_int8(threads: int) -> float:
 
 
 def read_bandwidth(size_bytes: float) -> float:
-    """Return the bytes a second at which so many bytes are read repeatedly, by a matrix times a vector."""
+    """Return the bytes a second at which so many bytes are read repeatedly."""
+    read, n_bytes = make_reading(size_bytes)
+    return n_bytes / best_of(read, 40)
+
+
+def make_reading(size_bytes: float) -> tuple[Callable[[], Any], int]:
+    """Return a function that reads about so many bytes by a matrix times a vector, and their exact number.
+
+    The library under NumPy uses the threads of `arguments.limit_threads`, and computes faster than memory brings.
+    """
     columns = 4096
     rows = max(1, round(size_bytes / FLOAT_BYTES / columns))
     matrix, vector = np.ones((rows, columns), np.float32), np.ones(columns, np.float32)
-    return matrix.nbytes / best_of(lambda: matrix @ vector, 40)
+    return lambda: matrix @ vector, matrix.nbytes
 
 
 def mel_operations(frames: int, n_mels: int) -> float:
