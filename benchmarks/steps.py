@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -44,7 +44,10 @@ N_READS = 5
 """Readings of the bytes of a step in each round."""
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
-FIRST_TOKEN, BLANK = 50257, 220
+END_OF_TEXT, BLANK = 50257, 220
+HALF_BYTES = 2
+ROWS_ONLY = ("embedding", "positions")
+"""Arrays of which a step reads one row a token, not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,11 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument(
-        "--model", nargs="+", action="extend", metavar="M", help=f"names or paths of models ({' '.join(MODELS)})"
+        "--model",
+        nargs="+",
+        action="extend",
+        metavar="M",
+        help=f"names or paths of models ({' '.join(MODELS)})",
     )
     options.add_argument("--dims", choices=SIZES, help="random weights of these dimensions, and no other model")
     for name, default, what in (
@@ -127,7 +134,7 @@ def arguments() -> argparse.Namespace:
 def make_cases(positions: int, n_tokens: Sequence[int], n_rows: Sequence[int]) -> list[Case]:
     """Return the kinds of steps over windows of one length: several tokens of one row, and one token of several."""
     return [
-        *(Case(positions=positions, rows=1, tokens=n) for n in sorted(n_tokens)),
+        *(Case(positions=positions, rows=1, tokens=n) for n in sorted({1, *n_tokens})),
         *(Case(positions=positions, rows=n, tokens=1) for n in sorted(n_rows) if n > 1),
     ]
 
@@ -159,7 +166,12 @@ def load_random(dims: Dims, threads: int, scratch: Path) -> dict[str, Backend]:
     from harken.backends.onnx import OnnxBackend
 
     weights = draw_weights(dims.without_encoder())
-    options: dict[str, Any] = {"precision": "int8", "threads": threads, "cache": scratch, "shares_encoder": True}
+    options: dict[str, Any] = {
+        "precision": "int8",
+        "threads": threads,
+        "cache": scratch,
+        "shares_encoder": True,
+    }
     return {
         NATIVE: NativeBackend(dims, weights, "random", **options),
         ONNX: OnnxBackend(dims, weights, "random", **options),
@@ -203,7 +215,7 @@ def open_sessions(backends: dict[str, Backend], rows: int, positions: int, past:
     noise = np.random.default_rng(0).standard_normal((rows, positions, dims.n_text_state), np.float32)
     sessions = {}
     for name, backend in backends.items():
-        features = backend.reuse_encoder_output(EncodedWindows(noise))  # type: ignore[arg-type]
+        features = backend.reuse_encoder_output(EncodedWindows(noise))
         sessions[name] = backend.open_session(features, range(rows), dims.n_text_ctx)
         sessions[name].extend([tokens(past, seed=row) for row in range(rows)])
     return sessions
@@ -233,7 +245,7 @@ def make_rules(dims: Dims) -> LogitRules:
 
     from harken.decoding.logit_rules import LogitRules
 
-    begin, end = dims.n_vocab - N_TIMESTAMPS, min(FIRST_TOKEN, dims.n_vocab - N_TIMESTAMPS - 1)
+    begin, end = dims.n_vocab - N_TIMESTAMPS, min(END_OF_TEXT, dims.n_vocab - N_TIMESTAMPS - 1)
     return LogitRules(
         eot=end,
         timestamp_begin=begin,
@@ -251,22 +263,18 @@ def prefix_before(chosen: Sequence[int], n: int, rules: LogitRules) -> list[int]
 
 def step_bytes(dims: Dims, rows: int, positions: int, past: int) -> int:
     """Return the bytes that a step of the native decoder reads, each once."""
-    import numpy as np
-
     from harken.backends.native.packed_file import PackedFormat
     from harken.backends.native.packing import padded_rows
     from roofline import FLOAT_BYTES
 
-    places = PackedFormat(dims=dims, bits=8).places()
     layers = sum(
-        int(np.prod(place.shape)) * np.dtype(place.dtype).itemsize
-        for name, place in places.items()
-        if name not in ("embedding", "positions")  # of which a step reads a row a token
+        place.end - place.offset
+        for name, place in PackedFormat(dims=dims, bits=8).places().items()
+        if name not in ROWS_ONLY
     )
     keys_and_values = 2 * dims.n_text_layer * dims.n_text_state
-    half_bytes = np.dtype(np.float16).itemsize
-    windows = keys_and_values * padded_rows(positions) * half_bytes
-    return layers + rows * (windows + keys_and_values * past * FLOAT_BYTES)
+    window = keys_and_values * padded_rows(positions) * HALF_BYTES
+    return layers + rows * (window + keys_and_values * past * FLOAT_BYTES)
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
