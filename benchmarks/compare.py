@@ -56,10 +56,12 @@ class Turns:
     peak_mb: float = 0.0
     texts: list[str] = field(default_factory=list)
 
-    def take(self, entries: Sequence[Entry], beam_size: int) -> None:
-        """Transcribe a set once."""
+    def take(self, entries: Sequence[Entry], beam_size: int, *, once: bool = False) -> None:
+        """Transcribe a set once; see `engines.Request` for `once`."""
         time.sleep(SETTLE_S)
-        replies = [self.worker.transcribe(entry.path, entry.language, beam_size) for entry in entries]
+        replies = [
+            self.worker.transcribe(entry.path, entry.language, beam_size, once=once) for entry in entries
+        ]
         self.seconds.append(sum(reply.seconds for reply in replies))
         self.cpu_s.append(sum(reply.cpu_s for reply in replies))
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]
