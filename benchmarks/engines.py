@@ -51,14 +51,14 @@ class Request:
 Transcribe = Callable[[Request], str]
 """From a request to the text."""
 
+_NO_REJECTION: dict[str, Any] = {"compression_ratio_threshold": None, "no_speech_threshold": None}
 ONCE: dict[str, dict[str, Any]] = {
-    "harken": {"vad": False, "timestamps": False, "temperatures": (0.0,), "no_speech_threshold": None},
-    "faster-whisper": {
-        "without_timestamps": True,
-        "condition_on_previous_text": False,
-        "temperature": 0.0,
-        **dict.fromkeys(("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold")),
-    },
+    "harken": _NO_REJECTION
+    | {"vad": False, "timestamps": False, "temperatures": (0.0,), "fidelity": "exact"}
+    | {"logprob_threshold": None, "hallucination_threshold": None},
+    "faster-whisper": _NO_REJECTION
+    | {"without_timestamps": True, "condition_on_previous_text": False, "temperature": 0.0}
+    | {"log_prob_threshold": None},
 }
 """What `Request.once` is called by the engines of which it is not the default."""
 

@@ -7,7 +7,7 @@ The first engine is the one that the others are compared with.
 
     python benchmarks/larger.py --model small --engines harken faster-whisper --save larger-small
     python benchmarks/larger.py --dims large-v3-turbo --engines harken faster-whisper openvino-genai \\
-        --save larger-large-v3-turbo
+        --save larger-turbo
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import results
 from arguments import limit_threads, note, parser, positive, require, run, stop
 from gpu import SIZES, draw_weights, make_dims
-from verify import N_SUPPRESSED, N_TIMESTAMPS, tokens
+from verify import N_SUPPRESSED, N_TIMESTAMPS
 
 if TYPE_CHECKING:
     from harken.contract import Backend, Session
@@ -217,13 +217,13 @@ def open_sessions(backends: dict[str, Backend], rows: int, positions: int, past:
     for name, backend in backends.items():
         features = backend.reuse_encoder_output(EncodedWindows(noise))
         sessions[name] = backend.open_session(features, range(rows), dims.n_text_ctx)
-        sessions[name].extend([tokens(past, seed=row) for row in range(rows)])
+        sessions[name].extend([draw_tokens(dims, past, seed=row) for row in range(rows)])
     return sessions
 
 
 def burst(session: Session, case: Case, dims: Dims, args: argparse.Namespace, times: Times) -> None:
     """Repeat a step for some time, and note the seconds of each but the first ones."""
-    rules, new = make_rules(dims), [tokens(case.tokens, seed=100 + row) for row in range(case.rows)]
+    rules, new = make_rules(dims), [draw_tokens(dims, case.tokens, seed=100 + row) for row in range(case.rows)]
     lengths = [args.past] * case.rows
     prefixes = [prefix_before(row, n + 1, rules) for row in new for n in range(case.tokens)]
     began = perf_counter()
@@ -239,6 +239,14 @@ def burst(session: Session, case: Case, dims: Dims, args: argparse.Namespace, ti
             times.choices.append(chosen - extended)
 
 
+def draw_tokens(dims: Dims, n: int, seed: int) -> list[int]:
+    """Return so many ordinary tokens."""
+    import numpy as np
+
+    drawn: list[int] = np.random.default_rng(seed).integers(0, dims.n_vocab - N_TIMESTAMPS, n).tolist()
+    return drawn
+
+
 def make_rules(dims: Dims) -> LogitRules:
     """Return rules as those of a model with timestamps; which tokens are suppressed changes no cost."""
     import numpy as np
@@ -249,7 +257,7 @@ def make_rules(dims: Dims) -> LogitRules:
     return LogitRules(
         eot=end,
         timestamp_begin=begin,
-        suppressed=np.arange(0, 100 * N_SUPPRESSED, 100),
+        suppressed=np.arange(0, begin, begin // N_SUPPRESSED),
         first_banned=((BLANK, BLANK + 1), (end, end + 1)),
         timestamps=True,
         max_initial_timestamp=begin + 50,
