@@ -45,9 +45,6 @@ N_READS = 5
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
 END_OF_TEXT, BLANK = 50257, 220
-HALF_BYTES = 2
-ROWS_ONLY = ("embedding", "positions")
-"""Arrays of which a step reads one row a token, not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +179,13 @@ def measure(
     name: str, backends: dict[str, Backend], cases: Sequence[Case], args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each case of one model; all are over windows of one length."""
-    from roofline import best_of, make_reading
+    from roofline import best_of, make_reading, native_step_bytes
 
     dims = backends[NATIVE].dims
     single: dict[str, float] = {}
     for n_rows in dict.fromkeys(case.rows for case in cases):
         sessions = open_sessions(backends, n_rows, cases[0].positions, args.past)
-        read, n_bytes = make_reading(step_bytes(dims, n_rows, cases[0].positions, args.past))
+        read, n_bytes = make_reading(native_step_bytes(dims, n_rows, cases[0].positions, args.past))
         read_s: list[float] = []
         own_cases = [case for case in cases if case.rows == n_rows]
         times = {case: {decoder: Times() for decoder in sessions} for case in own_cases}
@@ -199,7 +196,7 @@ def measure(
                     burst(session, case, dims, args, times[case][decoder])
         for case in own_cases:
             steps = {decoder: summary(own.steps) for decoder, own in times[case].items()}
-            floor = 1000 * min(read_s) * step_bytes(dims, n_rows, case.positions, args.past) / n_bytes
+            floor = 1000 * min(read_s) * native_step_bytes(dims, n_rows, case.positions, args.past) / n_bytes
             single = single or {decoder: own["least"] for decoder, own in steps.items()}
             yield row(name, case, steps, times[case], single, floor, n_bytes / min(read_s))
         note(f"{name}, {cases[0].positions} positions, {n_rows} rows: measured")
@@ -267,22 +264,6 @@ def make_rules(dims: Dims) -> LogitRules:
 def prefix_before(chosen: Sequence[int], n: int, rules: LogitRules) -> list[int]:
     """Return the tokens before a choice: a timestamp and text."""
     return [rules.timestamp_begin, *chosen[:n]]
-
-
-def step_bytes(dims: Dims, rows: int, positions: int, past: int) -> int:
-    """Return the bytes that a step of the native decoder reads, each once."""
-    from harken.backends.native.packed_file import PackedFormat
-    from harken.backends.native.packing import padded_rows
-    from roofline import FLOAT_BYTES
-
-    layers = sum(
-        place.end - place.offset
-        for name, place in PackedFormat(dims=dims, bits=8).places().items()
-        if name not in ROWS_ONLY
-    )
-    keys_and_values = 2 * dims.n_text_layer * dims.n_text_state
-    window = keys_and_values * padded_rows(positions) * HALF_BYTES
-    return layers + rows * (window + keys_and_values * past * FLOAT_BYTES)
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:

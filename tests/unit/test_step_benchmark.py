@@ -18,6 +18,7 @@ from harken.backends.native.library import unavailable_reason
 from harken.text import Tokenizer
 from layouts import TABLES
 from random_checkpoint import PROMPT_LENGTH, added_tokens, draw_ending_weights
+from roofline import native_step_bytes
 from tables import cells
 from tiny_models import DIMS, make_backend
 
@@ -71,8 +72,8 @@ def test_bytes_of_a_step_are_those_of_the_formula() -> None:
     biases = 4 * (layers * 11 * state + columns)  # keys have none
     weights = (layers * 14 * state**2 + columns * state) * 34 // 32
     per_row = 4 * layers * state * 32 + 8 * layers * state * 5
-    assert steps.step_bytes(DIMS, 3, 20, 5) == pytest.approx(weights + biases + 3 * per_row, abs=64 * 100)
-    assert steps.step_bytes(DIMS, 4, 20, 5) - steps.step_bytes(DIMS, 3, 20, 5) == per_row
+    assert native_step_bytes(DIMS, 3, 20, 5) == pytest.approx(weights + biases + 3 * per_row, abs=64 * 100)
+    assert native_step_bytes(DIMS, 4, 20, 5) - native_step_bytes(DIMS, 3, 20, 5) == per_row
 
 
 @pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
