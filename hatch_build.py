@@ -1,7 +1,7 @@
 """Compile the decoder while a wheel is built, with the C compiler of the package ``ziglang``.
 
-hatchling runs this at ``pip install .``; ``python hatch_build.py`` compiles the library beside the modules, for those who
-change the C sources. Two environment variables are read:
+hatchling runs this at ``pip install .``; ``python hatch_build.py`` compiles the library beside the modules, for
+those who change the C sources. Two environment variables are read:
 
 * ``HARKEN_NO_NATIVE=1`` compiles nothing. The wheel is for every platform, and ONNX Runtime decodes.
 * ``HARKEN_NATIVE_TARGET=NAME`` compiles for another platform, a name of `TARGETS`; ``build_wheels.py`` sets it.
@@ -22,108 +22,97 @@ from packaging.tags import sys_tags
 
 ZIGLANG = "ziglang==0.17.1"
 PACKAGE = Path("harken/backends/native")
-SOURCES = Path(__file__).resolve().parent / "src" / PACKAGE
+MODULES = Path(__file__).resolve().parent / "src" / PACKAGE
 NOT_BUILT = "_not_built.txt"  # one line: why there is no library
 
-# One command compiles all files. Floating-point operations are never fused on the compiler's own account, so that every
-# processor computes the same bits. Building Zig's runtime library would take longer than everything else: the sources do
-# without it, and the linker refuses those that do not.
+# One command compiles all files. Floating-point operations are never fused on the compiler's own account, so every
+# processor computes the same bits. Zig's runtime library would take longer to build than everything else: the
+# sources do without it, and the linker refuses them if they do not.
 COMPILE = (
     *("-O3", "-std=c11", "-ffp-contract=off", "-fno-sanitize=all", "-fvisibility=hidden", "-Wall", "-Wextra"),
     *("-shared", "-s", "-rtlib=none"),
 )
 ELF = ("-Wl,-z,defs", "-lpthread", "-lm")
-# MinGW's startup code would be compiled first, which takes a minute. A library of plain functions has no use for it.
+# MinGW's startup code would be compiled first, which takes a minute; a library of plain functions needs none.
 PE = ("-nostdlib", "-Wl,--no-entry", "-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0")
+MINGW_HEADERS = "lib/libc/include/any-windows-any"  # in ziglang; -nostdlib takes them away
 
 
 class Target(NamedTuple):
-    """A platform: the compiler's name of it, the library's file name, and flags of the linker."""
+    """A platform: the compiler's name of it, the tag of its wheels, its library, and flags of the linker."""
 
     triple: str
+    wheel: str
     library: str
     flags: tuple[str, ...] = ()
 
 
-# By the platform of the wheel.
 TARGETS = {
-    "manylinux_2_17_x86_64.manylinux2014_x86_64": Target("x86_64-linux-gnu.2.17", "_harken.so", ELF),
-    "manylinux_2_17_aarch64.manylinux2014_aarch64": Target("aarch64-linux-gnu.2.17", "_harken.so", ELF),
-    "musllinux_1_1_x86_64": Target("x86_64-linux-musl", "_harken.so", ELF),
-    "musllinux_1_1_aarch64": Target("aarch64-linux-musl", "_harken.so", ELF),
-    "macosx_11_0_x86_64": Target("x86_64-macos.11.0", "_harken.dylib"),
-    "macosx_11_0_arm64": Target("aarch64-macos.11.0", "_harken.dylib"),
-    "win_amd64": Target("x86_64-windows-gnu", "_harken.dll", PE),
-    "win_arm64": Target("aarch64-windows-gnu", "_harken.dll", PE),
+    "linux-x86_64": Target(
+        "x86_64-linux-gnu.2.17", "manylinux_2_17_x86_64.manylinux2014_x86_64", "_harken.so", ELF
+    ),
+    "linux-aarch64": Target(
+        "aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64.manylinux2014_aarch64", "_harken.so", ELF
+    ),
+    "musl-x86_64": Target("x86_64-linux-musl", "musllinux_1_1_x86_64", "_harken.so", ELF),
+    "musl-aarch64": Target("aarch64-linux-musl", "musllinux_1_1_aarch64", "_harken.so", ELF),
+    "macos-x86_64": Target("x86_64-macos.11.0", "macosx_11_0_x86_64", "_harken.dylib"),
+    "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "_harken.dylib"),
+    "windows-amd64": Target("x86_64-windows-gnu", "win_amd64", "_harken.dll", PE),
+    "windows-arm64": Target("aarch64-windows-gnu", "win_arm64", "_harken.dll", PE),
 }
 
 
 class NotBuilt(Exception):
-    """There is no library for this wheel; the message says why in one line."""
+    """There is no library; the message says why in one line."""
 
 
-def choose_platform() -> str:
-    """Return the platform that the wheel is for, a key of `TARGETS`.
+def choose_target() -> str:
+    """Return the name of the target: the one that was asked for, or that of this interpreter.
 
     Raises
     ------
     NotBuilt
-        If nothing is to be compiled, or there is no target for this interpreter.
+        If nothing is to be compiled, or there is no such target.
     """
     if os.environ.get("HARKEN_NO_NATIVE", "0") not in ("", "0"):
         raise NotBuilt("HARKEN_NO_NATIVE was set at installation")
-    chosen = os.environ.get("HARKEN_NATIVE_TARGET")
-    if chosen:
-        if chosen not in TARGETS:
-            raise SystemExit(f"HARKEN_NATIVE_TARGET is {chosen!r}, but must be one of {', '.join(TARGETS)}")
-        return chosen
-    accepted = {tag.platform for tag in sys_tags()}
-    for platform in TARGETS:
-        if accepted.intersection(platform.split(".")):
-            return platform
+    name = os.environ.get("HARKEN_NATIVE_TARGET")
+    if name:
+        if name not in TARGETS:
+            raise NotBuilt(f"HARKEN_NATIVE_TARGET is {name!r}, but must be one of {', '.join(TARGETS)}")
+        return name
+    installable = {tag.platform for tag in sys_tags()}
+    for name, target in TARGETS.items():
+        if not installable.isdisjoint(target.wheel.split(".")):
+            return name
     raise NotBuilt(f"there is no target for {next(sys_tags()).platform}")
 
 
-def compile_library(platform: str, folder: Path) -> Path:
-    """Compile the C sources for a platform into a folder, and return the library's path.
+def compile_library(name: str, folder: Path) -> Path:
+    """Compile the C sources for a target into a folder, and return the library's path.
 
     Raises
     ------
     NotBuilt
-        If the compiler is missing or refuses the sources.
+        If the compiler is missing or fails.
     """
-    target = TARGETS[platform]
-    sources = sorted(str(path) for path in (SOURCES / "kernel").glob("*.c"))
+    target = TARGETS[name]
     ziglang = find_spec("ziglang")
     if ziglang is None or ziglang.origin is None:
         raise NotBuilt(f"the compiler, {ZIGLANG}, is not installed")
+    sources = sorted(str(path) for path in (MODULES / "kernel").glob("*.c"))
     if not sources:
-        raise NotBuilt(f"no C sources in {SOURCES / 'kernel'}")
-    library = folder / target.library
-    flags = list(target.flags)
-    if "-nostdlib" in flags:  # which takes the headers away as well
-        flags.append(f"-isystem{Path(ziglang.origin).parent / 'lib/libc/include/any-windows-any'}")
+        raise NotBuilt(f"there are no C sources in {MODULES / 'kernel'}")
+    headers = ["-isystem", str(Path(ziglang.origin).parent / MINGW_HEADERS)] if target.flags is PE else []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        # The home folder may be missing or read-only; both caches are kept only if the caller has one for several targets.
-        caches = {
-            name: os.environ.get(name, scratch) for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
-        }
+        # The home folder may be missing or read-only; only a caller with several targets keeps the caches.
+        caches = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
         output = Path(scratch) / target.library
-        command = [
-            "-m",
-            "ziglang",
-            "cc",
-            *COMPILE,
-            "-target",
-            target.triple,
-            *sources,
-            "-o",
-            str(output),
-            *flags,
-        ]
+        arguments = [*COMPILE, "-target", target.triple, *headers, *sources, "-o", str(output), *target.flags]
         done = subprocess.run(
-            [sys.executable, *command],
-            env=os.environ | caches,
+            [sys.executable, "-m", "ziglang", "cc", *arguments],
+            env=caches | os.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -133,8 +122,10 @@ def compile_library(platform: str, folder: Path) -> Path:
         if done.returncode:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
             raise NotBuilt(
-                f"the compiler failed: {' '.join((errors or [f'code {done.returncode}'])[0].split())}"
+                f"the compiler failed: {' '.join((errors or ['code ' + str(done.returncode)])[0].split())}"
             )
+        library = folder / target.library
+        library.unlink(missing_ok=True)  # a process may have the old one mapped
         library.write_bytes(output.read_bytes())
     return library
 
@@ -145,41 +136,43 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def dependencies(self) -> list[str]:
         """Return the compiler, where there is something to compile."""
         try:
-            choose_platform()
+            choose_target()
         except NotBuilt:
             return []
         return [ZIGLANG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the library; an editable installation finds it beside the modules."""
+        """Compile the library; an editable installation has it beside the modules."""
+        editable = version == "editable"
         self.scratch = tempfile.TemporaryDirectory()
-        folder = SOURCES if version == "editable" else Path(self.scratch.name)
-        for name in (NOT_BUILT, *(target.library for target in TARGETS.values())):
-            (folder / name).unlink(missing_ok=True)
+        folder = MODULES if editable else Path(self.scratch.name)
+        (folder / NOT_BUILT).unlink(missing_ok=True)
         try:
-            platform = choose_platform()
-            built = compile_library(platform, folder)
+            name = choose_target()
+            built = compile_library(name, folder)
         except NotBuilt as reason:
             if os.environ.get("HARKEN_NATIVE_TARGET"):
-                raise SystemExit(f"no wheel for {platform}: {reason}") from None
+                raise
             self.app.display_warning(
                 f"The compiled decoder was not built: {reason}. ONNX Runtime decodes instead."
             )
+            for target in TARGETS.values():
+                (folder / target.library).unlink(missing_ok=True)
             built = folder / NOT_BUILT
             built.write_text(f"{reason}\n", encoding="utf-8")
         else:
-            build_data["tag"] = f"py3-none-{platform}"
+            build_data["tag"] = f"py3-none-{TARGETS[name].wheel}"
             build_data["pure_python"] = False
-        if version != "editable":
+        if not editable:
             build_data["force_include"][str(built)] = str(PACKAGE / built.name)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the library that the wheel now holds."""
+        """Remove the library that the wheel holds now."""
         self.scratch.cleanup()
 
 
 if __name__ == "__main__":
     try:
-        print(compile_library(choose_platform(), SOURCES))
+        print(compile_library(choose_target(), MODULES))
     except NotBuilt as error:
         sys.exit(f"not built: {error}")
