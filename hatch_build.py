@@ -26,15 +26,17 @@ MODULES = Path(__file__).resolve().parent / "src" / PACKAGE
 NOT_BUILT = "_not_built.txt"  # one line: why there is no library
 
 # One command compiles all files. Floating-point operations are never fused on the compiler's own account, so every
-# processor computes the same bits. Zig's runtime library would take longer to build than everything else: the
-# sources do without it, and the linker refuses them if they do not.
+# processor computes the same bits.
 COMPILE = (
     *("-O3", "-std=c11", "-ffp-contract=off", "-fno-sanitize=all", "-fvisibility=hidden", "-Wall", "-Wextra"),
-    *("-shared", "-s", "-rtlib=none"),
+    *("-shared", "-s"),
 )
-ELF = ("-Wl,-z,defs", "-lpthread", "-lm")
-# MinGW's startup code would be compiled first, which takes a minute; a library of plain functions needs none.
-PE = ("-nostdlib", "-Wl,--no-entry", "-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0")
+# Zig's runtime library takes longer to build than all the sources; they do without it, or the linker refuses them.
+# Windows needs one of its functions for stack frames of more than a page, but no startup code: MinGW's takes a minute.
+ELF = ("-rtlib=none", "-Wl,-z,defs", "-lpthread", "-lm")
+MACH_O = ("-rtlib=none",)
+PE = ("-nostdlib", "-rtlib=compiler-rt", "-Wl,--no-entry")
+PE += ("-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0")
 MINGW_HEADERS = "lib/libc/include/any-windows-any"  # in ziglang; -nostdlib takes them away
 
 
@@ -44,7 +46,7 @@ class Target(NamedTuple):
     triple: str
     wheel: str
     library: str
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...]
 
 
 TARGETS = {
@@ -56,8 +58,8 @@ TARGETS = {
     ),
     "musl-x86_64": Target("x86_64-linux-musl", "musllinux_1_1_x86_64", "_harken.so", ELF),
     "musl-aarch64": Target("aarch64-linux-musl", "musllinux_1_1_aarch64", "_harken.so", ELF),
-    "macos-x86_64": Target("x86_64-macos.11.0", "macosx_11_0_x86_64", "_harken.dylib"),
-    "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "_harken.dylib"),
+    "macos-x86_64": Target("x86_64-macos.11.0", "macosx_11_0_x86_64", "_harken.dylib", MACH_O),
+    "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "_harken.dylib", MACH_O),
     "windows-amd64": Target("x86_64-windows-gnu", "win_amd64", "_harken.dll", PE),
     "windows-arm64": Target("aarch64-windows-gnu", "win_arm64", "_harken.dll", PE),
 }
