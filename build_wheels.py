@@ -53,20 +53,24 @@ def build_wheel(name: str, out: Path, cache: str) -> Path:
 
 def check_wheel(wheel: Path, name: str) -> None:
     """Raise unless the wheel holds the target's library, for the target's processor, and no C."""
-    target = TARGETS[name]
-    library = (PACKAGE / target.library).as_posix()
+    library = (PACKAGE / TARGETS[name].library).as_posix()
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         if library not in names or any(entry.endswith((".c", ".h")) for entry in names):
             raise SystemExit(f"{wheel}: must hold {library}, and no C sources")
         found = read_format(archive.read(library))
-    processor, system, *_ = target.triple.replace(".", "-").split("-")
-    if found != (FORMATS[system], processor):
-        raise SystemExit(f"{wheel}: {library} is {found}, but must be {(FORMATS[system], processor)}")
+    if found != expected_format(name):
+        raise SystemExit(f"{wheel}: {library} is {found}, but must be {expected_format(name)}")
+
+
+def expected_format(name: str) -> tuple[str, str]:
+    """Return the format and the processor of a target's library."""
+    processor, system, *_ = TARGETS[name].triple.replace(".", "-").split("-")
+    return FORMATS[system], processor
 
 
 def read_format(library: bytes) -> tuple[str, str]:
-    """Return the format of a library, a key of `FORMATS`' values, and its processor."""
+    """Return the format of a library and its processor, from its first bytes."""
     if library[:4] == b"\x7fELF":
         name, number = "elf", struct.unpack_from("<H", library, 18)[0]
     elif library[:4] == b"\xcf\xfa\xed\xfe":

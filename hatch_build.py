@@ -10,6 +10,7 @@ those who change the C sources. Two environment variables are read:
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,8 +57,6 @@ TARGETS = {
     "linux-aarch64": Target(
         "aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64.manylinux2014_aarch64", "_harken.so", ELF
     ),
-    "musl-x86_64": Target("x86_64-linux-musl", "musllinux_1_1_x86_64", "_harken.so", ELF),
-    "musl-aarch64": Target("aarch64-linux-musl", "musllinux_1_1_aarch64", "_harken.so", ELF),
     "macos-x86_64": Target("x86_64-macos.11.0", "macosx_11_0_x86_64", "_harken.dylib", MACH_O),
     "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "_harken.dylib", MACH_O),
     "windows-amd64": Target("x86_64-windows-gnu", "win_amd64", "_harken.dll", PE),
@@ -146,14 +145,15 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the library; an editable installation has it beside the modules."""
         editable = version == "editable"
-        self.scratch = tempfile.TemporaryDirectory()
-        folder = MODULES if editable else Path(self.scratch.name)
+        self.scratch = tempfile.mkdtemp()
+        folder = MODULES if editable else Path(self.scratch)
         (folder / NOT_BUILT).unlink(missing_ok=True)
         try:
             name = choose_target()
             built = compile_library(name, folder)
         except NotBuilt as reason:
             if os.environ.get("HARKEN_NATIVE_TARGET"):
+                shutil.rmtree(self.scratch)
                 raise
             self.app.display_warning(
                 f"The compiled decoder was not built: {reason}. ONNX Runtime decodes instead."
@@ -170,7 +170,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the library that the wheel holds now."""
-        self.scratch.cleanup()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":
