@@ -92,9 +92,8 @@ def test_source_distribution_has_what_builds_the_library(project: Path) -> None:
 
 
 def test_editable_installation_has_the_library_beside_the_modules(project: Path) -> None:
-    tag, files = build(project, "editable")
-    assert tag.startswith("py3-none-manylinux")
-    assert not any("_harken" in name and name.endswith(".so") for name in files)
+    _, files = build(project, "editable")
+    assert not any(name.endswith(".so") for name in files)
     assert (project / "src" / NATIVE / "_harken.so").read_bytes().startswith(b"compiled")
 
 
