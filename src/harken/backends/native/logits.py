@@ -12,6 +12,8 @@ from harken.backends.native.decoder import NativeDecoder
 from harken.contract import Floats, Ints, TokenRange
 
 NO_PREFERENCE = -1
+MOST_INSERTED = 256
+"""Most columns that the library chooses: it inserts each among the best so far, and numpy sorts."""
 _NO_TOKENS = np.empty(0, np.int64)
 
 
@@ -70,6 +72,8 @@ class NativeLogits(HostLogits):
         self._timestamp_begin = min(first, self._n_columns)
 
     def top(self, k: int) -> tuple[Ints, Floats]:
+        if k > MOST_INSERTED:
+            return super().top(k)
         self._apply_rules()
         shape = (len(self), min(k, self._n_columns))
         best, logprobs = np.empty(shape, np.int64), np.empty(shape, np.float32)

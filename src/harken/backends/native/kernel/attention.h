@@ -21,8 +21,8 @@ INLINE float exponentials(float *scores, int32_t n, float *peak) {
     return sum_lanes(total);
 }
 
-INLINE void self_attention_sized(const float *query, const float *const *keys, const float *const *values, int32_t n,
-                                 int32_t head_size, float *scores, float *to) {
+INLINE void self_attention_sized(const float *query, float *const *cached, int64_t key_offset, int64_t value_offset,
+                                 int32_t n, int32_t head_size, float *scores, float *to) {
     f32x16 q[HARKEN_MAX_HEAD_SIZE / LANES], mixed[HARKEN_MAX_HEAD_SIZE / LANES];
     for (int32_t i = 0; i < head_size / LANES; i++) {
         q[i] = load(query + i * LANES);
@@ -31,25 +31,25 @@ INLINE void self_attention_sized(const float *query, const float *const *keys, c
     for (int32_t position = 0; position < n; position++) {
         f32x16 products = splat(0);
         for (int32_t i = 0; i < head_size / LANES; i++)
-            products = fma16(q[i], load(keys[position] + i * LANES), products);
+            products = fma16(q[i], load(cached[position] + key_offset + i * LANES), products);
         scores[position] = sum_lanes(products);
     }
     float peak, total = exponentials(scores, n, &peak);
     for (int32_t position = 0; position < n; position++) {
         f32x16 weight = splat(scores[position]);
         for (int32_t i = 0; i < head_size / LANES; i++)
-            mixed[i] = fma16(load(values[position] + i * LANES), weight, mixed[i]);
+            mixed[i] = fma16(load(cached[position] + value_offset + i * LANES), weight, mixed[i]);
     }
     for (int32_t i = 0; i < head_size / LANES; i++)
         store(to + i * LANES, mixed[i] / total);
 }
 
-static void self_attention(const float *query, const float *const *keys, const float *const *values, int32_t n,
+static void self_attention(const float *query, float *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
                            int32_t head_size, float *scores, float *to) {
     if (head_size == 64) /* that of every published Whisper */
-        self_attention_sized(query, keys, values, n, 64, scores, to);
+        self_attention_sized(query, cached, key_offset, value_offset, n, 64, scores, to);
     else
-        self_attention_sized(query, keys, values, n, head_size, scores, to);
+        self_attention_sized(query, cached, key_offset, value_offset, n, head_size, scores, to);
 }
 
 /* Scores of some queries against one tile of 16 positions. Four sums, of every fourth channel each, hide the latency of
@@ -106,16 +106,41 @@ INLINE void cross_attention_tile(const float *const *queries, int n, const uint1
             memcpy(weights[i], scores[i], (size_t)n_positions * sizeof(float));
 }
 
+/* A copy of `cross_attention_tile` for every number of queries, so that the sums stay in registers. */
+#define TILE_OF(n)                                                                                                     \
+    static void cross_attention_##n(const float *const *queries, const uint16_t *keys, const uint16_t *values,         \
+                                    int32_t n_positions, int32_t head_size, struct harken_partial *const *to,          \
+                                    float *const *weights) {                                                           \
+        if (head_size == 64)                                                                                           \
+            cross_attention_tile(queries, n, keys, values, n_positions, 64, to, weights);                              \
+        else                                                                                                           \
+            cross_attention_tile(queries, n, keys, values, n_positions, head_size, to, weights);                       \
+    }
+TILE_OF(1)
+TILE_OF(2)
+#if QUERY_TILE == 6
+TILE_OF(3)
+TILE_OF(4)
+TILE_OF(5)
+TILE_OF(6)
+#endif
+#undef TILE_OF
+
 static void cross_attention(const float *const *queries, int32_t n_queries, const uint16_t *keys,
                             const uint16_t *values, int32_t n, int32_t head_size, struct harken_partial *const *to,
                             float *const *weights) {
-    int32_t i = 0;
-    for (; i + QUERY_TILE <= n_queries; i += QUERY_TILE)
-        cross_attention_tile(queries + i, QUERY_TILE, keys, values, n, head_size, to + i, weights + i);
-    for (; i + 2 <= n_queries; i += 2)
-        cross_attention_tile(queries + i, 2, keys, values, n, head_size, to + i, weights + i);
-    for (; i < n_queries; i++)
-        cross_attention_tile(queries + i, 1, keys, values, n, head_size, to + i, weights + i);
+    typedef void tile_function(const float *const *, const uint16_t *, const uint16_t *, int32_t, int32_t,
+                               struct harken_partial *const *, float *const *);
+    static tile_function *const tiles[] = {
+        cross_attention_1, cross_attention_2,
+#if QUERY_TILE == 6
+        cross_attention_3, cross_attention_4, cross_attention_5, cross_attention_6,
+#endif
+    };
+    for (int32_t i = 0; i < n_queries; i += QUERY_TILE) {
+        int32_t size = n_queries - i < QUERY_TILE ? n_queries - i : QUERY_TILE;
+        tiles[size - 1](queries + i, keys, values, n, head_size, to + i, weights + i);
+    }
 }
 
 static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,

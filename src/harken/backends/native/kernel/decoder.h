@@ -22,11 +22,22 @@ struct harken_decoder {
     struct harken_phase *phases; /* of a pass */
 };
 
-/* A token of a pass: it is embedded, written into its slot of the KV cache, and attends to all slots of its row up to
- * that one. */
+enum { HARKEN_SLAB = 64 };
+
+/* The cache of a slot: for each layer its key, then its value, every one HARKEN_SLAB rows behind the one before. */
+static inline int64_t harken_key_offset(const struct harken_model *model, int32_t layer) {
+    return (int64_t)layer * 2 * HARKEN_SLAB * model->n_state;
+}
+
+static inline int64_t harken_value_offset(const struct harken_model *model, int32_t layer) {
+    return harken_key_offset(model, layer) + (int64_t)HARKEN_SLAB * model->n_state;
+}
+
+/* A token of a pass: it is embedded, its keys and values are cached, and it attends to all slots of its row up to its
+ * own. */
 struct harken_query {
     int32_t token, position, window;
-    const int32_t *slots; /* position + 1 of them */
+    float *const *cached; /* position + 1 slots */
     float *attention;     /* (n_alignment_heads, positions), or NULL */
 };
 
@@ -35,24 +46,9 @@ struct harken_run {
     int32_t window, first, n;
 };
 
-/* The keys and values of a slot of a layer. */
-struct harken_cache {
-    float **slabs; /* of HARKEN_SLAB slots each: (n_layers, 2, HARKEN_SLAB, n_state) */
-    int32_t n_slabs;
-};
-
-enum { HARKEN_SLAB = 64, HARKEN_KEY = 0, HARKEN_VALUE = 1 };
-
-static inline float *harken_cached(const struct harken_cache *cache, const struct harken_model *model, int32_t layer,
-                                   int key_or_value, int32_t slot) {
-    size_t row = ((size_t)layer * 2 + (size_t)key_or_value) * HARKEN_SLAB + (size_t)(slot % HARKEN_SLAB);
-    return cache->slabs[slot / HARKEN_SLAB] + row * (size_t)model->n_state;
-}
-
 /* One pass of the decoder over some queries, those of one window together. */
 struct harken_pass {
     harken_decoder *decoder;
-    const struct harken_cache *cache;
     const struct harken_window *windows;
     const struct harken_query *queries;
     const struct harken_run *runs;

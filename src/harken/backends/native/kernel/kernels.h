@@ -34,10 +34,10 @@ struct harken_kernels {
     void (*linear)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                    const struct harken_activations *x, int32_t n, enum harken_output output, float *const *y);
 
-    /* Attention of one query to n keys; key i lies at keys[i], value i at values[i]. `scores` has room for n rounded up
-     * to whole vectors. */
-    void (*self_attention)(const float *query, const float *const *keys, const float *const *values, int32_t n,
-                           int32_t head_size, float *scores, float *to);
+    /* Attention of one query to n keys; those of slot i lie at cached[i] + key_offset, its values at cached[i] +
+     * value_offset. `scores` has room for n rounded up to whole vectors. */
+    void (*self_attention)(const float *query, float *const *cached, int64_t key_offset, int64_t value_offset,
+                           int32_t n, int32_t head_size, float *scores, float *to);
 
     /* Attention of some queries to `n` positions of one head: keys by tiles of 16 positions (tiles, head_size, 16),
      * values (n, head_size), both float16. weights[i], if not NULL, receives exp(score - peak). */

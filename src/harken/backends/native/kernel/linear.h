@@ -153,7 +153,7 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        to->scales[(int64_t)i * n_blocks + block] = peak / 127;
+        to->scales[(int64_t)i * n_blocks + block] = peak * (1.0f / 127);
         to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
     }
 }

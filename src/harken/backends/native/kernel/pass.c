@@ -18,7 +18,6 @@ struct work {
     struct harken_activations activations, hidden_activations;
     struct harken_partial *partials; /* (n, h, max_chunks) */
     float *scores;                   /* (threads, max_slots) */
-    const float **keys, **values;    /* (threads, max_slots) */
     int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
 };
 
@@ -99,18 +98,13 @@ static void project_qkv(void *context, int32_t number, int32_t begin, int32_t en
 static void self_attention(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_model *model = work->model;
-    const float **keys = work->keys + (int64_t)thread * work->max_slots;
-    const float **values = work->values + (int64_t)thread * work->max_slots;
     float *scores = work->scores + (int64_t)thread * work->max_slots;
     for (int32_t item = begin; item < end; item++) {
         int32_t i = item / model->n_heads, channel = item % model->n_heads * work->head_size;
         const struct harken_query *query = &work->pass->queries[i];
-        for (int32_t position = 0; position <= query->position; position++) {
-            int32_t slot = query->slots[position];
-            keys[position] = harken_cached(work->pass->cache, model, layer, HARKEN_KEY, slot) + channel;
-            values[position] = harken_cached(work->pass->cache, model, layer, HARKEN_VALUE, slot) + channel;
-        }
-        work->kernels->self_attention(work->projected_rows[i] + channel, keys, values, query->position + 1,
+        work->kernels->self_attention(work->projected_rows[i] + channel, query->cached,
+                                      harken_key_offset(model, layer) + channel,
+                                      harken_value_offset(model, layer) + channel, query->position + 1,
                                       work->head_size, scores, work->attended + (int64_t)i * model->n_state + channel);
     }
 }
@@ -311,8 +305,6 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->partials =
         take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
     work->scores = take(arena, threads * slots, sizeof(float));
-    work->keys = take(arena, threads * slots, sizeof(float *));
-    work->values = take(arena, threads * slots, sizeof(float *));
     work->run_items = take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
 }
 
@@ -336,14 +328,14 @@ static void point_to_rows(struct work *work) {
     const struct harken_pass *pass = work->pass;
     const struct harken_model *model = work->model;
     for (int64_t i = 0; i < pass->n_queries; i++) {
-        int32_t slot = pass->queries[i].slots[pass->queries[i].position];
+        float *cached = pass->queries[i].cached[pass->queries[i].position];
         work->x_rows[i] = work->x + i * model->n_state;
         work->projected_rows[i] = work->projected + i * model->n_state;
         work->hidden_rows[i] = work->hidden + i * model->layers[0].mlp_in.rows;
         for (int32_t layer = 0; layer < model->n_layers; layer++) {
             int64_t row = (int64_t)layer * pass->n_queries + i;
-            work->key_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_KEY, slot);
-            work->value_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_VALUE, slot);
+            work->key_rows[row] = cached + harken_key_offset(model, layer);
+            work->value_rows[row] = cached + harken_value_offset(model, layer);
         }
     }
     work->run_items[0] = 0;

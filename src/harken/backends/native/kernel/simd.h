@@ -76,10 +76,10 @@ INLINE float sum_lanes(f32x16 x) {
 }
 
 INLINE float max_lanes(f32x16 x) {
-    float largest = x[0];
-    for (int lane = 1; lane < LANES; lane++)
-        largest = x[lane] > largest ? x[lane] : largest;
-    return largest;
+    x = max16(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    x = max16(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    x = max16(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    return x[0] > x[1] ? x[0] : x[1];
 }
 
 /* Adding this number leaves an integer in the low bits of the sum, rounded to nearest, ties to even. */
