@@ -36,8 +36,10 @@ COMPILE = (
 # Windows needs one of its functions for stack frames of more than a page, but no startup code: MinGW's takes a minute.
 ELF = ("-rtlib=none", "-Wl,-z,defs", "-lpthread", "-lm")
 MACH_O = ("-rtlib=none",)
-PE = ("-nostdlib", "-rtlib=compiler-rt", "-Wl,--no-entry")
-PE += ("-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0")
+PE = (
+    *("-nostdlib", "-rtlib=compiler-rt", "-Wl,--no-entry"),
+    *("-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0"),
+)
 MINGW_HEADERS = "lib/libc/include/any-windows-any"  # in ziglang; -nostdlib takes them away
 
 
@@ -121,10 +123,9 @@ def compile_library(name: str, folder: Path) -> Path:
         )
         print(done.stdout, end="", file=sys.stderr)
         if done.returncode:
-            errors = [line for line in done.stdout.splitlines() if "error" in line]
-            raise NotBuilt(
-                f"the compiler failed: {' '.join((errors or ['code ' + str(done.returncode)])[0].split())}"
-            )
+            errors = [line for line in done.stdout.splitlines() if "error" in line.lower()]
+            reason = errors[0] if errors else f"code {done.returncode}"
+            raise NotBuilt(f"the compiler failed: {' '.join(reason.split())}")
         library = folder / target.library
         library.unlink(missing_ok=True)  # a process may have the old one mapped
         library.write_bytes(output.read_bytes())
