@@ -21,30 +21,34 @@ INLINE float exponentials(float *scores, int32_t n, float *peak) {
     return sum_lanes(total);
 }
 
-INLINE void self_attention_sized(const float *query, float *const *cached, int64_t key_offset, int64_t value_offset,
+INLINE void self_attention_sized(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
                                  int32_t n, int32_t head_size, float *scores, float *to) {
     f32x16 q[HARKEN_MAX_HEAD_SIZE / LANES], mixed[HARKEN_MAX_HEAD_SIZE / LANES];
     for (int32_t i = 0; i < head_size / LANES; i++) {
         q[i] = load(query + i * LANES);
         mixed[i] = splat(0);
     }
-    for (int32_t position = 0; position < n; position++) {
-        f32x16 products = splat(0);
-        for (int32_t i = 0; i < head_size / LANES; i++)
-            products = fma16(q[i], load(cached[position] + key_offset + i * LANES), products);
-        scores[position] = sum_lanes(products);
+    for (int32_t first = 0; first < n; first += LANES) {
+        f32x16 products[LANES];
+        for (int32_t lane = 0; lane < LANES; lane++) {
+            const uint16_t *key = cached[first + lane < n ? first + lane : n - 1] + key_offset;
+            products[lane] = splat(0);
+            for (int32_t i = 0; i < head_size / LANES; i++)
+                products[lane] = fma16(q[i], load_half(key + i * LANES), products[lane]);
+        }
+        store(scores + first, sum_lanes_of_16(products));
     }
     float peak, total = exponentials(scores, n, &peak);
     for (int32_t position = 0; position < n; position++) {
         f32x16 weight = splat(scores[position]);
         for (int32_t i = 0; i < head_size / LANES; i++)
-            mixed[i] = fma16(load(cached[position] + value_offset + i * LANES), weight, mixed[i]);
+            mixed[i] = fma16(load_half(cached[position] + value_offset + i * LANES), weight, mixed[i]);
     }
     for (int32_t i = 0; i < head_size / LANES; i++)
         store(to + i * LANES, mixed[i] / total);
 }
 
-static void self_attention(const float *query, float *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
+static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
                            int32_t head_size, float *scores, float *to) {
     if (head_size == 64) /* that of every published Whisper */
         self_attention_sized(query, cached, key_offset, value_offset, n, 64, scores, to);
@@ -160,12 +164,6 @@ static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, 
             mixed = fma16(load(chunks[chunk].values + channel), splat(factors[chunk]), mixed);
         store(to + channel, mixed);
     }
-}
-
-INLINE void store_half(uint16_t *to, f32x16 x) {
-    f32x16 clipped = -max16(-max16(x, splat(-65504.0f)), splat(-65504.0f));
-    f16x16 halves = __builtin_convertvector(clipped, f16x16);
-    memcpy(to, &halves, sizeof halves);
 }
 
 static void pack_keys(const float *keys, int32_t n, int32_t head_size, uint16_t *to) {

@@ -24,21 +24,22 @@ struct harken_decoder {
 
 enum { HARKEN_SLAB = 64 };
 
-/* The cache of a slot: for each layer its key, then its value, every one HARKEN_SLAB rows behind the one before. */
-static inline int64_t harken_key_offset(const struct harken_model *model, int32_t layer) {
-    return (int64_t)layer * 2 * HARKEN_SLAB * model->n_state;
+/* A slab holds, for each layer, first the keys and then the values of its slots; those of one head lie side by side, as
+ * they are read. So a slot of a slab is an address in it, and these are the distances from there, in numbers. */
+static inline int64_t harken_key_offset(const struct harken_model *model, int32_t layer, int32_t head) {
+    return HARKEN_SLAB * ((int64_t)layer * 2 * model->n_state + head * (model->n_state / model->n_heads));
 }
 
-static inline int64_t harken_value_offset(const struct harken_model *model, int32_t layer) {
-    return harken_key_offset(model, layer) + (int64_t)HARKEN_SLAB * model->n_state;
+static inline int64_t harken_value_offset(const struct harken_model *model, int32_t layer, int32_t head) {
+    return harken_key_offset(model, layer, head) + (int64_t)HARKEN_SLAB * model->n_state;
 }
 
 /* A token of a pass: it is embedded, its keys and values are cached, and it attends to all slots of its row up to its
  * own. */
 struct harken_query {
     int32_t token, position, window;
-    float *const *cached; /* position + 1 slots */
-    float *attention;     /* (n_alignment_heads, positions), or NULL */
+    uint16_t *const *cached; /* position + 1 slots, float16 */
+    float *attention;        /* (n_alignment_heads, positions), or NULL */
 };
 
 /* Queries that follow one another and attend to one window. */

@@ -11,7 +11,7 @@
 struct row {
     int32_t window, length;
     int32_t *slots; /* room for the model's context */
-    float **cached; /* where each slot lies */
+    uint16_t **cached; /* where each slot lies */
 };
 
 struct harken_session {
@@ -20,7 +20,7 @@ struct harken_session {
     int32_t n_windows, n_rows, keep_attention, positions; /* positions: those of the longest window */
     struct row *rows;
     int32_t n_slabs;
-    float **slabs;           /* (n_layers, 2, HARKEN_SLAB, n_state) each */
+    uint16_t **slabs;        /* (n_layers, 2, n_heads, HARKEN_SLAB, head size) each, float16 */
     float **attention_slabs; /* (HARKEN_SLAB, n_alignment_heads, positions) each */
     int32_t *users;          /* number of rows that use each slot */
     int32_t *free_slots, n_free;
@@ -98,7 +98,7 @@ static int32_t grow(void **array, size_t n, size_t size) {
 static int32_t add_slab(harken_session *session) {
     const struct harken_model *model = &session->decoder->model;
     size_t n = (size_t)session->n_slabs, n_slots = (n + 1) * HARKEN_SLAB;
-    if (grow((void **)&session->slabs, n + 1, sizeof(float *)) ||
+    if (grow((void **)&session->slabs, n + 1, sizeof(uint16_t *)) ||
         grow((void **)&session->attention_slabs, n + 1, sizeof(float *)) ||
         grow((void **)&session->users, n_slots, sizeof(int32_t)) ||
         grow((void **)&session->free_slots, n_slots, sizeof(int32_t)))
@@ -107,7 +107,8 @@ static int32_t add_slab(harken_session *session) {
     size_t attended = session->keep_attention
                           ? (size_t)HARKEN_SLAB * (size_t)model->n_alignment_heads * (size_t)session->positions
                           : 0;
-    float *slab = malloc(cached * sizeof(float)), *attention = calloc(attended + 1, sizeof(float));
+    uint16_t *slab = malloc(cached * sizeof *slab);
+    float *attention = calloc(attended + 1, sizeof *attention);
     if (!slab || !attention) {
         free(slab);
         free(attention);
@@ -213,12 +214,12 @@ static void *allocate_lists(struct lists *lists, const harken_session *session, 
 /* Appends the new tokens of a row, and lists them as queries from number `first` on. */
 static void append(harken_session *session, struct row *row, const int32_t *tokens, int32_t n,
                    struct harken_query *queries) {
+    int32_t head_size = session->decoder->model.n_state / session->decoder->model.n_heads;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = session->free_slots[--session->n_free];
         session->users[slot] = 1;
         row->slots[row->length] = slot;
-        row->cached[row->length] =
-            session->slabs[slot / HARKEN_SLAB] + (int64_t)(slot % HARKEN_SLAB) * session->decoder->model.n_state;
+        row->cached[row->length] = session->slabs[slot / HARKEN_SLAB] + slot % HARKEN_SLAB * head_size;
         queries[i] = (struct harken_query){
             .token = tokens[i],
             .position = row->length++,

@@ -68,11 +68,36 @@ INLINE f32x16 abs16(f32x16 x) {
     return (f32x16)((i32x16)x & 0x7fffffff);
 }
 
+/* Numbers beyond the range of float16 are clipped. */
+INLINE void store_half(uint16_t *to, f32x16 x) {
+    f32x16 clipped = -max16(-max16(x, splat(-65504.0f)), splat(-65504.0f));
+    f16x16 halves = __builtin_convertvector(clipped, f16x16);
+    memcpy(to, &halves, sizeof halves);
+}
+
 INLINE float sum_lanes(f32x16 x) {
     f32x8 y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
               __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
     f32x4 z = __builtin_shufflevector(y, y, 0, 1, 2, 3) + __builtin_shufflevector(y, y, 4, 5, 6, 7);
     return (z[0] + z[2]) + (z[1] + z[3]);
+}
+
+/* The sums of the lanes of 16 vectors, by the tree of `sum_lanes`: every step adds halves of two vectors side by side. */
+INLINE f32x16 sum_lanes_of_16(f32x16 *x) {
+    for (int i = 0; i < 8; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                       31);
+    for (int i = 0; i < 4; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
+                                       31);
+    for (int i = 0; i < 2; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30,
+                                       31);
+    return __builtin_shufflevector(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+           __builtin_shufflevector(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
 INLINE float max_lanes(f32x16 x) {
