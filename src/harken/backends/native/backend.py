@@ -31,7 +31,7 @@ from harken.types import Dims
 PRECISIONS = ("auto", "int8")
 BITS = {"auto": 8, "int8": 8, "int4": 4}
 """Bits of a weight; int4 is for assistants."""
-STATE_DIVISOR, HEAD_SIZE_DIVISOR = 32, 16
+STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
 class NativeBackend:
@@ -95,7 +95,7 @@ class NativeBackend:
             allowed = (
                 f"another backend for a model with n_text_state={dims.n_text_state} and "
                 f"n_text_head={dims.n_text_head}: native takes a multiple of {STATE_DIVISOR} with heads of a multiple "
-                f"of {HEAD_SIZE_DIVISOR}"
+                f"of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}"
             )
             raise OptionError("backend", "native", allowed)
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
@@ -198,4 +198,5 @@ class NativeBackend:
 def fits(dims: Dims) -> bool:
     """Return whether the kernels can compute a decoder of these dimensions."""
     head_size = dims.n_text_state // dims.n_text_head
-    return dims.n_text_state % STATE_DIVISOR == 0 and head_size % HEAD_SIZE_DIVISOR == 0
+    head_fits = head_size % HEAD_SIZE_DIVISOR == 0 and head_size <= MAX_HEAD_SIZE
+    return head_fits and dims.n_text_state % STATE_DIVISOR == 0

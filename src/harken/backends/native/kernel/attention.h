@@ -50,8 +50,8 @@ INLINE void self_attention_sized(const float *query, uint16_t *const *cached, in
 
 static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
                            int32_t head_size, float *scores, float *to) {
-    if (head_size == 64) /* that of every published Whisper */
-        self_attention_sized(query, cached, key_offset, value_offset, n, 64, scores, to);
+    if (head_size == HARKEN_MAX_HEAD_SIZE)
+        self_attention_sized(query, cached, key_offset, value_offset, n, HARKEN_MAX_HEAD_SIZE, scores, to);
     else
         self_attention_sized(query, cached, key_offset, value_offset, n, head_size, scores, to);
 }
@@ -74,22 +74,22 @@ INLINE void score_tile(const float *const *queries, int n, const uint16_t *tile,
         store(&scores[i][position], (sums[i][0] + sums[i][1]) + (sums[i][2] + sums[i][3]));
 }
 
-/* Weighted sums of the values; 64 channels at a time, so that the sums stay in registers. */
+/* Weighted sums of the values. */
 INLINE void mix_values(float (*weights)[HARKEN_CHUNK], int n, const uint16_t *values, int32_t n_positions,
-                       int32_t head_size, int32_t first, int32_t channels, struct harken_partial *const *to) {
-    f32x16 sums[QUERY_TILE][4];
+                       int32_t head_size, struct harken_partial *const *to) {
+    f32x16 sums[QUERY_TILE][HARKEN_MAX_HEAD_SIZE / LANES];
     for (int i = 0; i < n; i++)
-        for (int part = 0; part < channels / LANES; part++)
+        for (int part = 0; part < head_size / LANES; part++)
             sums[i][part] = splat(0);
     for (int32_t position = 0; position < n_positions; position++)
-        for (int part = 0; part < channels / LANES; part++) {
-            f32x16 value = load_half(values + (int64_t)position * head_size + first + part * LANES);
+        for (int part = 0; part < head_size / LANES; part++) {
+            f32x16 value = load_half(values + (int64_t)position * head_size + part * LANES);
             for (int i = 0; i < n; i++)
                 sums[i][part] = fma16(value, splat(weights[i][position]), sums[i][part]);
         }
     for (int i = 0; i < n; i++)
-        for (int part = 0; part < channels / LANES; part++)
-            store(to[i]->values + first + part * LANES, sums[i][part]);
+        for (int part = 0; part < head_size / LANES; part++)
+            store(to[i]->values + part * LANES, sums[i][part]);
 }
 
 INLINE void cross_attention_tile(const float *const *queries, int n, const uint16_t *keys, const uint16_t *values,
@@ -100,11 +100,7 @@ INLINE void cross_attention_tile(const float *const *queries, int n, const uint1
         score_tile(queries, n, keys + (int64_t)position * head_size, head_size, scores, position);
     for (int i = 0; i < n; i++)
         to[i]->total = exponentials(scores[i], n_positions, &to[i]->peak);
-    int32_t first = 0;
-    for (; first + 64 <= head_size; first += 64)
-        mix_values(scores, n, values, n_positions, head_size, first, 64, to);
-    for (; first < head_size; first += LANES)
-        mix_values(scores, n, values, n_positions, head_size, first, LANES, to);
+    mix_values(scores, n, values, n_positions, head_size, to);
     for (int i = 0; i < n; i++)
         if (weights[i])
             memcpy(weights[i], scores[i], (size_t)n_positions * sizeof(float));
@@ -115,8 +111,8 @@ INLINE void cross_attention_tile(const float *const *queries, int n, const uint1
     static void cross_attention_##n(const float *const *queries, const uint16_t *keys, const uint16_t *values,         \
                                     int32_t n_positions, int32_t head_size, struct harken_partial *const *to,          \
                                     float *const *weights) {                                                           \
-        if (head_size == 64)                                                                                           \
-            cross_attention_tile(queries, n, keys, values, n_positions, 64, to, weights);                              \
+        if (head_size == HARKEN_MAX_HEAD_SIZE)                                                                         \
+            cross_attention_tile(queries, n, keys, values, n_positions, HARKEN_MAX_HEAD_SIZE, to, weights);            \
         else                                                                                                           \
             cross_attention_tile(queries, n, keys, values, n_positions, head_size, to, weights);                       \
     }

@@ -60,6 +60,9 @@ struct harken_pass {
     float *const *logits; /* one row for each */
 };
 
+/* The number of phases of a pass. */
+int32_t harken_pass_phases(const struct harken_model *model);
+
 /* Returns 0 or HARKEN_NO_MEMORY. */
 int32_t harken_pass_run(const struct harken_pass *pass);
 

@@ -6,7 +6,7 @@
 
 enum {
     HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
-    HARKEN_MAX_HEAD_SIZE = 128,
+    HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */

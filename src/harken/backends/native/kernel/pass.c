@@ -252,6 +252,12 @@ static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups
     return max(min(balanced, streamed), 1);
 }
 
+enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
+
+int32_t harken_pass_phases(const struct harken_model *model) {
+    return model->n_layers * PHASES_A_LAYER + OTHER_PHASES;
+}
+
 static int32_t list_phases(const struct work *work, struct harken_phase *phases) {
     const struct harken_model *model = work->model;
     int32_t threads = harken_team_threads(work->pass->decoder->team);
@@ -261,7 +267,7 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
         const struct harken_layer *layer = &model->layers[i];
         int32_t state_groups = groups(&layer->out), mlp_groups = groups(&layer->mlp_in);
         int32_t chunk = linear_chunk(&layer->out, state_groups, threads);
-        const struct harken_phase of_layer[HARKEN_PHASES_A_LAYER] = {
+        const struct harken_phase of_layer[PHASES_A_LAYER] = {
             {normalise, i, n, 1},
             {project_qkv, i, 3 * state_groups, linear_chunk(&layer->query, 3 * state_groups, threads)},
             {self_attention, i, n * model->n_heads, max(n * model->n_heads / (4 * threads), 1)},
@@ -278,7 +284,7 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
             {project_mlp_out, i, state_groups, linear_chunk(&layer->mlp_out, state_groups, threads)},
         };
         memcpy(phases + count, of_layer, sizeof of_layer);
-        count += HARKEN_PHASES_A_LAYER;
+        count += PHASES_A_LAYER;
     }
     int32_t head_groups = groups(&model->head);
     phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
