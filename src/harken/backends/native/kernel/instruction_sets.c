@@ -1,0 +1,107 @@
+/* The kernels that this processor can run. */
+#include "kernels.h"
+
+extern const struct harken_kernels harken_kernels_portable;
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+
+extern const struct harken_kernels harken_kernels_avx512vnni, harken_kernels_avxvnni, harken_kernels_avx2;
+
+struct cpu {
+    uint32_t leaf_1_ecx, leaf_7_ebx, leaf_7_ecx, leaf_7_1_eax, saved; /* saved: registers that the system saves */
+};
+
+static struct cpu read_cpu(void) {
+    struct cpu cpu = {0};
+    uint32_t eax, ebx, ecx, edx;
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
+        cpu.leaf_1_ecx = ecx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+        cpu.leaf_7_ebx = ebx, cpu.leaf_7_ecx = ecx;
+        if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
+            cpu.leaf_7_1_eax = eax;
+    }
+    if (cpu.leaf_1_ecx & 1u << 27) { /* XGETBV can be used */
+        uint32_t lower, upper;
+        __asm__("xgetbv" : "=a"(lower), "=d"(upper) : "c"(0));
+        cpu.saved = lower;
+    }
+    return cpu;
+}
+
+static int has_avx2(const struct cpu *cpu) {
+    uint32_t fma_f16c_avx = 1u << 12 | 1u << 29 | 1u << 28, ymm = 0x6;
+    return (cpu->leaf_1_ecx & fma_f16c_avx) == fma_f16c_avx && cpu->leaf_7_ebx & 1u << 5 && (cpu->saved & ymm) == ymm;
+}
+
+static int has_avxvnni(const struct cpu *cpu) {
+    return has_avx2(cpu) && cpu->leaf_7_1_eax & 1u << 4;
+}
+
+static int has_avx512vnni(const struct cpu *cpu) {
+    uint32_t f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, zmm = 0xe6;
+    return has_avx2(cpu) && (cpu->leaf_7_ebx & f_dq_bw_vl) == f_dq_bw_vl && cpu->leaf_7_ecx & 1u << 11 &&
+           (cpu->saved & zmm) == zmm;
+}
+
+static int32_t collect(const struct harken_kernels **to) {
+    struct cpu cpu = read_cpu();
+    int32_t n = 0;
+    if (has_avx512vnni(&cpu))
+        to[n++] = &harken_kernels_avx512vnni;
+    if (has_avxvnni(&cpu))
+        to[n++] = &harken_kernels_avxvnni;
+    if (has_avx2(&cpu))
+        to[n++] = &harken_kernels_avx2;
+    return n;
+}
+
+#elif defined(__aarch64__)
+
+extern const struct harken_kernels harken_kernels_dotprod;
+
+#if defined(__linux__)
+#include <sys/auxv.h>
+
+static int has_dotprod(void) {
+    return (getauxval(AT_HWCAP) & 1u << 20) != 0; /* HWCAP_ASIMDDP */
+}
+#elif defined(__APPLE__)
+static int has_dotprod(void) {
+    return 1; /* every Mac with ARM64 */
+}
+#elif defined(_WIN32)
+#include <windows.h>
+
+static int has_dotprod(void) {
+    return IsProcessorFeaturePresent(43) != 0; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
+}
+#else
+static int has_dotprod(void) {
+    return 0;
+}
+#endif
+
+static int32_t collect(const struct harken_kernels **to) {
+    to[0] = &harken_kernels_dotprod;
+    return has_dotprod();
+}
+
+#else
+
+static int32_t collect(const struct harken_kernels **to) {
+    (void)to;
+    return 0;
+}
+
+#endif
+
+const struct harken_kernels *const *harken_supported_kernels(int32_t *n) {
+    static const struct harken_kernels *supported[4];
+    int32_t found = collect(supported); /* the same whichever thread writes it */
+    supported[found++] = &harken_kernels_portable;
+    *n = found;
+    return supported;
+}

@@ -1,0 +1,69 @@
+/* The arithmetic of one instruction set: functions of arrays, without threads and without state. */
+#ifndef HARKEN_KERNELS_H
+#define HARKEN_KERNELS_H
+
+#include "harken.h"
+
+enum {
+    HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
+    HARKEN_MAX_HEAD_SIZE = 128,
+};
+
+/* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
+struct harken_activations {
+    int8_t *values; /* (n, columns), -127..127 */
+    float *scales;  /* (n, columns / 32) */
+    int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
+};
+
+enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU };
+
+/* The attention of one query to a chunk of positions; softmax over all chunks follows from these. */
+struct harken_partial {
+    float peak, total;
+    float values[HARKEN_MAX_HEAD_SIZE];
+};
+
+struct harken_kernels {
+    const char *name;
+
+    /* y = x, or x with mean 0 and variance 1, quantised as vector i of `to`. */
+    void (*quantise)(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i);
+
+    /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; y[i] points to row 0. */
+    void (*linear)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                   const struct harken_activations *x, int32_t n, enum harken_output output, float *const *y);
+
+    /* Attention of one query to n keys; key i lies at keys[i], value i at values[i]. `scores` has room for n rounded up
+     * to whole vectors. */
+    void (*self_attention)(const float *query, const float *const *keys, const float *const *values, int32_t n,
+                           int32_t head_size, float *scores, float *to);
+
+    /* Attention of some queries to `n` positions of one head: keys by tiles of 16 positions (tiles, head_size, 16),
+     * values (n, head_size), both float16. weights[i], if not NULL, receives exp(score - peak). */
+    void (*cross_attention)(const float *const *queries, int32_t n_queries, const uint16_t *keys,
+                            const uint16_t *values, int32_t n, int32_t head_size,
+                            struct harken_partial *const *to, float *const *weights);
+
+    /* The attention over all chunks; chunks that were weighted get their factor in `factors`. */
+    void (*merge_chunks)(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
+                         float *factors);
+
+    /* Keys and values of one head, (n, head_size), to the layout of cross_attention. */
+    void (*pack_keys)(const float *keys, int32_t n, int32_t head_size, uint16_t *to);
+    void (*pack_values)(const float *values, int32_t n, int32_t head_size, uint16_t *to);
+
+    /* x = embedding + position. */
+    void (*embed)(const uint16_t *embedding, const float *position, int32_t n, float *x);
+
+    float (*log_sum_exp)(const float *x, int32_t n); /* -inf if all are */
+    float (*largest)(const float *x, int32_t n);
+    /* The k largest, largest first, the lower index first among equals. */
+    void (*top)(const float *x, int32_t n, int32_t k, int64_t *best);
+    int32_t (*sample)(const float *x, int32_t n, float temperature, double uniform);
+};
+
+/* Those that this processor can run, best first; the last is portable. */
+const struct harken_kernels *const *harken_supported_kernels(int32_t *n);
+
+#endif

@@ -1,0 +1,26 @@
+/* All kernels of one instruction set. Included by a file that has defined dot products, LINEAR_TILE and QUERY_TILE (the
+ * numbers of vectors and of queries that share what is read; they change the speed and no bit), and KERNELS_NAME. */
+#include "attention.h"
+#include "choice.h"
+#include "linear.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define STRING_(a) #a
+#define STRING(a) STRING_(a)
+
+const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME) = {
+    .name = STRING(KERNELS_NAME),
+    .quantise = quantise,
+    .linear = linear,
+    .self_attention = self_attention,
+    .cross_attention = cross_attention,
+    .merge_chunks = merge_chunks,
+    .pack_keys = pack_keys,
+    .pack_values = pack_values,
+    .embed = embed,
+    .log_sum_exp = log_sum_exp,
+    .largest = largest,
+    .top = top,
+    .sample = sample,
+};

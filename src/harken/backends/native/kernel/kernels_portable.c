@@ -1,0 +1,26 @@
+/* Any processor; on ARM64 the compiler uses what every one of them has. */
+#include "simd.h"
+
+enum { WEIGHTS_ARE_UNSIGNED = 0 };
+
+typedef i8x64 dot_weights;
+
+INLINE dot_weights prepare_signed(i8x64 weights) {
+    return weights;
+}
+
+INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
+    for (int lane = 0; lane < LANES; lane++)
+        for (int column = 0; column < 4; column++)
+            sums[lane] += weights[4 * lane + column] * x[column];
+    return sums;
+}
+
+INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
+    return dot_signed(sums, (i8x64)weights, x);
+}
+
+#define LINEAR_TILE 4
+#define QUERY_TILE 2
+#define KERNELS_NAME portable
+#include "kernels_body.h"

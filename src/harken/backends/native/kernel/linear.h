@@ -1,0 +1,155 @@
+/* Linear layers: integers in, integers summed, floats out.
+ *
+ * Each lane holds one row of the matrix, so nothing is summed across lanes. The products of a block are summed as
+ * integers, exactly; only the sums of blocks are added as floats, in the order of the blocks. Weights are read once for
+ * a tile of vectors. dot.h multiplies: four columns of 16 rows at a time, the layout of the processors' own
+ * instructions. */
+#include "simd.h"
+
+#include "kernels.h"
+
+INLINE i8x64 load_bytes(const int8_t *from) {
+    i8x64 x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* Adds the products of block `block` of the matrix's rows with that of n vectors to `sums`. */
+INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+    for (int column = 0; column < HARKEN_BLOCK; column += 4) {
+        dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
+        for (int i = 0; i < n; i++)
+            sums[i] = dot_signed(sums[i], prepared, x + i * stride + column);
+    }
+}
+
+INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+    for (int column = 0; column < HARKEN_BLOCK; column += 8) {
+        u8x64 both = (u8x64)load_bytes(weights + column * HARKEN_GROUP / 2);
+        u8x64 lower = both & 15, upper = both >> 4;
+        for (int i = 0; i < n; i++) {
+            sums[i] = dot_unsigned(sums[i], lower, x + i * stride + column);
+            sums[i] = dot_unsigned(sums[i], upper, x + i * stride + column + 4);
+        }
+    }
+}
+
+/* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
+INLINE int32_t first_sum(int32_t offset, int bits) {
+    return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
+}
+
+/* The rows of one group times vectors `first` to `first + n`. */
+INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
+                        int64_t first, int n, int bits, enum harken_output output, float *const *y) {
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
+    int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP * bits / 8;
+    const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes;
+    const uint16_t *scales = matrix->scales + group * n_blocks * HARKEN_GROUP;
+    const int8_t *values = x->values + first * matrix->columns;
+    const float *x_scales = x->scales + first * n_blocks;
+    const int32_t *offsets = x->offsets + first * n_blocks;
+    f32x16 totals[LINEAR_TILE];
+    for (int i = 0; i < n; i++)
+        totals[i] = splat(0);
+    for (int64_t block = 0; block < n_blocks; block++) {
+        i32x16 sums[LINEAR_TILE];
+        for (int i = 0; i < n; i++)
+            sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
+        if (bits == 8)
+            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+        else
+            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+        f32x16 scale = load_bfloat(scales);
+        for (int i = 0; i < n; i++) {
+            f32x16 both = scale * x_scales[i * n_blocks + block];
+            totals[i] = fma16(__builtin_convertvector(sums[i], f32x16), both, totals[i]);
+        }
+        weights += block_bytes;
+        scales += HARKEN_GROUP;
+    }
+    f32x16 bias = matrix->bias ? load(matrix->bias + group * HARKEN_GROUP) : splat(0);
+    for (int i = 0; i < n; i++) {
+        float *to = y[first + i] + group * HARKEN_GROUP;
+        f32x16 result = totals[i] + bias;
+        if (output == HARKEN_ADD)
+            result = load(to) + result;
+        else if (output == HARKEN_GELU)
+            result = gelu16(result);
+        store(to, result);
+    }
+}
+
+/* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
+#define TILE_OF(n)                                                                                                     \
+    static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
+                           int64_t first, enum harken_output output, float *const *y) {                                \
+        if (matrix->bits == 8)                                                                                         \
+            linear_tile(matrix, group, x, first, n, 8, output, y);                                                     \
+        else                                                                                                           \
+            linear_tile(matrix, group, x, first, n, 4, output, y);                                                     \
+    }
+TILE_OF(1)
+TILE_OF(2)
+TILE_OF(3)
+TILE_OF(4)
+#if LINEAR_TILE == 8
+TILE_OF(5)
+TILE_OF(6)
+TILE_OF(7)
+TILE_OF(8)
+#endif
+#undef TILE_OF
+
+static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                   const struct harken_activations *x, int32_t n, enum harken_output output, float *const *y) {
+    typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
+                               enum harken_output, float *const *);
+    static tile_function *const tiles[] = {
+        linear_1, linear_2, linear_3, linear_4,
+#if LINEAR_TILE == 8
+        linear_5, linear_6, linear_7, linear_8,
+#endif
+    };
+    for (int64_t group = first_group; group < end_group; group++)
+        for (int64_t first = 0; first < n; first += LINEAR_TILE) {
+            int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
+            tiles[size - 1](matrix, group, x, first, output, y);
+        }
+}
+
+/* x, or x with mean 0 and variance 1, as integers with a scale for every block. */
+static void quantise(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
+    float mean = 0, factor = 1;
+    if (normalise) {
+        f32x16 total = splat(0), squares = splat(0);
+        for (int32_t column = 0; column < columns; column += LANES)
+            total = total + load(x + column);
+        mean = sum_lanes(total) / (float)columns;
+        for (int32_t column = 0; column < columns; column += LANES) {
+            f32x16 centred = load(x + column) - mean;
+            squares = fma16(centred, centred, squares);
+        }
+        factor = 1 / sqrtf(sum_lanes(squares) / (float)columns + 1e-5f);
+    }
+    int32_t n_blocks = columns / HARKEN_BLOCK;
+    for (int32_t block = 0; block < n_blocks; block++) {
+        f32x16 parts[HARKEN_BLOCK / LANES], largest = splat(0);
+        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
+            parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
+            largest = max16(largest, abs16(parts[part]));
+        }
+        float peak = max_lanes(largest);
+        float inverse = peak > 1e-30f ? 127 / peak : 0;
+        int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
+        i32x16 sums = splat_integer(0);
+        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
+            i32x16 integers = round_to_integer(parts[part] * inverse);
+            i8x16 narrow = __builtin_convertvector(integers, i8x16);
+            memcpy(bytes + part * LANES, &narrow, LANES);
+            sums = sums + integers;
+        }
+        to->scales[(int64_t)i * n_blocks + block] = peak / 127;
+        to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
+    }
+}

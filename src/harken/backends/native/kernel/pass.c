@@ -1,0 +1,371 @@
+/* One pass of the decoder: the phases of every layer, in the order in which they depend on one another.
+ *
+ * Source: openai/whisper, model.py, TextDecoder. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decoder.h"
+#include "layout.h"
+
+/* A pass with its working memory; n is the number of queries, s the state, h the number of heads. */
+struct work {
+    const struct harken_pass *pass;
+    const struct harken_model *model;
+    const struct harken_kernels *kernels;
+    int32_t head_size, max_chunks, max_slots;
+    float *x, *projected, *attended, *hidden; /* (n, s) each; hidden (n, mlp) */
+    float **x_rows, **projected_rows, **hidden_rows, **key_rows, **value_rows;
+    struct harken_activations activations, hidden_activations;
+    struct harken_partial *partials; /* (n, h, max_chunks) */
+    float *scores;                   /* (threads, max_slots) */
+    const float **keys, **values;    /* (threads, max_slots) */
+    int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
+};
+
+static int32_t min(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static int32_t groups(const struct harken_matrix *matrix) {
+    return (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
+}
+
+static int32_t chunks(int32_t positions) {
+    return (positions + HARKEN_CHUNK - 1) / HARKEN_CHUNK;
+}
+
+/* -- The phases: functions of a range of items ------------------------------------------------------------------- */
+
+static void embed(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    int64_t state = work->model->n_state;
+    (void)layer, (void)thread;
+    for (int32_t i = begin; i < end; i++) {
+        const struct harken_query *query = &work->pass->queries[i];
+        work->kernels->embed(work->model->embedding + query->token * state,
+                             work->model->positions + query->position * state, work->model->n_state, work->x_rows[i]);
+    }
+}
+
+static void normalise(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    struct work *work = context;
+    (void)layer, (void)thread;
+    for (int32_t i = begin; i < end; i++)
+        work->kernels->quantise(work->x_rows[i], work->model->n_state, 1, &work->activations, i);
+}
+
+static void normalise_last(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    struct work *work = context;
+    (void)layer, (void)thread;
+    for (int32_t i = begin; i < end; i++)
+        work->kernels->quantise(work->x_rows[work->pass->logit_queries[i]], work->model->n_state, 1,
+                                &work->activations, i);
+}
+
+static void quantise_attended(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    struct work *work = context;
+    int64_t state = work->model->n_state;
+    (void)layer, (void)thread;
+    for (int32_t i = begin; i < end; i++)
+        work->kernels->quantise(work->attended + i * state, work->model->n_state, 0, &work->activations, i);
+}
+
+static void quantise_hidden(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    struct work *work = context;
+    int32_t size = work->model->layers[layer].mlp_out.columns;
+    (void)thread;
+    for (int32_t i = begin; i < end; i++)
+        work->kernels->quantise(work->hidden_rows[i], size, 0, &work->hidden_activations, i);
+}
+
+/* Queries, keys and values of self-attention; new keys and values go to their slots at once. */
+static void project_qkv(void *context, int32_t number, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    const struct harken_layer *layer = &work->model->layers[number];
+    const struct harken_matrix *matrices[] = {&layer->query, &layer->key, &layer->value};
+    int32_t n = work->pass->n_queries;
+    float **rows[] = {work->projected_rows, work->key_rows + (int64_t)number * n,
+                      work->value_rows + (int64_t)number * n};
+    int32_t size = groups(&layer->query);
+    (void)thread;
+    for (int32_t part = 0; part < 3; part++) {
+        int32_t first = begin - part * size, last = min(end - part * size, size);
+        if (first < last)
+            work->kernels->linear(matrices[part], first > 0 ? first : 0, last, &work->activations, n, HARKEN_STORE,
+                                  rows[part]);
+    }
+}
+
+static void self_attention(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    const struct harken_model *model = work->model;
+    const float **keys = work->keys + (int64_t)thread * work->max_slots;
+    const float **values = work->values + (int64_t)thread * work->max_slots;
+    float *scores = work->scores + (int64_t)thread * work->max_slots;
+    for (int32_t item = begin; item < end; item++) {
+        int32_t i = item / model->n_heads, channel = item % model->n_heads * work->head_size;
+        const struct harken_query *query = &work->pass->queries[i];
+        for (int32_t position = 0; position <= query->position; position++) {
+            int32_t slot = query->slots[position];
+            keys[position] = harken_cached(work->pass->cache, model, layer, HARKEN_KEY, slot) + channel;
+            values[position] = harken_cached(work->pass->cache, model, layer, HARKEN_VALUE, slot) + channel;
+        }
+        work->kernels->self_attention(work->projected_rows[i] + channel, keys, values, query->position + 1,
+                                      work->head_size, scores, work->attended + (int64_t)i * model->n_state + channel);
+    }
+}
+
+static void project_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)thread;
+    work->kernels->linear(&work->model->layers[layer].out, begin, end, &work->activations, work->pass->n_queries,
+                          HARKEN_ADD, work->x_rows);
+}
+
+static void project_cross_query(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)thread;
+    work->kernels->linear(&work->model->layers[layer].cross_query, begin, end, &work->activations,
+                          work->pass->n_queries, HARKEN_STORE, work->projected_rows);
+}
+
+/* The place of a head among the alignment heads, or -1. */
+static int32_t find_alignment_head(const struct harken_model *model, int32_t layer, int32_t head) {
+    for (int32_t i = 0; i < model->n_alignment_heads; i++)
+        if (model->alignment_heads[2 * i] == layer && model->alignment_heads[2 * i + 1] == head)
+            return i;
+    return -1;
+}
+
+/* Where the attention of a query by a head is kept, or NULL. */
+static float *kept_attention(const struct work *work, int32_t query, int32_t layer, int32_t head) {
+    float *attention = work->pass->queries[query].attention;
+    int32_t place = attention ? find_alignment_head(work->model, layer, head) : -1;
+    return place < 0 ? NULL : attention + (int64_t)place * work->pass->attention_stride;
+}
+
+/* One chunk of positions of one window, for one head and all queries of the window. */
+static void attend_to_chunk(const struct work *work, const struct harken_run *run, int32_t layer, int32_t head,
+                            int32_t chunk) {
+    enum { QUERIES = 16 };
+    const struct harken_window *window = &work->pass->windows[run->window];
+    int32_t first = chunk * HARKEN_CHUNK, n = min(window->positions - first, HARKEN_CHUNK);
+    const uint16_t *keys = window->packed + harken_window_offset(work->model, window->positions, layer, head);
+    const uint16_t *values = keys + harken_key_halves(work->model, window->positions);
+    int64_t offset = (int64_t)first * work->head_size;
+    for (int32_t start = 0; start < run->n; start += QUERIES) {
+        const float *queries[QUERIES];
+        struct harken_partial *partials[QUERIES];
+        float *weights[QUERIES];
+        int32_t n_queries = min(run->n - start, QUERIES);
+        for (int32_t i = 0; i < n_queries; i++) {
+            int32_t query = run->first + start + i;
+            float *kept = kept_attention(work, query, layer, head);
+            queries[i] = work->projected_rows[query] + head * work->head_size;
+            partials[i] =
+                work->partials + ((int64_t)query * work->model->n_heads + head) * work->max_chunks + chunk;
+            weights[i] = kept ? kept + first : NULL;
+        }
+        work->kernels->cross_attention(queries, n_queries, keys + offset, values + offset, n, work->head_size,
+                                       partials, weights);
+    }
+}
+
+static void cross_attention(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    int32_t run = 0;
+    (void)thread;
+    for (int32_t item = begin; item < end; item++) {
+        while (item >= work->run_items[run + 1])
+            run++;
+        int32_t within = item - work->run_items[run];
+        attend_to_chunk(work, &work->pass->runs[run], layer, within % work->model->n_heads,
+                        within / work->model->n_heads);
+    }
+}
+
+static void merge_chunks(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    struct work *work = context;
+    const struct harken_model *model = work->model;
+    float *factors = work->scores + (int64_t)thread * work->max_slots;
+    for (int32_t i = begin; i < end; i++) {
+        int32_t positions = work->pass->windows[work->pass->queries[i].window].positions;
+        float *attended = work->attended + (int64_t)i * model->n_state;
+        for (int32_t head = 0; head < model->n_heads; head++) {
+            const struct harken_partial *partials =
+                work->partials + ((int64_t)i * model->n_heads + head) * work->max_chunks;
+            work->kernels->merge_chunks(partials, chunks(positions), work->head_size,
+                                        attended + head * work->head_size, factors);
+            float *weights = kept_attention(work, i, layer, head);
+            for (int32_t position = 0; weights && position < positions; position++)
+                weights[position] *= factors[position / HARKEN_CHUNK];
+        }
+        work->kernels->quantise(attended, model->n_state, 0, &work->activations, i);
+    }
+}
+
+static void project_cross_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)thread;
+    work->kernels->linear(&work->model->layers[layer].cross_out, begin, end, &work->activations,
+                          work->pass->n_queries, HARKEN_ADD, work->x_rows);
+}
+
+static void project_mlp_in(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)thread;
+    work->kernels->linear(&work->model->layers[layer].mlp_in, begin, end, &work->activations, work->pass->n_queries,
+                          HARKEN_GELU, work->hidden_rows);
+}
+
+static void project_mlp_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)thread;
+    work->kernels->linear(&work->model->layers[layer].mlp_out, begin, end, &work->hidden_activations,
+                          work->pass->n_queries, HARKEN_ADD, work->x_rows);
+}
+
+static void project_to_logits(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)layer, (void)thread;
+    work->kernels->linear(&work->model->head, begin, end, &work->activations, work->pass->n_logits, HARKEN_STORE,
+                          work->pass->logits);
+}
+
+/* -- Their order, and the number of items of each ----------------------------------------------------------------- */
+
+/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams. */
+static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups, int32_t threads) {
+    int64_t group_bytes = (int64_t)matrix->columns * HARKEN_GROUP * matrix->bits / 8;
+    int32_t balanced = n_groups / (threads * 4), streamed = (int32_t)((64 << 10) / group_bytes);
+    int32_t chunk = min(balanced, streamed);
+    return chunk > 1 ? chunk : 1;
+}
+
+static int32_t list_phases(const struct work *work, struct harken_phase *phases) {
+    const struct harken_model *model = work->model;
+    int32_t threads = harken_team_threads(work->pass->decoder->team);
+    int32_t n = work->pass->n_queries, count = 0;
+    phases[count++] = (struct harken_phase){embed, 0, n, 1};
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const struct harken_layer *layer = &model->layers[i];
+        int32_t state_groups = groups(&layer->out), mlp_groups = groups(&layer->mlp_in);
+        int32_t chunk = linear_chunk(&layer->out, state_groups, threads);
+        const struct harken_phase of_layer[HARKEN_PHASES_A_LAYER] = {
+            {normalise, i, n, 1},
+            {project_qkv, i, 3 * state_groups, linear_chunk(&layer->query, 3 * state_groups, threads)},
+            {self_attention, i, n * model->n_heads, 1},
+            {quantise_attended, i, n, 1},
+            {project_out, i, state_groups, chunk},
+            {normalise, i, n, 1},
+            {project_cross_query, i, state_groups, chunk},
+            {cross_attention, i, work->run_items[work->pass->n_runs], 1},
+            {merge_chunks, i, n, 1},
+            {project_cross_out, i, state_groups, chunk},
+            {normalise, i, n, 1},
+            {project_mlp_in, i, mlp_groups, linear_chunk(&layer->mlp_in, mlp_groups, threads)},
+            {quantise_hidden, i, n, 1},
+            {project_mlp_out, i, state_groups, linear_chunk(&layer->mlp_out, state_groups, threads)},
+        };
+        memcpy(phases + count, of_layer, sizeof of_layer);
+        count += HARKEN_PHASES_A_LAYER;
+    }
+    int32_t head_groups = groups(&model->head);
+    phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
+    phases[count++] = (struct harken_phase){project_to_logits, 0, work->pass->n_logits ? head_groups : 0,
+                                            linear_chunk(&model->head, head_groups, threads)};
+    return count;
+}
+
+/* -- The working memory ------------------------------------------------------------------------------------------- */
+
+/* Takes a piece of the arena, aligned to 64 bytes; while the arena has no memory it only adds up sizes. */
+static void *take(struct harken_arena *arena, size_t n, size_t size) {
+    void *piece = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += (n * size + 63) / 64 * 64;
+    return piece;
+}
+
+static void take_memory(struct work *work, struct harken_arena *arena) {
+    const struct harken_model *model = work->model;
+    size_t n = (size_t)work->pass->n_queries, state = (size_t)model->n_state;
+    size_t mlp = (size_t)model->layers[0].mlp_in.rows, threads = (size_t)harken_team_threads(work->pass->decoder->team);
+    size_t slots = (size_t)work->max_slots, layers = (size_t)model->n_layers;
+    arena->used = 0;
+    work->x = take(arena, n * state, sizeof(float));
+    work->projected = take(arena, n * state, sizeof(float));
+    work->attended = take(arena, n * state, sizeof(float));
+    work->hidden = take(arena, n * mlp, sizeof(float));
+    work->x_rows = take(arena, n, sizeof(float *));
+    work->projected_rows = take(arena, n, sizeof(float *));
+    work->hidden_rows = take(arena, n, sizeof(float *));
+    work->key_rows = take(arena, n * layers, sizeof(float *));
+    work->value_rows = take(arena, n * layers, sizeof(float *));
+    struct harken_activations *activations[] = {&work->activations, &work->hidden_activations};
+    for (int i = 0; i < 2; i++) {
+        size_t columns = i ? mlp : state;
+        activations[i]->values = take(arena, n * columns, 1);
+        activations[i]->scales = take(arena, n * columns / HARKEN_BLOCK, sizeof(float));
+        activations[i]->offsets = take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
+    }
+    work->partials =
+        take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
+    work->scores = take(arena, threads * slots, sizeof(float));
+    work->keys = take(arena, threads * slots, sizeof(float *));
+    work->values = take(arena, threads * slots, sizeof(float *));
+    work->run_items = take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
+}
+
+static int32_t allocate(struct work *work, struct harken_arena *arena) {
+    struct harken_arena needed = {0};
+    take_memory(work, &needed);
+    if (needed.used > arena->size) {
+        char *memory = realloc(arena->memory, needed.used + 63);
+        if (!memory)
+            return HARKEN_NO_MEMORY;
+        arena->memory = memory;
+        arena->size = needed.used;
+    }
+    struct harken_arena aligned = *arena;
+    aligned.memory += -(uintptr_t)aligned.memory % 64;
+    take_memory(work, &aligned);
+    return 0;
+}
+
+static void point_to_rows(struct work *work) {
+    const struct harken_pass *pass = work->pass;
+    const struct harken_model *model = work->model;
+    for (int64_t i = 0; i < pass->n_queries; i++) {
+        int32_t slot = pass->queries[i].slots[pass->queries[i].position];
+        work->x_rows[i] = work->x + i * model->n_state;
+        work->projected_rows[i] = work->projected + i * model->n_state;
+        work->hidden_rows[i] = work->hidden + i * model->layers[0].mlp_in.rows;
+        for (int32_t layer = 0; layer < model->n_layers; layer++) {
+            int64_t row = (int64_t)layer * pass->n_queries + i;
+            work->key_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_KEY, slot);
+            work->value_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_VALUE, slot);
+        }
+    }
+    work->run_items[0] = 0;
+    for (int32_t run = 0; run < pass->n_runs; run++)
+        work->run_items[run + 1] =
+            work->run_items[run] + model->n_heads * chunks(pass->windows[pass->runs[run].window].positions);
+}
+
+int32_t harken_pass_run(const struct harken_pass *pass) {
+    harken_decoder *decoder = pass->decoder;
+    struct work work = {.pass = pass, .model = &decoder->model, .kernels = decoder->kernels};
+    work.head_size = decoder->model.n_state / decoder->model.n_heads;
+    for (int32_t i = 0; i < pass->n_runs; i++) {
+        int32_t n = chunks(pass->windows[pass->runs[i].window].positions);
+        work.max_chunks = n > work.max_chunks ? n : work.max_chunks;
+    }
+    /* scores of self-attention, or factors of chunks */
+    int32_t slots = decoder->model.n_context > work.max_chunks ? decoder->model.n_context : work.max_chunks;
+    work.max_slots = (slots + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
+    if (allocate(&work, &decoder->arena))
+        return HARKEN_NO_MEMORY;
+    point_to_rows(&work);
+    harken_team_run(decoder->team, decoder->phases, list_phases(&work, decoder->phases), &work);
+    return 0;
+}
