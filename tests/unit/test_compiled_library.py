@@ -22,7 +22,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_missing_library_is_named(library: Path) -> None:
-    with pytest.raises(BackendUnavailable, match="was not built: there is no .*_harken.so"):
+    with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so"):
         compiled_library.load_library()
 
 
