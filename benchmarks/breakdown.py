@@ -43,6 +43,7 @@ from recordings import read_set
 
 if TYPE_CHECKING:
     from harken import Recognizer
+    from harken.backends.native import NativeBackend
     from harken.backends.onnx import OnnxBackend
     from harken.contract import Features, Floats, Logits, Session
     from harken.evaluation import Entry
@@ -73,7 +74,12 @@ def main() -> None:
     args = arguments()
     require("harken")
     environment = limit_threads(args.threads)
-    settings = {"model": args.model, "precision": args.precision, "threads": args.threads}
+    settings = {
+        "model": args.model,
+        "backend": args.backend,
+        "precision": args.precision,
+        "threads": args.threads,
+    }
     if args.start_up:
         result = results.begin(args.save or "start-up", settings | {"starts": args.repeats})
         for step, seconds in starts(args, environment):
@@ -93,6 +99,9 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__, model="tiny.en", sets=(DEFAULT_SET,))
+    options.add_argument(
+        "--backend", default="auto", choices=("auto", "native", "onnx"), help="of the stages (auto)"
+    )
     options.add_argument("--precision", default="int8", help="(int8)")
     options.add_argument("--repeats", type=positive, default=5, metavar="N", help="runs, or starts (5)")
     options.add_argument("--start-up", action="store_true", help="measure starts of the program")
@@ -149,15 +158,16 @@ def process_s(code: str, environment: Mapping[str, str]) -> float:
 def stages(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each stage, of the run with the median time, and one for all."""
     import harken
+    from harken.backends.native import NativeBackend
     from harken.backends.onnx import OnnxBackend
     from roofline import FLOAT_BYTES, decoder_bytes, measure
 
     entries = [entry for name in args.set for entry in read_set(args.audio, name, args.limit, model=args.model)]
-    recognizer = harken.load(args.model, precision=args.precision, threads=args.threads)
+    recognizer = harken.load(args.model, backend=args.backend, precision=args.precision, threads=args.threads)
     backend, dims = recognizer.backend, recognizer.dims
-    assert isinstance(backend, OnnxBackend), "the default backend"
+    assert isinstance(backend, NativeBackend | OnnxBackend), "the CPU engines"
     note("measuring the limits of this machine")
-    step_bytes = decoder_bytes(dims, backend.plan.decoder[1], 1, TYPICAL_SLOTS)
+    step_bytes = decoder_bytes(dims, backend.plan.decoder, 1, TYPICAL_SLOTS)
     limits = measure(step_bytes, dims.n_vocab * FLOAT_BYTES, args.threads)
     note(", ".join(f"{name} {rate / 1e9:.0f} G" for name, rate in asdict(limits).items()) + " a second")
     runs = []
@@ -215,7 +225,7 @@ class Account:
 class TimedBackend:
     """A backend that books the time of its calls."""
 
-    def __init__(self, backend: OnnxBackend, account: Account, limits: Limits) -> None:
+    def __init__(self, backend: NativeBackend | OnnxBackend, account: Account, limits: Limits) -> None:
         self._backend, self._account, self._limits = backend, account, limits
         self._positions = backend.dims.n_audio_ctx
 
@@ -244,11 +254,16 @@ class TimedSession:
     """A session that books the time of its decoder passes."""
 
     def __init__(
-        self, session: Session, backend: OnnxBackend, account: Account, limits: Limits, positions: int
+        self,
+        session: Session,
+        backend: NativeBackend | OnnxBackend,
+        account: Account,
+        limits: Limits,
+        positions: int,
     ) -> None:
         self._session, self._account, self._limits = session, account, limits
         self._dims = replace(backend.dims, n_audio_ctx=positions)
-        self._precision = backend.plan.decoder[1]
+        self._decoder = backend.plan.decoder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -272,12 +287,14 @@ class TimedSession:
         limits, dims = self._limits, self._dims
         linear = linear_operations(dims, rows * queries, n_logits)
         attention = rows * attention_operations(dims, queries, slots)
-        rate = limits.int8 if self._precision == "int8" else limits.fp32
-        read_s = decoder_bytes(dims, self._precision, rows, slots) / limits.weights
+        rate = limits.int8 if self._decoder[1] == "int8" else limits.fp32
+        read_s = decoder_bytes(dims, self._decoder, rows, slots) / limits.weights
         return max(linear / rate + attention / limits.fp32, read_s)
 
 
-def profile(recognizer: Recognizer, backend: OnnxBackend, entries: Sequence[Entry], limits: Limits) -> Account:
+def profile(
+    recognizer: Recognizer, backend: NativeBackend | OnnxBackend, entries: Sequence[Entry], limits: Limits
+) -> Account:
     """Transcribe all recordings once."""
     import harken
     from harken.audio import load_audio

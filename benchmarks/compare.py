@@ -56,10 +56,12 @@ class Turns:
     peak_mb: float = 0.0
     texts: list[str] = field(default_factory=list)
 
-    def take(self, entries: Sequence[Entry], beam_size: int) -> None:
-        """Transcribe a set once."""
+    def take(self, entries: Sequence[Entry], beam_size: int, *, once: bool = False) -> None:
+        """Transcribe a set once; see `engines.Request` for `once`."""
         time.sleep(SETTLE_S)
-        replies = [self.worker.transcribe(entry.path, entry.language, beam_size) for entry in entries]
+        replies = [
+            self.worker.transcribe(entry.path, entry.language, beam_size, once=once) for entry in entries
+        ]
         self.seconds.append(sum(reply.seconds for reply in replies))
         self.cpu_s.append(sum(reply.cpu_s for reply in replies))
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]
@@ -92,14 +94,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__, model="tiny.en", sets=(DEFAULT_SET,))
-    options.add_argument(
-        "--engines", nargs="+", default=["harken"], choices=LOADERS, metavar="E", help=", ".join(LOADERS)
-    )
-    options.add_argument(
-        "--peer-models", nargs="+", default=[], metavar="E=PATH",
-        help="the same model for other engines; by default the directory of harken's model",
-    )  # fmt: skip
-    options.add_argument("--precision", default="int8", choices=("int8", "fp32"), help="of all engines (int8)")
+    add_engine_options(options, ["harken"])
     options.add_argument("--beam", type=positive, default=1, metavar="N", help="beam width; 1 is greedy (1)")
     options.add_argument("--language", help="only recordings in this language")
     options.add_argument(
@@ -107,6 +102,18 @@ def arguments() -> argparse.Namespace:
     )
     options.add_argument("--repeats", type=positive, default=3, metavar="N", help="turns of each engine (3)")
     return options.parse_args()
+
+
+def add_engine_options(options: argparse.ArgumentParser, engines: Sequence[str]) -> None:
+    """Add the arguments that `engine` reads; `engines` are the default ones."""
+    options.add_argument(
+        "--engines", nargs="+", default=[*engines], choices=LOADERS, metavar="E", help=", ".join(LOADERS)
+    )
+    options.add_argument(
+        "--peer-models", nargs="+", default=[], metavar="E=PATH",
+        help="the same model for other engines; by default the directory of harken's model",
+    )  # fmt: skip
+    options.add_argument("--precision", default="int8", choices=("int8", "fp32"), help="of all engines (int8)")
 
 
 def module_of(engine: str) -> str:

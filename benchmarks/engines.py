@@ -37,15 +37,30 @@ class Request:
         Code; None has it detected.
     beam_size : int
         1 is greedy.
+    once : bool
+        Decode every 30 s once, for models that have learned nothing: no voice activity detection, no timestamps, no
+        further attempts.
     """
 
     path: str
     language: str | None = "en"
     beam_size: int = 1
+    once: bool = False
 
 
 Transcribe = Callable[[Request], str]
 """From a request to the text."""
+
+_NO_REJECTION: dict[str, Any] = {"compression_ratio_threshold": None, "no_speech_threshold": None}
+ONCE: dict[str, dict[str, Any]] = {
+    "harken": _NO_REJECTION
+    | {"vad": False, "timestamps": False, "temperatures": (0.0,), "fidelity": "exact"}
+    | {"logprob_threshold": None, "hallucination_threshold": None},
+    "faster-whisper": _NO_REJECTION
+    | {"without_timestamps": True, "condition_on_previous_text": False, "temperature": 0.0}
+    | {"log_prob_threshold": None},
+}
+"""What `Request.once` is called by the engines of which it is not the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +127,12 @@ class Worker:
     ) -> None:
         self._process.communicate()  # closes its standard input, at which it ends
 
-    def transcribe(self, path: Path, language: str | None = "en", beam_size: int = 1) -> Reply:
+    def transcribe(
+        self, path: Path, language: str | None = "en", beam_size: int = 1, *, once: bool = False
+    ) -> Reply:
         """Have one recording transcribed; the time is taken over there."""
         assert self._process.stdin
-        request = Request(path=str(path), language=language, beam_size=beam_size)
+        request = Request(path=str(path), language=language, beam_size=beam_size, once=once)
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
         return self._reply()
@@ -142,7 +159,12 @@ def faster_whisper(engine: Engine) -> Transcribe:
     """faster-whisper, window after window."""
     model = _faster_whisper_model(engine)
     return lambda request: _text(
-        model.transcribe(request.path, language=request.language, beam_size=request.beam_size)
+        model.transcribe(
+            request.path,
+            language=request.language,
+            beam_size=request.beam_size,
+            **(ONCE["faster-whisper"] if request.once else {}),
+        )
     )
 
 
@@ -216,7 +238,11 @@ def _harken(engine: Engine, batch_size: int) -> Transcribe:
     recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
     return lambda request: (
         recognizer.transcribe(
-            request.path, language=request.language, beam_size=request.beam_size, batch_size=batch_size
+            request.path,
+            language=request.language,
+            beam_size=request.beam_size,
+            batch_size=batch_size,
+            **(ONCE["harken"] if request.once else {}),
         ).text
     )
 

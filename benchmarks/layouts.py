@@ -113,6 +113,25 @@ _LIVE = (
     number("retractions", "retractions"),
     number("flicker", "flicker", 2),
 )
+_STEPS = (
+    text("model", "model"),
+    number("positions", "positions"),
+    number("rows", "rows"),
+    number("tokens", "tokens"),
+    number("ONNX Runtime, ms", "onnx_least_ms", 2),
+    numbers("25 %, median", ("onnx_quarter_ms", "onnx_median_ms"), 2),
+    number("native, ms", "native_least_ms", 2),
+    numbers("25 %, median", ("native_quarter_ms", "native_median_ms"), 2),
+    number("native over ONNX Runtime", "native_over_onnx", 2),
+    number("times faster", "times_faster", 2),
+    numbers("over one token: ONNX Runtime, native", ("onnx_over_one", "native_over_one"), 2),
+    number("read, GB/s", "read_gb_a_second", 1),
+    number("floor, ms", "floor_ms", 2),
+    number("native over floor", "times_floor", 2),
+    numbers(
+        "rules and choice, ms: ONNX Runtime, native", ("onnx_choice_least_ms", "native_choice_least_ms"), 3
+    ),
+)
 
 TABLES = {
     "engines": Table(
@@ -180,6 +199,30 @@ TABLES = {
             number("seconds", "seconds", 3),
             number("share, %", "share_percent", 1),
             number("lower bound, s", "bound_s", 3),
+        ),
+    ),
+    "steps": Table(results=("steps", "steps-large"), columns=_STEPS),
+    "busy": Table(
+        results=("busy",),
+        columns=(
+            number("busy processes", "busy"),
+            text("engine", "engine"),
+            number("seconds", "seconds", 2),
+            spread("slowdown", "slowdown", 2),
+            spread("over that of the first engine", "ratio", 2),
+        ),
+    ),
+    "larger": Table(
+        results=("larger-base", "larger-small", "larger-turbo"),
+        columns=(
+            text("model", "model"),
+            text("weights", "weights"),
+            number("beam", "beam"),
+            text("engine", "engine"),
+            number("minutes", "minutes", 1),
+            number("seconds a minute", "seconds_a_minute", 2),
+            spread("time over that of the first engine", "ratio", 2),
+            number("peak memory, MB", "peak_mb"),
         ),
     ),
     "speculation": Table(

@@ -15,6 +15,8 @@ import openvino
 from openvino import opset13
 
 from harken.audio import mel_filters
+from harken.backends.native.packed_file import PackedFormat
+from harken.backends.native.packing import padded_rows
 
 if TYPE_CHECKING:
     from harken.types import Dims
@@ -25,6 +27,9 @@ FLOAT_BYTES = 4
 WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1}
 """Bytes of one weight of the decoder; the scales of rows are negligible."""
 LARGE_BYTES = 256_000_000
+HALF_BYTES = 2
+ROWS_ONLY = ("embedding", "positions")
+"""Arrays of the native decoder of which a step reads one row a token, not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +113,20 @@ def gemm_int8(threads: int) -> float:
 
 
 def read_bandwidth(size_bytes: float) -> float:
-    """Return the bytes a second at which so many bytes are read repeatedly, by a matrix times a vector."""
+    """Return the bytes a second at which so many bytes are read repeatedly."""
+    read, n_bytes = make_reading(size_bytes)
+    return n_bytes / best_of(read, 40)
+
+
+def make_reading(size_bytes: float) -> tuple[Callable[[], Any], int]:
+    """Return a function that reads about so many bytes by a matrix times a vector, and their exact number.
+
+    The library under NumPy uses the threads of `arguments.limit_threads`, and computes faster than memory brings.
+    """
     columns = 4096
     rows = max(1, round(size_bytes / FLOAT_BYTES / columns))
     matrix, vector = np.ones((rows, columns), np.float32), np.ones(columns, np.float32)
-    return matrix.nbytes / best_of(lambda: matrix @ vector, 40)
+    return lambda: matrix @ vector, matrix.nbytes
 
 
 def mel_operations(frames: int, n_mels: int) -> float:
@@ -142,11 +156,29 @@ def attention_operations(dims: Dims, queries: int, slots: int) -> float:
     return float(dims.n_text_layer * 2 * 2 * queries * keys * dims.n_text_state)
 
 
-def decoder_bytes(dims: Dims, precision: str, audios: int, slots: int) -> float:
-    """Return the bytes that a forward pass reads: all weights, and the keys and values of each window and past."""
+def decoder_bytes(dims: Dims, decoder: tuple[str, str], windows: int, slots: int) -> float:
+    """Return the bytes that a forward pass reads: all weights, and the keys and values of each window and past.
+
+    `decoder` are the runtime and the precision, as in `harken.backends.onnx.runtime_plan.RuntimePlan`.
+    """
+    runtime, precision = decoder
+    if runtime == "native":
+        return native_step_bytes(dims, windows, dims.n_audio_ctx, slots)
     weights = _layer_weights(dims) + dims.n_text_state * dims.n_vocab
     keys_and_values = 2 * dims.n_text_layer * dims.n_text_state * (dims.n_audio_ctx + slots)
-    return weights * WEIGHT_BYTES[precision] + audios * keys_and_values * FLOAT_BYTES
+    return weights * WEIGHT_BYTES[precision] + windows * keys_and_values * FLOAT_BYTES
+
+
+def native_step_bytes(dims: Dims, rows: int, positions: int, past: int) -> int:
+    """Return the bytes that a step of the native decoder reads, each once: scales and biases count, too."""
+    layers = sum(
+        place.end - place.offset
+        for name, place in PackedFormat(dims=dims, bits=8).places().items()
+        if name not in ROWS_ONLY
+    )
+    keys_and_values = 2 * dims.n_text_layer * dims.n_text_state
+    window = keys_and_values * padded_rows(positions) * HALF_BYTES
+    return layers + rows * (window + keys_and_values * past * FLOAT_BYTES)
 
 
 def _layer_weights(dims: Dims) -> int:

@@ -51,6 +51,7 @@ BACKENDS = {
     "onnx-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "onnx-bf16": BackendCase(tolerance=0.08, reason="8-bit mantissa in the encoder; measured 0.04"),
     "onnx-int8": BackendCase(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
+    "native-int8": BackendCase(tolerance=0.2, reason="8-bit weights and activations; measured 0.14"),
     "torch-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "torch-graphs": BackendCase(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
     "torch-fp16": BackendCase(tolerance=0.02, reason="11-bit mantissa throughout; measured 0.008"),
@@ -98,6 +99,11 @@ def make_backend(
             from harken.backends.onnx import OnnxBackend
 
             return OnnxBackend(dims, weights, digest, precision=precision, threads=1, cache=cache, **options)
+        case "native":
+            from harken.backends.native import NativeBackend
+
+            options = {"threads": 1, **options}
+            return NativeBackend(dims, weights, digest, precision=precision, cache=cache, **options)
         case _:
             return make_torch_backend(precision, dims, weights, **options)
 

@@ -56,7 +56,7 @@ def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
     assistant: str | os.PathLike[str] | None = None,
-    backend: str = "onnx",
+    backend: str = "auto",
     device: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
@@ -76,14 +76,16 @@ def load(
         Source of draft tokens for speculative decoding, which makes the model faster and changes no word: a model of
         the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
         looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
-    backend : {"onnx", "torch", "numpy"}
-        The CPU engine, the GPU engine (which takes the extra ``harken[torch]``), or the slow reference backend.
+    backend : {"auto", "native", "onnx", "torch", "numpy"}
+        The CPU engine with a compiled decoder ("native", in int8) or with that of ONNX Runtime ("onnx"), the GPU engine
+        (which takes the extra ``harken[torch]``), or the slow reference backend. "auto" is native where it was built
+        and fits the model and the precision, else onnx.
     device : str
         For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
         mps, cpu. The other backends compute on the CPU only.
     precision : str
-        For the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8; for the GPU engine ``"fp16"``,
-        ``"bf16"`` or ``"fp32"``, "auto" is fp16, on the CPU fp32.
+        For the CPU engine ``"int8"``, ``"bf16"`` or ``"fp32"``, "auto" is int8, and native has no other; for the GPU
+        engine ``"fp16"``, ``"bf16"`` or ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
@@ -107,7 +109,7 @@ def load(
         If a value is of another type; if `backend`, `device` or `precision` is not one of those above, or this machine
         cannot compute there or in it; or if the assistant has another vocabulary.
     BackendUnavailable
-        If the runtime is not installed.
+        If the runtime is not installed, or the native decoder was not built.
     """
     path = str | os.PathLike[str]
     model = checked_value("model", model, path)

@@ -15,8 +15,10 @@ from harken.errors import CheckpointNotFound, OptionError
 from harken.text import Tokenizer
 from harken.types import Dims
 
-BACKENDS = ("onnx", "torch", "numpy")
 AUTO, NGRAM = "auto", "ngram"
+BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
+CPU_ENGINES = (AUTO, "native", "onnx")
+NATIVE_PRECISIONS = ("auto", "int8")
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that ``assistant="auto"`` considers, in this order."""
 
@@ -27,7 +29,8 @@ class BackendFactory:
 
     Parameters
     ----------
-    backend : {"onnx", "torch", "numpy"}
+    backend : {"auto", "native", "onnx", "torch", "numpy"}
+        "auto" is native where its library can be loaded and fits the model and the precision, else onnx.
     device, precision : str
         As `harken.load` takes them.
     threads : int or None
@@ -40,7 +43,7 @@ class BackendFactory:
         If a value is not allowed.
     """
 
-    backend: str = "onnx"
+    backend: str = AUTO
     device: str = "auto"
     precision: str = "auto"
     threads: int | None = None
@@ -51,11 +54,13 @@ class BackendFactory:
             raise OptionError("backend", self.backend, " or ".join(BACKENDS))
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
-        if self.backend == "onnx":
+        if self.backend in (AUTO, "onnx"):
             from harken.backends.onnx.runtime_plan import PRECISIONS
 
             if self.precision not in PRECISIONS:
                 raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
+        if self.backend == "native" and self.precision not in NATIVE_PRECISIONS:
+            raise OptionError("precision", self.precision, "auto or int8 with backend='native'")
         if self.backend == "numpy" and self.precision not in ("auto", "fp32"):
             raise OptionError("precision", self.precision, "auto or fp32 with backend='numpy'")
         if self.threads is not None and not 1 <= self.threads <= 1024:
@@ -108,10 +113,12 @@ class BackendFactory:
             "shares_encoder": shares_encoder,
             "vocab_subset": vocab_subset,
         }
-        if self.backend == "onnx":
+        engine = self._choose_backend(dims)
+        if engine in CPU_ENGINES:
+            from harken.backends.native import NativeBackend
             from harken.backends.onnx import OnnxBackend
 
-            return OnnxBackend(
+            return (NativeBackend if engine == "native" else OnnxBackend)(
                 dims,
                 weights,
                 weights.digest,
@@ -122,7 +129,7 @@ class BackendFactory:
                 **parts,
             )
         backend: Backend
-        if self.backend == "torch":
+        if engine == "torch":
             from harken.backends.torch import TorchBackend
 
             backend = TorchBackend(
@@ -134,6 +141,16 @@ class BackendFactory:
             backend = NumpyBackend(dims, weights, **parts)
         weights.check_unchanged()
         return backend
+
+    def _choose_backend(self, dims: Dims) -> str:
+        """Return the backend of a model: an assistant gets that of its model if its dimensions fit."""
+        if self.backend != AUTO:
+            return self.backend
+        from harken.backends.native.backend import fits
+        from harken.backends.native.library import unavailable_reason
+
+        possible = self.precision in NATIVE_PRECISIONS and fits(dims) and unavailable_reason() is None
+        return "native" if possible else "onnx"
 
     def make_speculative_decoder(
         self,
@@ -181,7 +198,7 @@ class BackendFactory:
             return SpeculativeDecoder(clock, ngram=True)
         shared = shares_encoder(checkpoint, model)
         # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
-        precision = "int4" if self.backend == "onnx" else None
+        precision = "int4" if self.backend in CPU_ENGINES else None
         backend = self.make_backend(
             checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
         )

@@ -21,10 +21,15 @@ CANDIDATES = 5
 
 
 @pytest.fixture(
-    scope="module", params=["tiny random", pytest.param("tiny.en", marks=[pytest.mark.real, pytest.mark.slow])]
+    scope="module",
+    params=[
+        "onnx-int8",
+        "native-int8",
+        pytest.param("tiny.en", marks=[pytest.mark.real, pytest.mark.slow]),
+    ],
 )
 def backend(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Backend:
-    return open_backend("onnx-int8") if request.param == "tiny random" else recognizer("int8").backend
+    return recognizer("int8").backend if request.param == "tiny.en" else open_backend(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The contract of logits: one suite over host memory and PyTorch, against plain numpy, with ties and suppressed ids."""
+"""The contract of logits: one suite over all kinds of them, against plain numpy, with ties and suppressed ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from harken.backends.host_logits import TOPK_BLOCK, HostLogits
-from harken.contract import Logits
+from harken.contract import Backend, Logits
 
 INF = np.inf
 WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 300, 3 * TOPK_BLOCK + 5)
@@ -32,11 +32,26 @@ def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) ->
     return TorchLogits(torch.tensor(table[:, ids]), LogitVocabulary(ids, torch.device("cpu")))
 
 
-@pytest.fixture(scope="module", params=["host", "torch"])
-def make_logits(request: pytest.FixtureRequest) -> MakeLogits:
-    """Make logits of a table over all ids, or over the given ones; in host memory, then in PyTorch."""
+def native_logits_maker(backend: Backend) -> MakeLogits:
+    """Return a function that makes logits of the native decoder, with larger numbers in the padding."""
+    from harken.backends.native.logits import NativeLogits
+
+    def make_native_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+        table = table if token_ids is None else table[:, token_ids]
+        padding = np.full((len(table), -table.shape[1] % 16), 1e9, np.float32)
+        padded = np.ascontiguousarray(np.hstack([table, padding]))
+        return NativeLogits(backend._decoder, padded, table.shape[1], token_ids)
+
+    return make_native_logits
+
+
+@pytest.fixture(scope="module", params=["host", "native", "torch"])
+def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> MakeLogits:
+    """Make logits of a table over all ids, or over the given ones; in host memory, natively, then in PyTorch."""
     if request.param == "host":
         return make_host_logits
+    if request.param == "native":
+        return native_logits_maker(open_backend("native-int8"))
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
     return make_torch_logits
 

@@ -1,7 +1,8 @@
 /* Random calls of a team of threads, checked item by item. Usage: team_stress CALLS SEED BUSY_PROCESSES
  *
- * Every item is computed from items of the phase before, in memory without locks or atomics: a phase that starts too
- * early, or an item that is done twice or never, changes the result (and is a data race for -fsanitize=thread). */
+ * Every item is computed from items of the phase before, in memory without locks or atomics: a phase that
+ * starts too early, or an item that is done twice or never, changes the result (and is a data race for
+ * -fsanitize=thread). */
 #define _POSIX_C_SOURCE 200809L
 #include "team.h"
 
@@ -11,9 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if !defined(_WIN32)
+#if defined(_WIN32)
+#include <windows.h>
+#else
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #endif
 
@@ -34,6 +38,15 @@ static void fail(const char *what)
 {
     printf("FAILED: %s\n", what);
     exit(1);
+}
+
+static void sleep_two_milliseconds(void)
+{
+#if defined(_WIN32)
+    Sleep(2);
+#else
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+#endif
 }
 
 static void spend_time(uint32_t loops)
@@ -128,6 +141,30 @@ static void run_calls(harken_team *team, struct call *call, uint32_t n_calls)
     }
 }
 
+static void note_thread(void *context, int32_t argument, int32_t begin, int32_t end, int32_t thread)
+{
+    (void)argument, (void)begin, (void)end;
+    atomic_bool *seen = context;
+    atomic_store(&seen[thread], true);
+    sleep_two_milliseconds();
+}
+
+/* No thread is lost on the way: all of them take part in calls that are long enough. */
+static void find_all_threads(harken_team *team)
+{
+    atomic_bool seen[MOST_THREADS] = {false};
+    const int32_t n_threads = harken_team_threads(team);
+    const struct harken_phase phase = {.work = note_thread, .items = 3 * n_threads, .chunk = 1};
+    for (int32_t attempt = 0, n_seen = 0; n_seen < n_threads; ++attempt) {
+        if (attempt == 200)
+            fail("all threads take part");
+        harken_team_run(team, &phase, 1, seen);
+        n_seen = 0;
+        for (int32_t i = 0; i < n_threads; ++i)
+            n_seen += atomic_load(&seen[i]);
+    }
+}
+
 #if defined(_WIN32)
 
 static void run_calls_after_fork(harken_team *team, struct call *call)
@@ -202,6 +239,7 @@ int main(int argc, char **argv)
         run_calls(team, call, n_calls);
         run_calls_after_fork(team, call);
         run_calls(team, call, 5);
+        find_all_threads(team);
         harken_team_close(team);
     }
     free(call);

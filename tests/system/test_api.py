@@ -290,7 +290,9 @@ class TestRefusals:
             harken.load("tiny.en", threads=threads)
 
     def test_backend(self) -> None:
-        with pytest.raises(OptionError, match="backend='tpu': allowed is onnx or torch or numpy"):
+        with pytest.raises(
+            OptionError, match="backend='tpu': allowed is auto or native or onnx or torch or numpy"
+        ):
             harken.load("tiny.en", backend="tpu")
 
     def test_model(self) -> None:

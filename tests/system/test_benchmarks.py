@@ -13,7 +13,8 @@ from results import ROOT, begin
 FOLDER = ROOT / "benchmarks"
 FOLDERS = ("decisions", "streaming")
 MODULES_WITHOUT_PROGRAM = (
-    "arguments", "layouts", "local_agreement", "process_memory", "recordings", "results", "roofline", "engines",
+    "arguments", "engines", "layouts", "local_agreement", "process_memory", "random_checkpoint", "recordings",
+    "results", "roofline",
 )  # fmt: skip
 PROGRAMS = [
     *([path.name] for path in sorted(FOLDER.glob("*.py")) if path.stem not in MODULES_WITHOUT_PROGRAM),

@@ -18,7 +18,7 @@ from harken import backend_factory
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding import SpeculativeDecoder
-from harken.errors import CheckpointError, CheckpointNotFound, HarkenError, OptionError
+from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
 from harken.text.byte_level import bytes_to_unicode
 from harken.types import Dims
@@ -186,6 +186,110 @@ def test_assistant_on_the_cpu_has_int4_weights_whatever_the_model_has(models: Mo
         ).assistant.backend.capabilities.precision
         == "int4"
     )
+
+
+# --- the CPU engine ----------------------------------------------------------------------------------------
+
+FITTING = replace(SMALL, n_audio_state=64, n_audio_head=2, n_text_state=64, n_text_head=2)
+
+
+@pytest.fixture(scope="module")
+def fitting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that the native decoder can compute; those of `models` have heads of 8."""
+    return write(tmp_path_factory.mktemp("models") / "fitting", FITTING)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for the native library, as far as the choice of a backend looks at it."""
+    from harken.backends.native import library
+
+    monkeypatch.setattr(library, "unavailable_reason", lambda: None)
+    return library
+
+
+@pytest.mark.parametrize(
+    ("precision", "dims", "expected"),
+    [
+        ("auto", FITTING, "native"),
+        ("int8", FITTING, "native"),
+        ("fp32", FITTING, "onnx"),
+        ("bf16", FITTING, "onnx"),
+        ("auto", SMALL, "onnx"),
+        ("auto", replace(FITTING, n_text_state=48, n_text_head=3), "onnx"),
+    ],
+)
+def test_auto_is_native_where_precision_and_dimensions_fit(
+    library: Any, precision: str, dims: Dims, expected: str
+) -> None:
+    assert BackendFactory(precision=precision)._choose_backend(dims) == expected
+
+
+def test_auto_is_onnx_where_the_library_cannot_be_loaded(
+    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "unavailable_reason", lambda: "it was not built")
+    backend = BackendFactory(threads=1, cache=tmp_path).make_backend(open_checkpoint(fitting))
+    assert (backend.capabilities.name, backend.capabilities.precision) == ("onnx", "int8")
+
+
+def test_native_says_why_it_is_not_available(
+    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
+) -> None:
+    library.load_library.cache_clear()
+    monkeypatch.setattr(library, "library_path", lambda: tmp_path / "_harken.so")
+    with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so") as caught:
+        BackendFactory(backend="native", cache=tmp_path / "cache").make_backend(open_checkpoint(fitting))
+    library.load_library.cache_clear()
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_native_refuses_a_model_that_does_not_fit_its_kernels(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError, match="n_text_state=32 and n_text_head=4: native takes a multiple"
+    ) as caught:
+        BackendFactory(backend="native", cache=tmp_path).make_backend(open_checkpoint(models["small"]))
+    assert caught.value.field == "backend"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4", "fp16"])
+def test_native_computes_in_int8_only(precision: str) -> None:
+    with pytest.raises(OptionError, match="allowed is auto or int8 with backend='native'"):
+        BackendFactory(backend="native", precision=precision)
+
+
+def test_native_model_has_native_assistants_of_4_bits(fitting: Path, tmp_path: Path) -> None:
+    factory = BackendFactory(backend="native", threads=1, cache=tmp_path)
+    try:
+        model = factory.make_backend(open_checkpoint(fitting))
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    assistant = make_speculative_decoder(fitting, fitting, factory).assistant
+    assert assistant is not None
+    described_by = assistant.backend.capabilities
+    assert (model.capabilities.name, model.capabilities.precision) == ("native", "int8")
+    assert (described_by.name, described_by.precision) == ("native", "int4")
+    assert "decoder native int4 (" in described_by.detail
+    features = model.encode(np.zeros((1, FITTING.n_mels, 24), np.float32))
+    session = assistant.backend.open_session(assistant.backend.reuse_encoder_output(features), [0], 16)
+    assert session.extend([[1, 2]]).top(1)[0].shape == (1, 1)
+
+
+def test_assistant_that_does_not_fit_reuses_the_features_of_a_native_model(
+    models: Models, fitting: Path, tmp_path: Path
+) -> None:
+    factory = BackendFactory(threads=1, cache=tmp_path)
+    model = factory.make_backend(open_checkpoint(fitting))
+    narrow = replace(FITTING, n_audio_layer=0, n_text_state=64, n_text_head=8)
+    assistant = factory.make_backend(
+        open_checkpoint(write(tmp_path / "narrow", narrow, encoder=False), assistant=True), shares_encoder=True
+    )
+    assert assistant.capabilities.name == "onnx"
+    features = model.encode(np.zeros((1, FITTING.n_mels, 24), np.float32))
+    session = assistant.open_session(assistant.reuse_encoder_output(features), [0], 16)
+    assert session.extend([[1, 2]]).top(1)[0].shape == (1, 1)
 
 
 # --- refusal -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_runner import CliRunner
+from harken.backends.native import library
 from harken.backends.onnx import runtime_plan
 from harken.cli import doctor
 from harken.errors import CheckpointError
@@ -99,6 +100,23 @@ def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[st
     facts = doctor.engine().facts
     assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
+
+
+def test_compiled_decoder_is_reported_with_its_instruction_set(cli: CliRunner) -> None:
+    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: None)
+    cli.monkeypatch.setattr(library, "chosen_instruction_set", lambda: "avx2")
+    _, facts_by_part = report(cli)
+    assert facts_by_part["engine"]["decoder"] == "native avx2"
+    assert not any("compiled" in text for text in facts_by_part["advice"])
+
+
+def test_missing_compiled_decoder_is_reported_with_the_reason(cli: CliRunner) -> None:
+    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: "the native decoder was not built: no disk")
+    finding = doctor.engine()
+    assert finding.facts["decoder"] == "onnxruntime int8, as the native decoder was not built: no disk"
+    (advice,) = finding.advice
+    assert not advice.needed
+    assert advice.text.startswith("install harken again")
 
 
 def test_damaged_default_model_fails(cli: CliRunner) -> None:

@@ -109,7 +109,7 @@ def test_arguments_become_a_layout() -> None:
         ("--length-penalty some", "'some' is not a number"),
         ("--suppress-tokens 1.5", "'1.5' is not an integer"),
         ("--precision fp8", "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
-        ("--backend cuda", "'cuda' is not one of 'onnx', 'torch', 'numpy'"),
+        ("--backend cuda", "'cuda' is not one of 'auto', 'native', 'onnx', 'torch', 'numpy'"),
     ],
 )
 def test_invalid_values_are_refused(arguments: str, reason: str) -> None:
@@ -132,7 +132,7 @@ def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> No
         "assistant": "tiny",
         "precision": "fp32",
         "threads": 3,
-        "backend": "onnx",
+        "backend": "auto",
         "device": "auto",
         "revision": "main",
         "download": False,

@@ -23,10 +23,15 @@ class HostLogits:
     """
 
     def __init__(self, values: Floats, token_ids: Ints | None = None) -> None:
-        self.values, self._token_ids = values, token_ids
+        self._values, self._token_ids = values, token_ids
+
+    @property
+    def values(self) -> Floats:
+        """Logits, shape (P, columns)."""
+        return self._values
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self._values)
 
     def select_positions(self, positions: Sequence[int]) -> HostLogits:
         return HostLogits(self.values[list(positions)], self._token_ids)
@@ -42,11 +47,7 @@ class HostLogits:
                 row[self._columns(start, stop)] = -np.inf
 
     def suppress_tokens(self, tokens: Ints) -> None:
-        columns = tokens
-        if self._token_ids is not None:
-            columns = self._token_ids.searchsorted(tokens)
-            columns = columns[self._token_ids.take(columns, mode="clip") == tokens]
-        self.values[:, columns] = -np.inf
+        self.values[:, self._token_columns(tokens)] = -np.inf
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         for row, row_bonuses in zip(self.values, bonuses, strict=True):
@@ -81,6 +82,14 @@ class HostLogits:
         if self._token_ids is None:
             return slice(start, stop)
         return slice(*self._token_ids.searchsorted((start, stop)).tolist())
+
+    def _token_columns(self, tokens: Ints) -> Ints:
+        """Return the columns of the tokens that have one."""
+        if self._token_ids is None:
+            return tokens
+        columns: Ints = self._token_ids.searchsorted(tokens)
+        covered: Ints = columns[self._token_ids.take(columns, mode="clip") == tokens]
+        return covered
 
     def _to_token_ids(self, columns: Ints) -> Ints:
         return columns if self._token_ids is None else self._token_ids[columns]

@@ -53,7 +53,7 @@ PACKAGES = (
     Package("numpy", "numpy", "log-mel and the choice of tokens"),
     Package("av", "av", "audio of any kind"),
     Package("onnx", "onnx", "building graphs"),
-    Package("onnxruntime", "onnxruntime", "the decoder"),
+    Package("onnxruntime", "onnxruntime", "running graphs"),
     Package("openvino", "openvino", "a faster encoder", needed=False),
     Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
     Package("rich", "rich", "the progress bar", needed=False),
@@ -135,6 +135,7 @@ def packages() -> Finding:
 
 def engine() -> Finding:
     """Report the runtime and the precision of encoder and decoder, with the reason."""
+    from harken.backends.native import library
     from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
 
     openvino_formats = openvino_capabilities()
@@ -144,14 +145,19 @@ def engine() -> Finding:
         "openvino bf16": "the processor has bfloat16 arithmetic",
         "onnxruntime fp32": "OpenVINO is not installed",
     }
-    encoder = " ".join(plan.encoder)
+    encoder, decoder = " ".join(plan.encoder), " ".join(plan.decoder)
+    unavailable = library.unavailable_reason()
     facts = {
         "precision": plan.precision,
         "encoder": f"{encoder}, as {reason_by_encoder[encoder]}",
-        "decoder": " ".join(plan.decoder),
+        "decoder": f"{decoder}, as {unavailable}"
+        if unavailable
+        else f"native {library.chosen_instruction_set()}",
         "openvino": sorted(openvino_formats),
     }
-    return Finding(title="engine", facts=facts)
+    text = "install harken again to have its faster decoder compiled; pip install -v shows why it is not"
+    advice = (Advice(text=text),) if unavailable else ()
+    return Finding(title="engine", facts=facts, advice=advice)
 
 
 def cache() -> Finding:

@@ -182,9 +182,12 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "backend": (
         ("--backend",),
         {
-            "default": "onnx",
+            "default": "auto",
             "type": click.Choice(BACKENDS),
-            "help": "CPU engine, PyTorch for a GPU, or the slow numpy reference.",
+            "help": (
+                "CPU engine with a compiled decoder or with that of ONNX Runtime, PyTorch for a GPU, or the slow numpy "
+                "reference; auto is native where it was built and fits, else onnx."
+            ),
         },
     ),
     "device": (

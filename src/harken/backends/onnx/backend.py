@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.checks import own_states
+from harken.backends.onnx.encoding import EncoderGraphs, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtime_plan import make_runtime_plan
-from harken.backends.onnx.runtimes import Graph
-from harken.backends.onnx.session import OnnxFeatures, OnnxSession
+from harken.backends.onnx.session import EncodedWindows, OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
-from harken.types import FRAMES_PER_POSITION, Dims
+from harken.types import Dims
 
 
 class OnnxBackend:
@@ -81,7 +79,7 @@ class OnnxBackend:
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
         self.vocab_subset = vocab_subset
         self.threads = threads or usable_processors()
-        self._loader = GraphLoader(
+        loader = GraphLoader(
             dims=self.dims,
             weights=weights,
             digest=digest,
@@ -92,10 +90,9 @@ class OnnxBackend:
             alignment_heads=self.alignment_heads,
             vocab_subset=vocab_subset,
         )
-        encoder_names = ["encoder"] if self.dims.has_encoder else []
-        self._decoder, self._cross_kv, *encoders = self._loader.load("decoder", "cross_kv", *encoder_names)
-        self._encoder: Graph | None = encoders[0] if encoders else None
-        self.plan = self._loader.plan
+        self._decoder, *graphs = loader.load("decoder", *EncoderGraphs.names(self.dims))
+        self._encoder_graphs = EncoderGraphs(self.dims, loader, *graphs)
+        self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",
             precision=self.plan.precision,
@@ -104,38 +101,21 @@ class OnnxBackend:
         )
 
     def encode(self, mel: Floats) -> OnnxFeatures:
-        assert self._encoder, NO_ENCODER
-        encoder_output = np.empty((len(mel), mel.shape[2] // 2, self.dims.n_audio_state), np.float32)
-        for window in _single_window_slices(len(mel)):
-            self._encoder(
-                {"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]}
-            )
-        return self._project_cross_kv(encoder_output)
+        return self._project_cross_kv(self._encoder_graphs.encode(mel))
 
     def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
         return features.encoder_output
 
     def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
-        assert isinstance(features, OnnxFeatures), "features come from a backend of the same kind"
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
         return self._project_cross_kv(features.encoder_output, features.lengths)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        assert self._encoder, NO_ENCODER
-        return OnnxEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
+        return self._encoder_graphs.open_encoder(history_frames)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        onnx_states = own_states(states, OnnxEncoderState)
-        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
-        self._streaming_encoder(inputs, outputs)
-        encoder_output = outputs["encoder_output"]
-        # The projection is the same at every position, so the chunks of all streams are projected as one window.
-        cross_kv = self._project_cross_kv(encoder_output.reshape(1, -1, encoder_output.shape[2])).cross_kv
-        for row, state in enumerate(onnx_states):
-            chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
-            stream_outputs = {name: array[row] for name, array in outputs.items()}
-            stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
-            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+        self._encoder_graphs.encode_chunk(states, mel, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
         return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
@@ -157,28 +137,13 @@ class OnnxBackend:
         )
 
     def _project_cross_kv(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
-        dims, (n_windows, positions, _) = self.dims, encoder_output.shape
-        shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
-        cross_kv = {
-            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
-        }
-        for window in _single_window_slices(n_windows):
-            self._cross_kv(
-                {"encoder_output": encoder_output[window]},
-                {name: array[window] for name, array in cross_kv.items()},
+        n_windows, positions, _ = encoder_output.shape
+        cross_kv = self._encoder_graphs.allocate_cross_kv(n_windows, positions)
+        for window in single_window_slices(n_windows):
+            self._encoder_graphs.project_window(
+                encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
             )
         return OnnxFeatures(encoder_output, cross_kv, lengths)
-
-    @cached_property
-    def _streaming_encoder(self) -> Graph:
-        """The encoder of streams, loaded when the first stream is encoded."""
-        graph: Graph = self._loader.load("streaming_encoder")[0]
-        return graph
-
-
-def _single_window_slices(n_windows: int) -> Iterator[slice]:
-    """Yield a slice for each window: the graphs before the decoder take one window at a time."""
-    return (slice(window, window + 1) for window in range(n_windows))
 
 
 def usable_processors() -> int:

@@ -29,6 +29,8 @@ _NO_KERNEL = "Supported primitive descriptors list is empty"
 """Part of OpenVINO's error where it has no kernel for an operation; any other error must not change the precision."""
 
 Weights = Mapping[str, NDArray[Any]]
+Part = str | Callable[[Weights], Any]
+"""The name of a graph, or a function that loads another part of a model from its weights."""
 
 
 @dataclass(kw_only=True)
@@ -63,30 +65,40 @@ class GraphLoader:
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
 
-    def load(self, *names: str) -> list[Any]:
+    def load(self, *parts: Part) -> list[Any]:
         """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder".
 
         Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
 
+        Parameters
+        ----------
+        *parts : str or callable
+            A function is called with the weights, in parallel to the graphs.
+
         Returns
         -------
-        list of Graph
-            "decoder" is a `BindableGraph`.
+        list
+            Graphs, of which "decoder" is a `BindableGraph`, and results of functions.
         """
         try:
-            return self._load_in_parallel(names)
+            return self._load_in_parallel(parts)
         except RuntimeError as error:
             unsupported = self.plan.encoder[1] == "bf16" and _NO_KERNEL in str(error)
             if not unsupported or self.plan.precision == "bf16":
                 raise
         # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
-        return self._load_in_parallel(names)
+        return self._load_in_parallel(parts)
 
-    def _load_in_parallel(self, names: Sequence[str]) -> list[Any]:
+    def _load_in_parallel(self, parts: Sequence[Part]) -> list[Any]:
         loading = ParallelLoading()
         weights = _AbandonableWeights(self.weights, loading.check_not_abandoned)
-        return loading.run(*(partial(self._load_graph, name, weights) for name in names))
+        return loading.run(
+            *(
+                partial(self._load_graph, part, weights) if isinstance(part, str) else partial(part, weights)
+                for part in parts
+            )
+        )
 
     def _load_graph(self, name: str, weights: Weights) -> Graph:
         runtime, precision = self.plan.decoder if name == "decoder" else self.plan.encoder

@@ -1,9 +1,9 @@
-"""The store of built graphs on disk: atomic, safe with several processes, verified before use.
+"""The store of built graphs and packed weights on disk: atomic, safe with several processes, verified before use.
 
-A graph is a directory with ``model.onnx``, its weights beside it in ``model.data``, and ``checksums.json``. The
-files are written under other names and renamed into place, the checksums last, so that an incomplete graph is never
-used; a damaged one is built again. Processes that build the same graph at the same time replace its files by the same
-bytes, so an intact graph can be opened at any time.
+A key has a directory with its files and ``checksums.json``; the files of a graph are ``model.onnx`` and, beside it, its
+weights in ``model.data``. All are written under other names and renamed into place, the checksums last, so that an
+incomplete graph is never used; a damaged one is built again. Processes that build the same graph at the same time
+replace its files by the same bytes, so an intact graph can be opened at any time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import platformdirs
 
 from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, BuiltGraph, write_graph
-from harken.errors import OutputError
+from harken.errors import HarkenError, OutputError
 from harken.temporary import remove_abandoned, temporary_folder
 
 GRAPH_FILES = (MODEL_FILE, DATA_FILE)
@@ -32,6 +33,9 @@ _EARLIER_TEMPORARY = re.compile(r"\.(probe|[0-9a-f]{32}-.+)-v\d+-\w{8}")
 """Names of temporary directories of harken 0.1, which did not say whether their process lived."""
 _EARLIER_MAX_AGE_S = 24 * 60 * 60
 
+Write = Callable[[Path], None]
+"""A function that writes the files of a key into a folder; it raises an OSError if it cannot."""
+
 
 def default_graph_directory() -> Path:
     """Return the directory of graphs: under ``HARKEN_CACHE``, or under the user's cache directory."""
@@ -39,7 +43,7 @@ def default_graph_directory() -> Path:
 
 
 class GraphStore:
-    """A directory of graphs, by key.
+    """A directory of graphs and other large files, by key.
 
     Parameters
     ----------
@@ -58,15 +62,36 @@ class GraphStore:
         OutputError
             If it has to be built and cannot be written anywhere.
         """
+        return self.get_or_write(key, GRAPH_FILES, lambda: partial(write_graph, build())) / MODEL_FILE
+
+    def get_or_write(self, key: str, names: Sequence[str], prepare: Callable[[], Write]) -> Path:
+        """Return the directory of the files under `key`; write them first if one is missing or damaged.
+
+        Parameters
+        ----------
+        key : str
+        names : sequence of str
+            Names of the files.
+        prepare : callable
+            Called at most once; returns the function that writes the files. Where a disk has no room for them, that is
+            called again for a temporary directory.
+
+        Raises
+        ------
+        OutputError
+            If they have to be written and cannot be written anywhere.
+        """
         directory = self._root / key
-        if is_intact(directory):
-            return directory / MODEL_FILE
+        if is_intact(directory, names):
+            return directory
         _remove_leftovers(self._root)
-        graph = build()
+        write = prepare()
         reasons = []
         for make_root in (self._make_root, _make_temporary_root):
             try:
-                return _publish(graph, make_root() / key) / MODEL_FILE
+                return _publish(write, names, make_root() / key)
+            except HarkenError:
+                raise
             except OSError as error:
                 reasons.append(error.strerror or str(error))
         raise OutputError(
@@ -79,26 +104,26 @@ class GraphStore:
         return self._root
 
 
-def is_intact(directory: Path) -> bool:
-    """Return whether a stored graph has the checksums that it was written with."""
+def is_intact(directory: Path, names: Sequence[str] = GRAPH_FILES) -> bool:
+    """Return whether stored files have the checksums that they were written with."""
     try:
-        return bool(json.loads((directory / CHECKSUM_FILE).read_text()) == _checksums(directory))
+        return bool(json.loads((directory / CHECKSUM_FILE).read_text()) == _checksums(directory, names))
     except (OSError, ValueError):
         return False
 
 
-def _publish(graph: BuiltGraph, directory: Path) -> Path:
-    """Write a graph to a temporary directory and rename its files into place."""
+def _publish(write: Write, names: Sequence[str], directory: Path) -> Path:
+    """Write files to a temporary directory and rename them into place."""
     with temporary_folder(directory.parent) as temporary:
-        write_graph(graph, temporary)
-        (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary)))
+        write(temporary)
+        (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary, names)))
         directory.mkdir(exist_ok=True)
         try:
-            for name in (*GRAPH_FILES, CHECKSUM_FILE):
+            for name in (*names, CHECKSUM_FILE):
                 (temporary / name).replace(directory / name)
         except PermissionError:
-            # Windows cannot replace an open file: another process has written the graph and uses it.
-            if not is_intact(directory):
+            # Windows cannot replace an open file: another process has written the same and uses it.
+            if not is_intact(directory, names):
                 raise
     return directory
 
@@ -127,9 +152,9 @@ def _earlier_temporary_directories(root: Path) -> Iterator[Path]:
         yield from (path for path in root.iterdir() if _EARLIER_TEMPORARY.fullmatch(path.name))
 
 
-def _checksums(directory: Path) -> dict[str, int]:
+def _checksums(directory: Path, names: Sequence[str]) -> dict[str, int]:
     sums = {}
-    for name in GRAPH_FILES:
+    for name in names:
         total = 0
         with (directory / name).open("rb") as file:
             while block := file.read(1 << 20):

@@ -49,7 +49,29 @@ class SlotLayout(NamedTuple):
     stride: int
 
 
-class OnnxFeatures:
+class EncodedWindows:
+    """The encoder's output for some windows, which any decoder of the CPU engine can reuse.
+
+    Parameters
+    ----------
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+    lengths : sequence of int, or None
+        Number of positions of each window, where they differ; behind them the array holds any finite values.
+    """
+
+    def __init__(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> None:
+        self.encoder_output, self.lengths = encoder_output, lengths
+
+    @property
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
+
+    @property
+    def positions(self) -> int:
+        return int(self.encoder_output.shape[1])
+
+
+class OnnxFeatures(EncodedWindows):
     """The encoder's output for some windows, and the cross-attention's keys and values.
 
     Parameters
@@ -65,20 +87,13 @@ class OnnxFeatures:
     def __init__(
         self, encoder_output: Floats, cross_kv: dict[str, Floats], lengths: Sequence[int] | None = None
     ) -> None:
-        self.encoder_output, self.cross_kv, self.lengths = encoder_output, cross_kv, lengths
+        super().__init__(encoder_output, lengths)
+        self.cross_kv = cross_kv
         self._cross_attention_mask = np.zeros(
             (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
         )
         for window, length in enumerate(lengths or ()):
             self._cross_attention_mask[window, ..., length:] = MASKED
-
-    @property
-    def n_windows(self) -> int:
-        return len(self.encoder_output)
-
-    @property
-    def positions(self) -> int:
-        return int(self.encoder_output.shape[1])
 
     def decoder_inputs(self, windows: Sequence[int]) -> dict[str, Floats]:
         """Return the graph's inputs for the given windows, without a copy if these are all windows in order."""

@@ -21,35 +21,39 @@ INLINE float exponentials(float *scores, int32_t n, float *peak) {
     return sum_lanes(total);
 }
 
-INLINE void self_attention_sized(const float *query, const float *const *keys, const float *const *values, int32_t n,
-                                 int32_t head_size, float *scores, float *to) {
+INLINE void self_attention_sized(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
+                                 int32_t n, int32_t head_size, float *scores, float *to) {
     f32x16 q[HARKEN_MAX_HEAD_SIZE / LANES], mixed[HARKEN_MAX_HEAD_SIZE / LANES];
     for (int32_t i = 0; i < head_size / LANES; i++) {
         q[i] = load(query + i * LANES);
         mixed[i] = splat(0);
     }
-    for (int32_t position = 0; position < n; position++) {
-        f32x16 products = splat(0);
-        for (int32_t i = 0; i < head_size / LANES; i++)
-            products = fma16(q[i], load(keys[position] + i * LANES), products);
-        scores[position] = sum_lanes(products);
+    for (int32_t first = 0; first < n; first += LANES) {
+        f32x16 products[LANES];
+        for (int32_t lane = 0; lane < LANES; lane++) {
+            const uint16_t *key = cached[first + lane < n ? first + lane : n - 1] + key_offset;
+            products[lane] = splat(0);
+            for (int32_t i = 0; i < head_size / LANES; i++)
+                products[lane] = fma16(q[i], load_half(key + i * LANES), products[lane]);
+        }
+        store(scores + first, sum_lanes_of_16(products));
     }
     float peak, total = exponentials(scores, n, &peak);
     for (int32_t position = 0; position < n; position++) {
         f32x16 weight = splat(scores[position]);
         for (int32_t i = 0; i < head_size / LANES; i++)
-            mixed[i] = fma16(load(values[position] + i * LANES), weight, mixed[i]);
+            mixed[i] = fma16(load_half(cached[position] + value_offset + i * LANES), weight, mixed[i]);
     }
     for (int32_t i = 0; i < head_size / LANES; i++)
         store(to + i * LANES, mixed[i] / total);
 }
 
-static void self_attention(const float *query, const float *const *keys, const float *const *values, int32_t n,
+static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
                            int32_t head_size, float *scores, float *to) {
-    if (head_size == 64) /* that of every published Whisper */
-        self_attention_sized(query, keys, values, n, 64, scores, to);
+    if (head_size == HARKEN_MAX_HEAD_SIZE)
+        self_attention_sized(query, cached, key_offset, value_offset, n, HARKEN_MAX_HEAD_SIZE, scores, to);
     else
-        self_attention_sized(query, keys, values, n, head_size, scores, to);
+        self_attention_sized(query, cached, key_offset, value_offset, n, head_size, scores, to);
 }
 
 /* Scores of some queries against one tile of 16 positions. Four sums, of every fourth channel each, hide the latency of
@@ -70,22 +74,22 @@ INLINE void score_tile(const float *const *queries, int n, const uint16_t *tile,
         store(&scores[i][position], (sums[i][0] + sums[i][1]) + (sums[i][2] + sums[i][3]));
 }
 
-/* Weighted sums of the values; 64 channels at a time, so that the sums stay in registers. */
+/* Weighted sums of the values. */
 INLINE void mix_values(float (*weights)[HARKEN_CHUNK], int n, const uint16_t *values, int32_t n_positions,
-                       int32_t head_size, int32_t first, int32_t channels, struct harken_partial *const *to) {
-    f32x16 sums[QUERY_TILE][4];
+                       int32_t head_size, struct harken_partial *const *to) {
+    f32x16 sums[QUERY_TILE][HARKEN_MAX_HEAD_SIZE / LANES];
     for (int i = 0; i < n; i++)
-        for (int part = 0; part < channels / LANES; part++)
+        for (int part = 0; part < head_size / LANES; part++)
             sums[i][part] = splat(0);
     for (int32_t position = 0; position < n_positions; position++)
-        for (int part = 0; part < channels / LANES; part++) {
-            f32x16 value = load_half(values + (int64_t)position * head_size + first + part * LANES);
+        for (int part = 0; part < head_size / LANES; part++) {
+            f32x16 value = load_half(values + (int64_t)position * head_size + part * LANES);
             for (int i = 0; i < n; i++)
                 sums[i][part] = fma16(value, splat(weights[i][position]), sums[i][part]);
         }
     for (int i = 0; i < n; i++)
-        for (int part = 0; part < channels / LANES; part++)
-            store(to[i]->values + first + part * LANES, sums[i][part]);
+        for (int part = 0; part < head_size / LANES; part++)
+            store(to[i]->values + part * LANES, sums[i][part]);
 }
 
 INLINE void cross_attention_tile(const float *const *queries, int n, const uint16_t *keys, const uint16_t *values,
@@ -96,26 +100,47 @@ INLINE void cross_attention_tile(const float *const *queries, int n, const uint1
         score_tile(queries, n, keys + (int64_t)position * head_size, head_size, scores, position);
     for (int i = 0; i < n; i++)
         to[i]->total = exponentials(scores[i], n_positions, &to[i]->peak);
-    int32_t first = 0;
-    for (; first + 64 <= head_size; first += 64)
-        mix_values(scores, n, values, n_positions, head_size, first, 64, to);
-    for (; first < head_size; first += LANES)
-        mix_values(scores, n, values, n_positions, head_size, first, LANES, to);
+    mix_values(scores, n, values, n_positions, head_size, to);
     for (int i = 0; i < n; i++)
         if (weights[i])
             memcpy(weights[i], scores[i], (size_t)n_positions * sizeof(float));
 }
 
+/* A copy of `cross_attention_tile` for every number of queries, so that the sums stay in registers. */
+#define TILE_OF(n)                                                                                                     \
+    static void cross_attention_##n(const float *const *queries, const uint16_t *keys, const uint16_t *values,         \
+                                    int32_t n_positions, int32_t head_size, struct harken_partial *const *to,          \
+                                    float *const *weights) {                                                           \
+        if (head_size == HARKEN_MAX_HEAD_SIZE)                                                                         \
+            cross_attention_tile(queries, n, keys, values, n_positions, HARKEN_MAX_HEAD_SIZE, to, weights);            \
+        else                                                                                                           \
+            cross_attention_tile(queries, n, keys, values, n_positions, head_size, to, weights);                       \
+    }
+TILE_OF(1)
+TILE_OF(2)
+#if QUERY_TILE == 6
+TILE_OF(3)
+TILE_OF(4)
+TILE_OF(5)
+TILE_OF(6)
+#endif
+#undef TILE_OF
+
 static void cross_attention(const float *const *queries, int32_t n_queries, const uint16_t *keys,
                             const uint16_t *values, int32_t n, int32_t head_size, struct harken_partial *const *to,
                             float *const *weights) {
-    int32_t i = 0;
-    for (; i + QUERY_TILE <= n_queries; i += QUERY_TILE)
-        cross_attention_tile(queries + i, QUERY_TILE, keys, values, n, head_size, to + i, weights + i);
-    for (; i + 2 <= n_queries; i += 2)
-        cross_attention_tile(queries + i, 2, keys, values, n, head_size, to + i, weights + i);
-    for (; i < n_queries; i++)
-        cross_attention_tile(queries + i, 1, keys, values, n, head_size, to + i, weights + i);
+    typedef void tile_function(const float *const *, const uint16_t *, const uint16_t *, int32_t, int32_t,
+                               struct harken_partial *const *, float *const *);
+    static tile_function *const tiles[] = {
+        cross_attention_1, cross_attention_2,
+#if QUERY_TILE == 6
+        cross_attention_3, cross_attention_4, cross_attention_5, cross_attention_6,
+#endif
+    };
+    for (int32_t i = 0; i < n_queries; i += QUERY_TILE) {
+        int32_t size = n_queries - i < QUERY_TILE ? n_queries - i : QUERY_TILE;
+        tiles[size - 1](queries + i, keys, values, n, head_size, to + i, weights + i);
+    }
 }
 
 static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
@@ -135,12 +160,6 @@ static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, 
             mixed = fma16(load(chunks[chunk].values + channel), splat(factors[chunk]), mixed);
         store(to + channel, mixed);
     }
-}
-
-INLINE void store_half(uint16_t *to, f32x16 x) {
-    f32x16 clipped = -max16(-max16(x, splat(-65504.0f)), splat(-65504.0f));
-    f16x16 halves = __builtin_convertvector(clipped, f16x16);
-    memcpy(to, &halves, sizeof halves);
 }
 
 static void pack_keys(const float *keys, int32_t n, int32_t head_size, uint16_t *to) {

@@ -48,7 +48,7 @@ harken_decoder *harken_decoder_open(const struct harken_model *model, int32_t th
     decoder->model.layers = copy(model->layers, (size_t)model->n_layers * sizeof *model->layers);
     decoder->model.alignment_heads =
         copy(model->alignment_heads, 2 * (size_t)model->n_alignment_heads * sizeof *model->alignment_heads);
-    decoder->phases = calloc((size_t)harken_max_phases(model), sizeof *decoder->phases);
+    decoder->phases = calloc((size_t)harken_pass_phases(model), sizeof *decoder->phases);
     decoder->team = harken_team_open(threads);
     if (decoder->model.layers && decoder->model.alignment_heads && decoder->phases && decoder->team)
         return decoder;

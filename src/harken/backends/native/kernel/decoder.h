@@ -22,12 +22,24 @@ struct harken_decoder {
     struct harken_phase *phases; /* of a pass */
 };
 
-/* A token of a pass: it is embedded, written into its slot of the KV cache, and attends to all slots of its row up to
- * that one. */
+enum { HARKEN_SLAB = 64 };
+
+/* A slab holds, for each layer, first the keys and then the values of its slots; those of one head lie side by side, as
+ * they are read. So a slot of a slab is an address in it, and these are the distances from there, in numbers. */
+static inline int64_t harken_key_offset(const struct harken_model *model, int32_t layer, int32_t head) {
+    return HARKEN_SLAB * ((int64_t)layer * 2 * model->n_state + head * (model->n_state / model->n_heads));
+}
+
+static inline int64_t harken_value_offset(const struct harken_model *model, int32_t layer, int32_t head) {
+    return harken_key_offset(model, layer, head) + (int64_t)HARKEN_SLAB * model->n_state;
+}
+
+/* A token of a pass: it is embedded, its keys and values are cached, and it attends to all slots of its row up to its
+ * own. */
 struct harken_query {
     int32_t token, position, window;
-    const int32_t *slots; /* position + 1 of them */
-    float *attention;     /* (n_alignment_heads, positions), or NULL */
+    uint16_t *const *cached; /* position + 1 slots, float16 */
+    float *attention;        /* (n_alignment_heads, positions), or NULL */
 };
 
 /* Queries that follow one another and attend to one window. */
@@ -35,24 +47,9 @@ struct harken_run {
     int32_t window, first, n;
 };
 
-/* The keys and values of a slot of a layer. */
-struct harken_cache {
-    float **slabs; /* of HARKEN_SLAB slots each: (n_layers, 2, HARKEN_SLAB, n_state) */
-    int32_t n_slabs;
-};
-
-enum { HARKEN_SLAB = 64, HARKEN_KEY = 0, HARKEN_VALUE = 1 };
-
-static inline float *harken_cached(const struct harken_cache *cache, const struct harken_model *model, int32_t layer,
-                                   int key_or_value, int32_t slot) {
-    size_t row = ((size_t)layer * 2 + (size_t)key_or_value) * HARKEN_SLAB + (size_t)(slot % HARKEN_SLAB);
-    return cache->slabs[slot / HARKEN_SLAB] + row * (size_t)model->n_state;
-}
-
 /* One pass of the decoder over some queries, those of one window together. */
 struct harken_pass {
     harken_decoder *decoder;
-    const struct harken_cache *cache;
     const struct harken_window *windows;
     const struct harken_query *queries;
     const struct harken_run *runs;
@@ -62,6 +59,9 @@ struct harken_pass {
     int32_t n_logits;
     float *const *logits; /* one row for each */
 };
+
+/* The number of phases of a pass. */
+int32_t harken_pass_phases(const struct harken_model *model);
 
 /* Returns 0 or HARKEN_NO_MEMORY. */
 int32_t harken_pass_run(const struct harken_pass *pass);

@@ -60,33 +60,61 @@ static int32_t collect(const struct harken_kernels **to) {
 
 #elif defined(__aarch64__)
 
-extern const struct harken_kernels harken_kernels_dotprod;
+extern const struct harken_kernels harken_kernels_i8mm, harken_kernels_dotprod;
 
 #if defined(__linux__)
 #include <sys/auxv.h>
 
 static int has_dotprod(void) {
-    return (getauxval(AT_HWCAP) & 1u << 20) != 0; /* HWCAP_ASIMDDP */
+    return (getauxval(AT_HWCAP) & 1ul << 20) != 0; /* HWCAP_ASIMDDP */
+}
+
+static int has_i8mm(void) {
+    return (getauxval(AT_HWCAP2) & 1ul << 13) != 0; /* HWCAP2_I8MM */
 }
 #elif defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int has_feature(const char *name) {
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname(name, &has, &size, NULL, 0) == 0 && has;
+}
+
 static int has_dotprod(void) {
-    return 1; /* every Mac with ARM64 */
+    return has_feature("hw.optional.arm.FEAT_DotProd");
+}
+
+static int has_i8mm(void) {
+    return has_feature("hw.optional.arm.FEAT_I8MM");
 }
 #elif defined(_WIN32)
 #include <windows.h>
 
 static int has_dotprod(void) {
-    return IsProcessorFeaturePresent(43) != 0; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
+    return IsProcessorFeaturePresent(PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE) != 0;
+}
+
+static int has_i8mm(void) {
+    return IsProcessorFeaturePresent(PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE) != 0;
 }
 #else
 static int has_dotprod(void) {
     return 0;
 }
+
+static int has_i8mm(void) {
+    return 0;
+}
 #endif
 
 static int32_t collect(const struct harken_kernels **to) {
-    to[0] = &harken_kernels_dotprod;
-    return has_dotprod();
+    int32_t n = 0;
+    if (has_dotprod() && has_i8mm())
+        to[n++] = &harken_kernels_i8mm;
+    if (has_dotprod())
+        to[n++] = &harken_kernels_dotprod;
+    return n;
 }
 
 #else

@@ -7,7 +7,7 @@
 
 enum {
     HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
-    HARKEN_MAX_HEAD_SIZE = 128,
+    HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
@@ -17,7 +17,8 @@ struct harken_activations {
     int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
 };
 
-enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU };
+/* What becomes of a result: stored, added to what is there, stored behind a GELU, or stored as float16. */
+enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU, HARKEN_HALF };
 
 /* The attention of one query to a chunk of positions; softmax over all chunks follows from these. */
 struct harken_partial {
@@ -31,14 +32,14 @@ struct harken_kernels {
     /* y = x, or x with mean 0 and variance 1, quantised as vector i of `to`. */
     void (*quantise)(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i);
 
-    /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; y[i] points to row 0. */
+    /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; row 0 is `shift` numbers behind y[i]. */
     void (*linear)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
-                   const struct harken_activations *x, int32_t n, enum harken_output output, float *const *y);
+                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y, int64_t shift);
 
-    /* Attention of one query to n keys; key i lies at keys[i], value i at values[i]. `scores` has room for n rounded up
-     * to whole vectors. */
-    void (*self_attention)(const float *query, const float *const *keys, const float *const *values, int32_t n,
-                           int32_t head_size, float *scores, float *to);
+    /* Attention of one query to n keys; those of slot i lie at cached[i] + key_offset, its values at cached[i] +
+     * value_offset, both float16. `scores` has room for n rounded up to whole vectors. */
+    void (*self_attention)(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
+                           int32_t n, int32_t head_size, float *scores, float *to);
 
     /* Attention of some queries to `n` positions of one head: keys by tiles of 16 positions (tiles, head_size, 16),
      * values (n, head_size), both float16. weights[i], if not NULL, receives exp(score - peak). */

@@ -27,7 +27,7 @@ INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
 }
 
 #define LINEAR_TILE 8
-#define QUERY_TILE 4
+#define QUERY_TILE 6
 #define KERNELS_NAME avx512vnni
 #include "kernels_body.h"
 #pragma clang attribute pop

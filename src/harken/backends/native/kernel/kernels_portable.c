@@ -1,4 +1,7 @@
 /* Any processor; on ARM64 the compiler uses what every one of them has. */
+#if !defined(__aarch64__)
+#define WITHOUT_HALF_INSTRUCTIONS
+#endif
 #include "simd.h"
 
 enum { WEIGHTS_ARE_UNSIGNED = 0 };

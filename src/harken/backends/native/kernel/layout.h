@@ -4,12 +4,6 @@
 
 #include "harken.h"
 
-enum { HARKEN_PHASES_A_LAYER = 14, HARKEN_OTHER_PHASES = 3 };
-
-static inline int32_t harken_max_phases(const struct harken_model *model) {
-    return model->n_layers * HARKEN_PHASES_A_LAYER + HARKEN_OTHER_PHASES;
-}
-
 /* The number of float16 values of the keys, and of the values, of one head: whole tiles of positions. */
 static inline int64_t harken_key_halves(const struct harken_model *model, int32_t positions) {
     int64_t padded = (positions + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;

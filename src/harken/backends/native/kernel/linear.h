@@ -16,6 +16,10 @@ INLINE i8x64 load_bytes(const int8_t *from) {
 
 /* Adds the products of block `block` of the matrix's rows with that of n vectors to `sums`. */
 INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+#ifdef DOT_BLOCK_PAIR
+    for (; n >= 2; n -= 2, x += 2 * stride, sums += 2)
+        dot_block_pair(weights, x, stride, sums);
+#endif
     for (int column = 0; column < HARKEN_BLOCK; column += 4) {
         dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
         for (int i = 0; i < n; i++)
@@ -41,7 +45,7 @@ INLINE int32_t first_sum(int32_t offset, int bits) {
 
 /* The rows of one group times vectors `first` to `first + n`. */
 INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                        int64_t first, int n, int bits, enum harken_output output, float *const *y) {
+                        int64_t first, int n, int bits, enum harken_output output, void *const *y, int64_t shift) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
     int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP * bits / 8;
     const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes;
@@ -70,24 +74,27 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
     }
     f32x16 bias = matrix->bias ? load(matrix->bias + group * HARKEN_GROUP) : splat(0);
     for (int i = 0; i < n; i++) {
-        float *to = y[first + i] + group * HARKEN_GROUP;
+        float *to = (float *)y[first + i] + shift + group * HARKEN_GROUP;
         f32x16 result = totals[i] + bias;
-        if (output == HARKEN_ADD)
-            result = load(to) + result;
+        if (output == HARKEN_HALF)
+            store_half((uint16_t *)y[first + i] + shift + group * HARKEN_GROUP, result);
+        else if (output == HARKEN_ADD)
+            store(to, load(to) + result);
         else if (output == HARKEN_GELU)
-            result = gelu16(result);
-        store(to, result);
+            store(to, gelu16(result));
+        else
+            store(to, result);
     }
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
     static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
-                           int64_t first, enum harken_output output, float *const *y) {                                \
+                           int64_t first, enum harken_output output, void *const *y, int64_t shift) {                 \
         if (matrix->bits == 8)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 8, output, y);                                                     \
+            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                                   \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 4, output, y);                                                     \
+            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                                   \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -102,9 +109,9 @@ TILE_OF(8)
 #undef TILE_OF
 
 static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
-                   const struct harken_activations *x, int32_t n, enum harken_output output, float *const *y) {
+                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y, int64_t shift) {
     typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
-                               enum harken_output, float *const *);
+                               enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
         linear_1, linear_2, linear_3, linear_4,
 #if LINEAR_TILE == 8
@@ -114,7 +121,7 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
     for (int64_t group = first_group; group < end_group; group++)
         for (int64_t first = 0; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
-            tiles[size - 1](matrix, group, x, first, output, y);
+            tiles[size - 1](matrix, group, x, first, output, y, shift);
         }
 }
 
@@ -149,7 +156,7 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        to->scales[(int64_t)i * n_blocks + block] = peak / 127;
+        to->scales[(int64_t)i * n_blocks + block] = peak * (1.0f / 127);
         to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
     }
 }

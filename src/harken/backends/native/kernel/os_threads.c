@@ -8,8 +8,8 @@ uint32_t harken_bell_expect(struct harken_bell *bell)
     return atomic_fetch_or(&bell->count, 1) | 1;
 }
 
-/* Make an expected ring the next even number; false if nobody expects one. The load is sequentially consistent, as is
- * `expect`: either the sleeper sees what was written before the ring, or the ring sees the sleeper. */
+/* Make an expected ring the next even number; false if nobody expects one. Load and `expect` are sequentially
+ * consistent: either the sleeper sees what was written before the ring, or the ring sees the sleeper. */
 static bool count_ring(struct harken_bell *bell)
 {
     uint32_t count = atomic_load(&bell->count);
@@ -43,7 +43,8 @@ void harken_bell_ring(struct harken_bell *bell)
 {
     if (!count_ring(bell))
         return;
-    /* A sleeper looks at the count under the lock: it has either seen the ring, or waits for the condition by now. */
+    /* A sleeper looks at the count under the lock: it has either seen the ring, or waits for the condition by
+     * now. */
     AcquireSRWLockExclusive(&bell->lock);
     ReleaseSRWLockExclusive(&bell->lock);
     WakeAllConditionVariable(&bell->rung);
@@ -60,7 +61,8 @@ bool harken_thread_start(struct harken_thread *thread, void (*work)(void *argume
 {
     thread->work = work;
     thread->argument = argument;
-    thread->handle = CreateThread(NULL, STACK_BYTES, run_thread, thread, STACK_SIZE_PARAM_IS_A_RESERVATION, NULL);
+    const DWORD flags = STACK_SIZE_PARAM_IS_A_RESERVATION;
+    thread->handle = CreateThread(NULL, STACK_BYTES, run_thread, thread, flags, NULL);
     return thread->handle != NULL;
 }
 
@@ -153,7 +155,8 @@ void harken_bell_ring(struct harken_bell *bell)
 {
     if (!count_ring(bell) || bell->process != getpid())
         return; /* after a fork nobody sleeps here, and the lock may be held for ever */
-    /* A sleeper looks at the count under the lock: it has either seen the ring, or waits for the condition by now. */
+    /* A sleeper looks at the count under the lock: it has either seen the ring, or waits for the condition by
+     * now. */
     pthread_mutex_lock(&bell->lock);
     pthread_mutex_unlock(&bell->lock);
     pthread_cond_broadcast(&bell->rung);
@@ -181,7 +184,7 @@ bool harken_thread_start(struct harken_thread *thread, void (*work)(void *argume
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) != 0)
         return false;
-    pthread_attr_setstacksize(&attributes, STACK_BYTES); /* where that is too small, the system's default stays */
+    pthread_attr_setstacksize(&attributes, STACK_BYTES); /* the default stays where that is too small */
     /* The thread inherits the mask: Python's signals belong to Python's main thread. */
     sigset_t all, before;
     sigfillset(&all);

@@ -13,8 +13,8 @@
 #include <sys/types.h>
 #endif
 
-/* A bell that threads sleep by. To sleep without missing it: expect, look whether there is reason to sleep still, wait
- * for what expect returned. Ringing costs one load while nobody expects it. */
+/* A bell that threads sleep by. To sleep without missing it: expect, look whether there is reason to sleep
+ * still, wait for what expect returned. Ringing costs one load while nobody expects it. */
 struct harken_bell {
     _Atomic uint32_t count; /* odd while somebody expects a ring; a ring makes it the next even number */
 #if defined(_WIN32)
@@ -44,7 +44,8 @@ struct harken_thread {
 #endif
 };
 
-/* Start a thread named "harken" with a small stack that no signal is delivered to. The struct must stay where it is. */
+/* Start a thread named "harken" with a small stack that no signal is delivered to. The struct must stay where
+ * it is. */
 bool harken_thread_start(struct harken_thread *thread, void (*work)(void *argument), void *argument);
 /* Wait for its end. In a process that was forked later there is no such thread, and nothing to wait for. */
 void harken_thread_join(struct harken_thread *thread);
@@ -54,7 +55,8 @@ void harken_yield(void);
 /* Return the time of a clock that only goes forward. */
 int64_t harken_nanoseconds(void);
 
-/* Tell the core that this is a loop that waits: it saves power, and leaves the units to its other hardware thread. */
+/* Tell the core that this is a loop that waits: it saves power, and leaves the units to its other hardware
+ * thread. */
 static inline void harken_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

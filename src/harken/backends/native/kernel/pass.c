@@ -14,16 +14,20 @@ struct work {
     const struct harken_kernels *kernels;
     int32_t head_size, max_chunks, max_slots;
     float *x, *projected, *attended, *hidden; /* (n, s) each; hidden (n, mlp) */
-    float **x_rows, **projected_rows, **hidden_rows, **key_rows, **value_rows;
+    float **x_rows, **projected_rows, **hidden_rows;
+    uint16_t **cached; /* (n), the slot of each query */
     struct harken_activations activations, hidden_activations;
     struct harken_partial *partials; /* (n, h, max_chunks) */
     float *scores;                   /* (threads, max_slots) */
-    const float **keys, **values;    /* (threads, max_slots) */
     int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
 };
 
 static int32_t min(int32_t a, int32_t b) {
     return a < b ? a : b;
+}
+
+static int32_t max(int32_t a, int32_t b) {
+    return a > b ? a : b;
 }
 
 static int32_t groups(const struct harken_matrix *matrix) {
@@ -78,39 +82,46 @@ static void quantise_hidden(void *context, int32_t layer, int32_t begin, int32_t
         work->kernels->quantise(work->hidden_rows[i], size, 0, &work->hidden_activations, i);
 }
 
-/* Queries, keys and values of self-attention; new keys and values go to their slots at once. */
+/* The keys or values of some groups, to their slots; those of one head after the other. */
+static void project_to_cache(const struct work *work, const struct harken_matrix *matrix, int32_t begin, int32_t end,
+                             int64_t offset) {
+    int32_t head_groups = work->head_size / HARKEN_GROUP;
+    for (int32_t head = begin / head_groups; head * head_groups < end; head++) {
+        int32_t first = head * head_groups, last = first + head_groups;
+        /* from where the head would lie in a vector to where it lies in the cache */
+        int64_t shift = offset + (int64_t)head * work->head_size * (HARKEN_SLAB - 1);
+        work->kernels->linear(matrix, first > begin ? first : begin, min(last, end), &work->activations,
+                              work->pass->n_queries, HARKEN_HALF, (void *const *)work->cached, shift);
+    }
+}
+
+/* Queries, keys and values of self-attention. */
 static void project_qkv(void *context, int32_t number, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_layer *layer = &work->model->layers[number];
-    const struct harken_matrix *matrices[] = {&layer->query, &layer->key, &layer->value};
-    int32_t n = work->pass->n_queries;
-    float **rows[] = {work->projected_rows, work->key_rows + (int64_t)number * n,
-                      work->value_rows + (int64_t)number * n};
     int32_t size = groups(&layer->query);
     (void)thread;
-    for (int32_t part = 0; part < 3; part++) {
-        int32_t first = begin - part * size, last = min(end - part * size, size);
-        if (first < last)
-            work->kernels->linear(matrices[part], first > 0 ? first : 0, last, &work->activations, n, HARKEN_STORE,
-                                  rows[part]);
-    }
+    if (begin < size)
+        work->kernels->linear(&layer->query, begin, min(end, size), &work->activations, work->pass->n_queries,
+                              HARKEN_STORE, (void *const *)work->projected_rows, 0);
+    if (begin < 2 * size && end > size)
+        project_to_cache(work, &layer->key, max(begin - size, 0), min(end - size, size),
+                         harken_key_offset(work->model, number, 0));
+    if (end > 2 * size)
+        project_to_cache(work, &layer->value, max(begin - 2 * size, 0), end - 2 * size,
+                         harken_value_offset(work->model, number, 0));
 }
 
 static void self_attention(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_model *model = work->model;
-    const float **keys = work->keys + (int64_t)thread * work->max_slots;
-    const float **values = work->values + (int64_t)thread * work->max_slots;
     float *scores = work->scores + (int64_t)thread * work->max_slots;
     for (int32_t item = begin; item < end; item++) {
-        int32_t i = item / model->n_heads, channel = item % model->n_heads * work->head_size;
+        int32_t i = item / model->n_heads, head = item % model->n_heads, channel = head * work->head_size;
         const struct harken_query *query = &work->pass->queries[i];
-        for (int32_t position = 0; position <= query->position; position++) {
-            int32_t slot = query->slots[position];
-            keys[position] = harken_cached(work->pass->cache, model, layer, HARKEN_KEY, slot) + channel;
-            values[position] = harken_cached(work->pass->cache, model, layer, HARKEN_VALUE, slot) + channel;
-        }
-        work->kernels->self_attention(work->projected_rows[i] + channel, keys, values, query->position + 1,
+        work->kernels->self_attention(work->projected_rows[i] + channel, query->cached,
+                                      harken_key_offset(model, layer, head),
+                                      harken_value_offset(model, layer, head), query->position + 1,
                                       work->head_size, scores, work->attended + (int64_t)i * model->n_state + channel);
     }
 }
@@ -119,14 +130,14 @@ static void project_out(void *context, int32_t layer, int32_t begin, int32_t end
     const struct work *work = context;
     (void)thread;
     work->kernels->linear(&work->model->layers[layer].out, begin, end, &work->activations, work->pass->n_queries,
-                          HARKEN_ADD, work->x_rows);
+                          HARKEN_ADD, (void *const *)work->x_rows, 0);
 }
 
 static void project_cross_query(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     (void)thread;
     work->kernels->linear(&work->model->layers[layer].cross_query, begin, end, &work->activations,
-                          work->pass->n_queries, HARKEN_STORE, work->projected_rows);
+                          work->pass->n_queries, HARKEN_STORE, (void *const *)work->projected_rows, 0);
 }
 
 /* The place of a head among the alignment heads, or -1. */
@@ -208,28 +219,28 @@ static void project_cross_out(void *context, int32_t layer, int32_t begin, int32
     const struct work *work = context;
     (void)thread;
     work->kernels->linear(&work->model->layers[layer].cross_out, begin, end, &work->activations,
-                          work->pass->n_queries, HARKEN_ADD, work->x_rows);
+                          work->pass->n_queries, HARKEN_ADD, (void *const *)work->x_rows, 0);
 }
 
 static void project_mlp_in(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     (void)thread;
     work->kernels->linear(&work->model->layers[layer].mlp_in, begin, end, &work->activations, work->pass->n_queries,
-                          HARKEN_GELU, work->hidden_rows);
+                          HARKEN_GELU, (void *const *)work->hidden_rows, 0);
 }
 
 static void project_mlp_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     (void)thread;
     work->kernels->linear(&work->model->layers[layer].mlp_out, begin, end, &work->hidden_activations,
-                          work->pass->n_queries, HARKEN_ADD, work->x_rows);
+                          work->pass->n_queries, HARKEN_ADD, (void *const *)work->x_rows, 0);
 }
 
 static void project_to_logits(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     (void)layer, (void)thread;
     work->kernels->linear(&work->model->head, begin, end, &work->activations, work->pass->n_logits, HARKEN_STORE,
-                          work->pass->logits);
+                          (void *const *)work->pass->logits, 0);
 }
 
 /* -- Their order, and the number of items of each ----------------------------------------------------------------- */
@@ -238,8 +249,13 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
 static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups, int32_t threads) {
     int64_t group_bytes = (int64_t)matrix->columns * HARKEN_GROUP * matrix->bits / 8;
     int32_t balanced = n_groups / (threads * 4), streamed = (int32_t)((64 << 10) / group_bytes);
-    int32_t chunk = min(balanced, streamed);
-    return chunk > 1 ? chunk : 1;
+    return max(min(balanced, streamed), 1);
+}
+
+enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
+
+int32_t harken_pass_phases(const struct harken_model *model) {
+    return model->n_layers * PHASES_A_LAYER + OTHER_PHASES;
 }
 
 static int32_t list_phases(const struct work *work, struct harken_phase *phases) {
@@ -251,10 +267,10 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
         const struct harken_layer *layer = &model->layers[i];
         int32_t state_groups = groups(&layer->out), mlp_groups = groups(&layer->mlp_in);
         int32_t chunk = linear_chunk(&layer->out, state_groups, threads);
-        const struct harken_phase of_layer[HARKEN_PHASES_A_LAYER] = {
+        const struct harken_phase of_layer[PHASES_A_LAYER] = {
             {normalise, i, n, 1},
             {project_qkv, i, 3 * state_groups, linear_chunk(&layer->query, 3 * state_groups, threads)},
-            {self_attention, i, n * model->n_heads, 1},
+            {self_attention, i, n * model->n_heads, max(n * model->n_heads / (4 * threads), 1)},
             {quantise_attended, i, n, 1},
             {project_out, i, state_groups, chunk},
             {normalise, i, n, 1},
@@ -268,7 +284,7 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
             {project_mlp_out, i, state_groups, linear_chunk(&layer->mlp_out, state_groups, threads)},
         };
         memcpy(phases + count, of_layer, sizeof of_layer);
-        count += HARKEN_PHASES_A_LAYER;
+        count += PHASES_A_LAYER;
     }
     int32_t head_groups = groups(&model->head);
     phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
@@ -290,7 +306,7 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     const struct harken_model *model = work->model;
     size_t n = (size_t)work->pass->n_queries, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows, threads = (size_t)harken_team_threads(work->pass->decoder->team);
-    size_t slots = (size_t)work->max_slots, layers = (size_t)model->n_layers;
+    size_t slots = (size_t)work->max_slots;
     arena->used = 0;
     work->x = take(arena, n * state, sizeof(float));
     work->projected = take(arena, n * state, sizeof(float));
@@ -299,8 +315,7 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->x_rows = take(arena, n, sizeof(float *));
     work->projected_rows = take(arena, n, sizeof(float *));
     work->hidden_rows = take(arena, n, sizeof(float *));
-    work->key_rows = take(arena, n * layers, sizeof(float *));
-    work->value_rows = take(arena, n * layers, sizeof(float *));
+    work->cached = take(arena, n, sizeof(uint16_t *));
     struct harken_activations *activations[] = {&work->activations, &work->hidden_activations};
     for (int i = 0; i < 2; i++) {
         size_t columns = i ? mlp : state;
@@ -311,8 +326,6 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->partials =
         take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
     work->scores = take(arena, threads * slots, sizeof(float));
-    work->keys = take(arena, threads * slots, sizeof(float *));
-    work->values = take(arena, threads * slots, sizeof(float *));
     work->run_items = take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
 }
 
@@ -336,15 +349,10 @@ static void point_to_rows(struct work *work) {
     const struct harken_pass *pass = work->pass;
     const struct harken_model *model = work->model;
     for (int64_t i = 0; i < pass->n_queries; i++) {
-        int32_t slot = pass->queries[i].slots[pass->queries[i].position];
         work->x_rows[i] = work->x + i * model->n_state;
         work->projected_rows[i] = work->projected + i * model->n_state;
         work->hidden_rows[i] = work->hidden + i * model->layers[0].mlp_in.rows;
-        for (int32_t layer = 0; layer < model->n_layers; layer++) {
-            int64_t row = (int64_t)layer * pass->n_queries + i;
-            work->key_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_KEY, slot);
-            work->value_rows[row] = harken_cached(pass->cache, model, layer, HARKEN_VALUE, slot);
-        }
+        work->cached[i] = pass->queries[i].cached[pass->queries[i].position];
     }
     work->run_items[0] = 0;
     for (int32_t run = 0; run < pass->n_runs; run++)
@@ -357,11 +365,10 @@ int32_t harken_pass_run(const struct harken_pass *pass) {
     struct work work = {.pass = pass, .model = &decoder->model, .kernels = decoder->kernels};
     work.head_size = decoder->model.n_state / decoder->model.n_heads;
     for (int32_t i = 0; i < pass->n_runs; i++) {
-        int32_t n = chunks(pass->windows[pass->runs[i].window].positions);
-        work.max_chunks = n > work.max_chunks ? n : work.max_chunks;
+        work.max_chunks = max(work.max_chunks, chunks(pass->windows[pass->runs[i].window].positions));
     }
     /* scores of self-attention, or factors of chunks */
-    int32_t slots = decoder->model.n_context > work.max_chunks ? decoder->model.n_context : work.max_chunks;
+    int32_t slots = max(decoder->model.n_context, work.max_chunks);
     work.max_slots = (slots + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
     if (allocate(&work, &decoder->arena))
         return HARKEN_NO_MEMORY;

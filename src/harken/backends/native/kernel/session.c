@@ -11,6 +11,7 @@
 struct row {
     int32_t window, length;
     int32_t *slots; /* room for the model's context */
+    uint16_t **cached; /* where each slot lies */
 };
 
 struct harken_session {
@@ -18,24 +19,29 @@ struct harken_session {
     struct harken_window *windows;
     int32_t n_windows, n_rows, keep_attention, positions; /* positions: those of the longest window */
     struct row *rows;
-    struct harken_cache cache;
-    float **attention_slabs; /* (HARKEN_SLAB, n_alignment_heads, positions) */
+    int32_t n_slabs;
+    uint16_t **slabs;        /* (n_layers, 2, n_heads, HARKEN_SLAB, head size) each, float16 */
+    float **attention_slabs; /* (HARKEN_SLAB, n_alignment_heads, positions) each */
     int32_t *users;          /* number of rows that use each slot */
     int32_t *free_slots, n_free;
 };
 
 static void free_rows(struct row *rows, int32_t n) {
-    for (int32_t i = 0; rows && i < n; i++)
+    for (int32_t i = 0; rows && i < n; i++) {
         free(rows[i].slots);
+        free(rows[i].cached);
+    }
     free(rows);
 }
 
 static struct row *allocate_rows(const harken_session *session, int32_t n) {
     struct row *rows = calloc((size_t)n + 1, sizeof *rows);
+    size_t context = (size_t)session->decoder->model.n_context;
     for (int32_t i = 0; rows && i < n; i++) {
-        rows[i].slots = malloc((size_t)session->decoder->model.n_context * sizeof *rows[i].slots);
-        if (!rows[i].slots) {
-            free_rows(rows, i);
+        rows[i].slots = malloc(context * sizeof *rows[i].slots);
+        rows[i].cached = malloc(context * sizeof *rows[i].cached);
+        if (!rows[i].slots || !rows[i].cached) {
+            free_rows(rows, n);
             return NULL;
         }
     }
@@ -67,11 +73,11 @@ harken_session *harken_session_open(harken_decoder *decoder, const struct harken
 }
 
 void harken_session_close(harken_session *session) {
-    for (int32_t i = 0; i < session->cache.n_slabs; i++) {
-        free(session->cache.slabs[i]);
+    for (int32_t i = 0; i < session->n_slabs; i++) {
+        free(session->slabs[i]);
         free(session->attention_slabs[i]);
     }
-    free(session->cache.slabs);
+    free(session->slabs);
     free(session->attention_slabs);
     free(session->users);
     free(session->free_slots);
@@ -91,8 +97,8 @@ static int32_t grow(void **array, size_t n, size_t size) {
 
 static int32_t add_slab(harken_session *session) {
     const struct harken_model *model = &session->decoder->model;
-    size_t n = (size_t)session->cache.n_slabs, n_slots = (n + 1) * HARKEN_SLAB;
-    if (grow((void **)&session->cache.slabs, n + 1, sizeof(float *)) ||
+    size_t n = (size_t)session->n_slabs, n_slots = (n + 1) * HARKEN_SLAB;
+    if (grow((void **)&session->slabs, n + 1, sizeof(uint16_t *)) ||
         grow((void **)&session->attention_slabs, n + 1, sizeof(float *)) ||
         grow((void **)&session->users, n_slots, sizeof(int32_t)) ||
         grow((void **)&session->free_slots, n_slots, sizeof(int32_t)))
@@ -101,15 +107,16 @@ static int32_t add_slab(harken_session *session) {
     size_t attended = session->keep_attention
                           ? (size_t)HARKEN_SLAB * (size_t)model->n_alignment_heads * (size_t)session->positions
                           : 0;
-    float *slab = malloc(cached * sizeof(float)), *attention = calloc(attended + 1, sizeof(float));
+    uint16_t *slab = malloc(cached * sizeof *slab);
+    float *attention = calloc(attended + 1, sizeof *attention);
     if (!slab || !attention) {
         free(slab);
         free(attention);
         return HARKEN_NO_MEMORY;
     }
-    session->cache.slabs[n] = slab;
+    session->slabs[n] = slab;
     session->attention_slabs[n] = attention;
-    session->cache.n_slabs++;
+    session->n_slabs++;
     for (int32_t slot = (int32_t)n_slots - 1; slot >= (int32_t)(n * HARKEN_SLAB); slot--) {
         session->users[slot] = 0;
         session->free_slots[session->n_free++] = slot;
@@ -154,6 +161,7 @@ int32_t harken_session_reorder(harken_session *session, const int32_t *rows, int
         reordered[i].window = from->window;
         reordered[i].length = from->length;
         memcpy(reordered[i].slots, from->slots, (size_t)from->length * sizeof *from->slots);
+        memcpy(reordered[i].cached, from->cached, (size_t)from->length * sizeof *from->cached);
         for (int32_t position = 0; position < from->length; position++)
             session->users[from->slots[position]]++;
     }
@@ -206,15 +214,17 @@ static void *allocate_lists(struct lists *lists, const harken_session *session, 
 /* Appends the new tokens of a row, and lists them as queries from number `first` on. */
 static void append(harken_session *session, struct row *row, const int32_t *tokens, int32_t n,
                    struct harken_query *queries) {
+    int32_t head_size = session->decoder->model.n_state / session->decoder->model.n_heads;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = session->free_slots[--session->n_free];
         session->users[slot] = 1;
         row->slots[row->length] = slot;
+        row->cached[row->length] = session->slabs[slot / HARKEN_SLAB] + slot % HARKEN_SLAB * head_size;
         queries[i] = (struct harken_query){
             .token = tokens[i],
             .position = row->length++,
             .window = row->window,
-            .slots = row->slots,
+            .cached = row->cached,
             .attention = session->keep_attention ? slot_attention(session, slot) : NULL,
         };
     }
@@ -263,7 +273,6 @@ int32_t harken_session_extend(harken_session *session, const int32_t *tokens, co
     int32_t n_runs = list_queries(session, tokens, counts, &lists);
     struct harken_pass pass = {
         .decoder = session->decoder,
-        .cache = &session->cache,
         .windows = session->windows,
         .queries = lists.queries,
         .runs = lists.runs,

@@ -42,10 +42,45 @@ INLINE void store(float *to, f32x16 x) {
     memcpy(to, &x, sizeof x);
 }
 
+/* Adding this number leaves an integer in the low bits of the sum, rounded to nearest, ties to even. */
+static const float ROUNDER = 12582912.0f;
+
+/* Rounds values between -2^22 and 2^22. */
+INLINE i32x16 round_to_integer(f32x16 x) {
+    return (i32x16)(x + ROUNDER) - (i32x16)splat(ROUNDER);
+}
+
+#ifdef WITHOUT_HALF_INSTRUCTIONS
+/* A number below 2^-14 is its mantissa times 2^-24; that of any other gets the exponent of a float. */
+INLINE f32x16 half_to_float(u16x16 halves) {
+    i32x16 bits = __builtin_convertvector(halves, i32x16), magnitude = bits & 0x7fff, is_small = magnitude < 0x400;
+    i32x16 small = (i32x16)(__builtin_convertvector(magnitude, f32x16) * 0x1p-24f);
+    i32x16 normal = (magnitude << 13) + (112 << 23);
+    return (f32x16)((small & is_small) | (normal & ~is_small) | (bits & 0x8000) << 16);
+}
+
+/* To nearest, ties to even, for numbers within the range. */
+INLINE u16x16 float_to_half(f32x16 x) {
+    i32x16 bits = (i32x16)x, magnitude = bits & 0x7fffffff, is_small = magnitude < 113 << 23;
+    i32x16 small = round_to_integer((f32x16)(magnitude & is_small) * 0x1p24f);
+    i32x16 normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    i32x16 half = (small & is_small) | (normal & ~is_small) | (bits >> 16 & 0x8000);
+    return __builtin_convertvector(half, u16x16);
+}
+#else
+INLINE f32x16 half_to_float(u16x16 halves) {
+    return __builtin_convertvector((f16x16)halves, f32x16);
+}
+
+INLINE u16x16 float_to_half(f32x16 x) {
+    return (u16x16)__builtin_convertvector(x, f16x16);
+}
+#endif
+
 INLINE f32x16 load_half(const uint16_t *from) {
-    f16x16 x;
-    memcpy(&x, from, sizeof x);
-    return __builtin_convertvector(x, f32x16);
+    u16x16 halves;
+    memcpy(&halves, from, sizeof halves);
+    return half_to_float(halves);
 }
 
 /* bfloat16 is the upper half of a float. */
@@ -64,6 +99,12 @@ INLINE f32x16 max16(f32x16 a, f32x16 b) {
     return (f32x16)(((i32x16)a & larger) | ((i32x16)b & ~larger));
 }
 
+/* Numbers beyond the range of float16 are clipped. */
+INLINE void store_half(uint16_t *to, f32x16 x) {
+    u16x16 halves = float_to_half(-max16(-max16(x, splat(-65504.0f)), splat(-65504.0f)));
+    memcpy(to, &halves, sizeof halves);
+}
+
 INLINE f32x16 abs16(f32x16 x) {
     return (f32x16)((i32x16)x & 0x7fffffff);
 }
@@ -75,19 +116,29 @@ INLINE float sum_lanes(f32x16 x) {
     return (z[0] + z[2]) + (z[1] + z[3]);
 }
 
-INLINE float max_lanes(f32x16 x) {
-    float largest = x[0];
-    for (int lane = 1; lane < LANES; lane++)
-        largest = x[lane] > largest ? x[lane] : largest;
-    return largest;
+/* The sums of the lanes of 16 vectors, by the tree of `sum_lanes`: every step adds halves of two vectors side by side. */
+INLINE f32x16 sum_lanes_of_16(f32x16 *x) {
+    for (int i = 0; i < 8; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                       31);
+    for (int i = 0; i < 4; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
+                                       31);
+    for (int i = 0; i < 2; i++)
+        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30,
+                                       31);
+    return __builtin_shufflevector(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+           __builtin_shufflevector(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-/* Adding this number leaves an integer in the low bits of the sum, rounded to nearest, ties to even. */
-static const float ROUNDER = 12582912.0f;
-
-/* Rounds values between -2^22 and 2^22. */
-INLINE i32x16 round_to_integer(f32x16 x) {
-    return (i32x16)(x + ROUNDER) - (i32x16)splat(ROUNDER);
+INLINE float max_lanes(f32x16 x) {
+    x = max16(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    x = max16(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    x = max16(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    return x[0] > x[1] ? x[0] : x[1];
 }
 
 /* e^x for x up to 88, and exactly 0 below -87.

@@ -1,9 +1,11 @@
-/* One atomic word says where the call stands: which phase is in progress, how many of its chunks are taken and how many
- * are done. Finishing a chunk and taking the next one, of the same phase or of the next, is one compare-and-swap.
+/* One atomic word says where the call stands: which phase is in progress, how many of its chunks are taken and
+ * how many are done. Finishing a chunk and taking the next one, of the same phase or of the next, is one
+ * compare-and-swap.
  *
- * Phases are numbered through all calls. So the word never has the same value twice, and a thread that was held up
- * between looking at it and swapping it can only fail. A thread that holds a chunk keeps its phase, and so the call,
- * from ending: whoever holds one may read the phase, everyone else looks only at the number of its chunks. */
+ * Phases are numbered through all calls. So the word never has the same value twice, and a thread that was held
+ * up between looking at it and swapping it can only fail. A thread that holds a chunk keeps its phase, and so
+ * the call, from ending: whoever holds one may read the phase, everyone else looks only at the number of its
+ * chunks. */
 #include "team.h"
 
 #include "os_threads.h"
@@ -11,14 +13,14 @@
 #include <stdlib.h>
 
 enum {
-    CHUNK_BITS = 12, /* 40 bits number the phases: they repeat after half a year of a microsecond each */
+    CHUNK_BITS = 12, /* 40 bits number the phases: of ten microseconds each, they last four months */
     MOST_CHUNKS = (1 << CHUNK_BITS) - 1,
-    RING = 256,               /* phases that the team can keep; longer calls are run in parts */
-    MOST_PHASES = RING - 2,   /* the ring holds the end of the call before and of this one too */
-    LINE_BYTES = 128,         /* two cache lines, as some processors fetch them in pairs */
-    SPINS_PER_LOOK = 16,      /* at the clock */
-    SPIN_BETWEEN_CALLS_NS = 200 * 1000,
-    SPIN_IN_CALL_NS = 50 * 1000,
+    RING = 256,             /* phases that the team can keep; longer calls are run in parts */
+    MOST_PHASES = RING - 2, /* the ring also holds the end of the call before, and of this one */
+    LINE_BYTES = 128,       /* two cache lines, as some processors fetch them in pairs */
+    SPINS_PER_LOOK = 16,    /* at the clock */
+    SPIN_NS = 3 * 1000,     /* then yield: whoever is waited for may be waiting for this core */
+    AWAKE_NS = 200 * 1000,  /* then sleep: longer than a caller takes from one call to the next */
 };
 
 struct worker {
@@ -70,7 +72,7 @@ static uint32_t chunks_of(harken_team *team, uint64_t phase)
     return atomic_load_explicit(&team->chunks[phase % RING], memory_order_relaxed);
 }
 
-/* Wake the workers if there is something to share, the caller for everything. */
+/* Wake those who sleep through a call: for chunks to share, and the caller for the end. */
 static void announce(harken_team *team, uint32_t chunks)
 {
     if (chunks > 1)
@@ -79,34 +81,26 @@ static void announce(harken_team *team, uint32_t chunks)
         harken_bell_ring(&team->caller_bell);
 }
 
-/* Finish the chunk that is held, if one is, and take the next if there is one. Return whether one was taken: it is the
- * last of those taken in *position, which is the value that the caller saw last on entry.
+/* Finish the chunk that is held, if one is, and take the next if there is one. Return whether one was taken: it
+ * is the last of those taken in *position, which is on entry the position as this thread saw it last.
  *
- * Swaps acquire what the chunks before have written, release what this one has, and are ordered with the bells. */
+ * Swaps acquire what earlier chunks have written, release what this one has, and are in one order with the
+ * bells. */
 static bool take_next(harken_team *team, uint64_t *position, bool held)
 {
     for (;;) {
         const uint64_t phase = phase_of(*position);
-        const uint32_t chunks = chunks_of(team, phase), taken = taken_of(*position);
-        const uint32_t done = done_of(*position) + held;
-        uint64_t next;
-        bool takes = true, ends = false;
-        if (taken < chunks) {
-            next = position_of(phase, taken + 1, done);
-        } else if (!held) {
+        const uint32_t chunks = chunks_of(team, phase), following = chunks_of(team, phase + 1);
+        const uint32_t taken = taken_of(*position), done = done_of(*position) + held;
+        const bool ends = held && done == chunks;
+        const bool takes = ends ? following > 0 : taken < chunks;
+        if (!held && !takes)
             return false;
-        } else if (done < chunks) {
-            next = position_of(phase, taken, done);
-            takes = false;
-        } else {
-            ends = true;
-            takes = chunks_of(team, phase + 1) > 0;
-            next = position_of(phase + 1, takes, 0);
-        }
+        const uint64_t next = ends ? position_of(phase + 1, takes, 0) : position_of(phase, taken + takes, done);
         if (atomic_compare_exchange_weak(&team->position, position, next)) {
             *position = next;
             if (ends)
-                announce(team, chunks_of(team, phase + 1));
+                announce(team, following);
             return takes;
         }
     }
@@ -120,46 +114,46 @@ static void work_on_chunk(harken_team *team, uint64_t position, int32_t thread)
     phase->work(team->context, phase->argument, begin, end, thread);
 }
 
-/* Without a chunk to take, the caller waits for the end of the call, a worker for the end of the team. */
-static bool must_wait(harken_team *team, uint64_t position, int32_t thread)
+/* The caller stays until the call is over, a worker until the team is closed (in one order with the bells). */
+static bool may_leave(harken_team *team, uint64_t position, int32_t thread)
 {
-    const uint32_t chunks = chunks_of(team, phase_of(position));
-    if (taken_of(position) < chunks)
-        return false;
-    return thread == 0 ? chunks > 0 : !atomic_load_explicit(&team->closing, memory_order_relaxed);
+    return thread == 0 ? chunks_of(team, phase_of(position)) == 0 : atomic_load(&team->closing);
 }
 
-static void sleep_by(harken_team *team, struct harken_bell *bell, int32_t thread)
+static bool must_wait(harken_team *team, uint64_t position, int32_t thread)
 {
+    return taken_of(position) >= chunks_of(team, phase_of(position)) && !may_leave(team, position, thread);
+}
+
+static void sleep_until_rung(harken_team *team, int32_t thread)
+{
+    struct harken_bell *bell = thread == 0 ? &team->caller_bell : &team->workers_bell;
     const uint32_t expected = harken_bell_expect(bell);
     if (must_wait(team, atomic_load(&team->position), thread)) /* in one order with swaps and bells */
         harken_bell_wait(bell, expected);
 }
 
-/* Return the position as soon as there is something to take or nothing to wait for. */
-static uint64_t wait(harken_team *team, int32_t thread)
+/* Return the position once there is a chunk to take, or nothing to stay for. Spin, then yield, then sleep. */
+static uint64_t wait_for_chunk(harken_team *team, int32_t thread)
 {
-    struct harken_bell *bell = thread == 0 ? &team->caller_bell : &team->workers_bell;
-    int64_t start = 0;
-    for (uint32_t spins = 0;; ++spins) {
+    int64_t start = harken_nanoseconds();
+    for (uint32_t spins = 1;; ++spins) {
         const uint64_t position = atomic_load_explicit(&team->position, memory_order_acquire);
         if (!must_wait(team, position, thread))
             return position;
         harken_pause();
-        if (spins % SPINS_PER_LOOK == 0) {
-            const int64_t now = harken_nanoseconds();
-            const bool idle = chunks_of(team, phase_of(position)) == 0;
-            if (start == 0) {
-                start = now;
-            } else if (now - start > (idle ? SPIN_BETWEEN_CALLS_NS : SPIN_IN_CALL_NS)) {
-                sleep_by(team, bell, thread);
-                start = 0;
-            }
+        if (spins % SPINS_PER_LOOK != 0)
+            continue;
+        const int64_t waited = harken_nanoseconds() - start;
+        if (waited > AWAKE_NS) {
+            sleep_until_rung(team, thread);
+            start = harken_nanoseconds();
+        } else if (waited > SPIN_NS) {
+            harken_yield();
         }
     }
 }
 
-/* Take part until there is nothing to wait for. */
 static void take_part(harken_team *team, uint64_t position, bool held, int32_t thread)
 {
     for (;;) {
@@ -167,9 +161,9 @@ static void take_part(harken_team *team, uint64_t position, bool held, int32_t t
             work_on_chunk(team, position, thread);
             held = take_next(team, &position, true);
         }
-        position = wait(team, thread);
+        position = wait_for_chunk(team, thread);
         held = take_next(team, &position, false);
-        if (!held && !must_wait(team, position, thread))
+        if (!held && may_leave(team, position, thread))
             return;
     }
 }
@@ -180,9 +174,9 @@ static void work(void *argument)
     take_part(worker->team, atomic_load(&worker->team->position), false, worker->number);
 }
 
-/* Write the phases that have items behind the last one; return how many. `shared` is set if workers can help. */
-static uint32_t write_phases(harken_team *team, uint64_t first, const struct harken_phase *phases, int32_t n_phases,
-                             bool *shared)
+/* Write the phases that have items to the ring and return their number. Set *shared if workers can help. */
+static uint32_t write_phases(harken_team *team, uint64_t first, const struct harken_phase *phases,
+                             int32_t n_phases, bool *shared)
 {
     uint32_t n = 0;
     for (int32_t i = 0; i < n_phases; ++i) {

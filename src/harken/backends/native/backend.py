@@ -1,0 +1,202 @@
+"""The CPU engine with the native decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from numpy.typing import NDArray
+
+from harken.backends.checks import own_states
+from harken.backends.native.decoder import NativeDecoder
+from harken.backends.native.features import NativeFeatures
+from harken.backends.native.library import chosen_instruction_set
+from harken.backends.native.packed_file import PackedFormat, load_packed
+from harken.backends.native.session import NativeSession
+from harken.backends.onnx.backend import usable_processors
+from harken.backends.onnx.encoding import EncoderGraphs
+from harken.backends.onnx.graph_loader import GraphLoader
+from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
+from harken.backends.onnx.runtime_plan import make_runtime_plan
+from harken.backends.onnx.session import EncodedWindows
+from harken.backends.onnx.streaming_encoder import OnnxEncoderState
+from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.errors import OptionError
+from harken.types import Dims
+
+PRECISIONS = ("auto", "int8")
+BITS = {"auto": 8, "int8": 8, "int4": 4}
+"""Bits of a weight; int4 is for assistants."""
+STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
+
+
+class NativeBackend:
+    """`harken.contract.Backend` on the encoder graphs of the ONNX engine and a compiled decoder.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+        By the names of the original state dict; read only when a graph has to be built or weights to be packed.
+    digest : str
+        Digest of the weights; stored graphs and packed weights are reused where it is the same.
+    precision : {"auto", "int8", "int4"}
+        "auto" is int8; int4 is for assistants.
+    threads : int or None
+        Threads of one forward pass; by default the processors that this process may use.
+    cache : Path or None
+        Directory of stored graphs; by default in the user's cache directory.
+    alignment_heads : tuple of (layer, head), or None
+        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
+    shares_encoder : bool
+        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    vocab_subset : ndarray of int64, or None
+        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    check_unchanged : callable
+        Called when something was built and before it is stored; raises an error if the weights may not be those of
+        `digest` any more.
+
+    Raises
+    ------
+    OptionError
+        If the precision is another one, the environment names an instruction set that there is not, or the dimensions
+        do not fit the kernels.
+    CheckpointError
+        If the weights are damaged, or `check_unchanged` finds them changed.
+    OutputError
+        If graphs have to be built and cannot be stored anywhere.
+    OutOfMemory
+        If the model does not fit into memory.
+    BackendUnavailable
+        If the library or a runtime is not installed.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        weights: Mapping[str, NDArray[Any]],
+        digest: str,
+        *,
+        precision: str = "auto",
+        threads: int | None = None,
+        cache: Path | None = None,
+        alignment_heads: AlignmentHeads | None = None,
+        shares_encoder: bool = False,
+        vocab_subset: Ints | None = None,
+        check_unchanged: Callable[[], None] = lambda: None,
+    ) -> None:
+        if precision not in BITS:
+            raise OptionError("precision", precision, f"{' or '.join(PRECISIONS)} with backend='native'")
+        if not fits(dims):
+            allowed = (
+                f"another backend for a model with n_text_state={dims.n_text_state} and "
+                f"n_text_head={dims.n_text_head}: native takes a multiple of {STATE_DIVISOR} with heads of a multiple "
+                f"of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}"
+            )
+            raise OptionError("backend", "native", allowed)
+        chosen_instruction_set()  # if it cannot be had, say so before anything is built
+        self.dims = dims.without_encoder() if shares_encoder else dims
+        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.threads = threads or usable_processors()
+        store = GraphStore(cache or default_graph_directory())
+        loader = GraphLoader(
+            dims=self.dims,
+            weights=weights,
+            digest=digest,
+            check_unchanged=check_unchanged,
+            plan=make_runtime_plan(precision),
+            threads=self.threads,
+            store=store,
+            alignment_heads=self.alignment_heads,
+            vocab_subset=vocab_subset,
+        )
+        packed = PackedFormat(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
+
+        def load_decoder(weights: Mapping[str, NDArray[Any]]) -> NativeDecoder:
+            arrays = load_packed(
+                weights, packed=packed, digest=digest, store=store, check_unchanged=check_unchanged
+            )
+            return NativeDecoder(
+                arrays, packed=packed, alignment_heads=self.alignment_heads, threads=self.threads
+            )
+
+        self._decoder, *graphs = loader.load(load_decoder, *EncoderGraphs.names(self.dims))
+        self._encoder_graphs = EncoderGraphs(self.dims, loader, *graphs)
+        self._scratch: dict[str, Floats] = {}
+        self._scratch_lock = Lock()
+        self.plan = replace(loader.plan, decoder=("native", f"int{packed.bits}"))
+        self.capabilities = Capabilities(
+            name="native",
+            precision=self.plan.precision,
+            device="cpu",
+            detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
+        )
+
+    def encode(self, mel: Floats) -> NativeFeatures:
+        return self._project_and_pack(self._encoder_graphs.encode(mel))
+
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return features.encoder_output
+
+    def reuse_encoder_output(self, features: Features) -> NativeFeatures:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return self._project_and_pack(features.encoder_output, features.lengths)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        return self._encoder_graphs.open_encoder(history_frames)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        self._encoder_graphs.encode_chunk(states, mel, final_frames)
+
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
+        features = OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
+        lengths = [state.positions for state in states]
+        windows = [
+            (
+                self._decoder.pack_window(
+                    {name: array[window] for name, array in features.cross_kv.items()}, length
+                ),
+                length,
+            )
+            for window, length in enumerate(lengths)
+        ]
+        return NativeFeatures(features.encoder_output, windows, lengths)
+
+    def open_session(
+        self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
+    ) -> NativeSession:
+        assert isinstance(features, NativeFeatures), (
+            "features come from this backend's own encode or reuse_encoder_output"
+        )
+        return NativeSession(self._decoder, features, row_windows, capacity, attention=attention)
+
+    def _project_and_pack(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> NativeFeatures:
+        """Pack the keys and values of the cross-attention; only those of one window exist in float32."""
+        n_windows, positions, _ = encoder_output.shape
+        windows = []
+        with self._scratch_lock:
+            cross_kv = self._scratch_for(positions)
+            window_kv = {name: array[0] for name, array in cross_kv.items()}
+            for window, length in enumerate(lengths or [positions] * n_windows):
+                self._encoder_graphs.project_window(encoder_output[window : window + 1], cross_kv)
+                windows.append((self._decoder.pack_window(window_kv, length), length))
+        return NativeFeatures(encoder_output, windows, lengths)
+
+    def _scratch_for(self, positions: int) -> dict[str, Floats]:
+        """Return arrays for the keys and values of one window, those of the call before if they have the length."""
+        if not self._scratch or self._scratch["cross_k.0"].shape[2] != positions:
+            self._scratch = {}
+            self._scratch = self._encoder_graphs.allocate_cross_kv(1, positions)
+        return self._scratch
+
+
+def fits(dims: Dims) -> bool:
+    """Return whether the kernels can compute a decoder of these dimensions."""
+    head_size = dims.n_text_state // dims.n_text_head
+    head_fits = head_size % HEAD_SIZE_DIVISOR == 0 and head_size <= MAX_HEAD_SIZE
+    return head_fits and dims.n_text_state % STATE_DIVISOR == 0

@@ -1,0 +1,194 @@
+"""A compiled decoder: its weights handed to the library, and its calls, of which one runs at a time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref, c_int32
+from itertools import chain
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.backends.native.library import (
+    LAYER_MATRICES,
+    Layer,
+    Matrix,
+    Model,
+    Window,
+    chosen_instruction_set,
+    load_library,
+)
+from harken.backends.native.packed_file import PackedFormat
+from harken.backends.native.packing import padded_rows
+from harken.checkpoints.alignment_heads import AlignmentHeads
+from harken.contract import Floats
+from harken.errors import OutOfMemory
+
+ALIGNMENT_BYTES = 64
+
+Packed = NDArray[np.uint16]
+
+
+class NativeDecoder:
+    """A decoder of the library, with everything that it points to.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        Packed weights (see `harken.backends.native.packed_file`).
+    packed : PackedFormat
+        Their format.
+    alignment_heads : tuple of (layer, head)
+    threads : int
+        Threads of one call.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the library cannot be loaded.
+    OptionError
+        If the environment names an instruction set that there is not.
+    OutOfMemory
+        If there is no memory for it.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        *,
+        packed: PackedFormat,
+        alignment_heads: AlignmentHeads,
+        threads: int,
+    ) -> None:
+        self.library = load_library()
+        self.instruction_set = chosen_instruction_set()
+        self.packed, self.dims = packed, packed.dims
+        self.n_alignment_heads = len(alignment_heads)
+        self.n_columns, self.stride = packed.n_logits, padded_rows(packed.n_logits)
+        # The garbage collector may close a session between two lines of the thread that holds the lock.
+        self._lock = RLock()
+        self._model = _make_model(arrays, packed, alignment_heads)
+        self._arrays = arrays  # the model points to them
+        self.handle = self.library.harken_decoder_open(
+            byref(self._model), threads, self.instruction_set.encode("ascii")
+        )
+        if not self.handle:
+            raise OutOfMemory("not enough memory for the native decoder")
+        close_when_collected(self, self.library.harken_decoder_close, self.handle, self._model, arrays)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the library when no other thread does."""
+        with self._lock:
+            return function(*arguments)
+
+    def pack_window(self, cross_kv: Mapping[str, Floats], positions: int) -> Packed:
+        """Pack the keys and values of the cross-attention of one window.
+
+        Parameters
+        ----------
+        cross_kv : mapping of str to ndarray
+            For each layer i "cross_k.i" and "cross_v.i" of shape (n_text_head, at least `positions`, head size).
+        positions : int
+            Positions that the window has.
+        """
+        packed = aligned_empty(self.call(self.library.harken_window_bytes, self.handle, positions))
+        for layer in range(self.dims.n_text_layer):
+            keys, values = cross_kv[f"cross_k.{layer}"], cross_kv[f"cross_v.{layer}"]
+            assert keys.dtype == values.dtype == np.float32
+            assert keys[0].flags.c_contiguous
+            assert keys.strides == values.strides
+            self.call(
+                self.library.harken_pack_window,
+                self.handle,
+                layer,
+                keys.ctypes.data,
+                values.ctypes.data,
+                keys.strides[0] // keys.itemsize,
+                positions,
+                packed.ctypes.data,
+            )
+        return packed
+
+    def open_session(
+        self, windows: Sequence[tuple[Packed, int]], row_windows: Sequence[int], keep_attention: bool
+    ) -> int:
+        """Open a session over packed windows and their numbers of positions; return its handle."""
+        window_array = (Window * len(windows))(
+            *(Window(packed.ctypes.data, positions) for packed, positions in windows)
+        )
+        rows = (c_int32 * len(row_windows))(*row_windows)
+        handle: int | None = self.call(
+            self.library.harken_session_open,
+            self.handle,
+            window_array,
+            len(windows),
+            rows,
+            len(row_windows),
+            keep_attention,
+        )
+        if not handle:
+            raise OutOfMemory("not enough memory for a session of the native decoder")
+        return handle
+
+    def close_session(self, handle: int) -> None:
+        """Close a session; only the garbage collector calls this."""
+        self.call(self.library.harken_session_close, handle)
+
+
+def close_when_collected(
+    owner: object, close: Callable[[Any], None], handle: int, *kept_until_then: Any
+) -> None:
+    """Close what a handle names when its owner is collected, and keep what it needs until then.
+
+    At the end of the process nothing is closed: threads may still be in the middle of a call.
+    """
+    weakref.finalize(owner, _close, close, handle, kept_until_then).atexit = False
+
+
+def _close(close: Callable[[Any], None], handle: int, kept_until_then: Any) -> None:
+    close(handle)
+
+
+def _make_model(
+    arrays: Mapping[str, NDArray[Any]], packed: PackedFormat, alignment_heads: AlignmentHeads
+) -> Model:
+    """Return the structure that describes a model to the library; it points to the arrays."""
+    dims = packed.dims
+    matrices = {
+        name: Matrix(
+            arrays[f"{name}.weights"].ctypes.data,
+            arrays[f"{name}.scales"].ctypes.data,
+            arrays[f"{name}.bias"].ctypes.data if f"{name}.bias" in arrays else None,
+            rows,
+            columns,
+            packed.bits,
+        )
+        for name, rows, columns in packed.matrix_shapes()
+    }
+    layers = (
+        Layer(*(matrices[f"layers.{i}.{name}"] for name in LAYER_MATRICES)) for i in range(dims.n_text_layer)
+    )
+    flat_heads = [*chain.from_iterable(alignment_heads)]
+    return Model(
+        dims.n_text_layer,
+        dims.n_text_head,
+        dims.n_text_state,
+        dims.n_vocab,
+        dims.n_text_ctx,
+        arrays["embedding"].ctypes.data,
+        arrays["positions"].ctypes.data,
+        (Layer * dims.n_text_layer)(*layers),
+        matrices["head"],
+        len(alignment_heads),
+        (c_int32 * len(flat_heads))(*flat_heads),
+    )
+
+
+def aligned_empty(n_bytes: int) -> Packed:
+    """Allocate whole 16-bit numbers at an address that the kernels load whole cache lines from."""
+    buffer = np.empty(n_bytes + ALIGNMENT_BYTES, np.uint8)
+    start = -buffer.ctypes.data % ALIGNMENT_BYTES
+    return buffer[start : start + n_bytes].view(np.uint16)

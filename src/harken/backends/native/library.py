@@ -1,0 +1,156 @@
+"""The compiled library beside this module: found, loaded, its functions declared as in ``kernel/harken.h``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from ctypes import CDLL, POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harken.errors import BackendUnavailable, OptionError
+
+ABI_VERSION = 1
+NO_MEMORY = -1
+INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
+"""Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
+
+_SUFFIXES = {"win32": "dll", "darwin": "dylib"}
+
+
+class Matrix(Structure):
+    """``struct harken_matrix``: a linear layer."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("rows", c_int32),
+        ("columns", c_int32),
+        ("bits", c_int32),
+    )
+
+
+LAYER_MATRICES = ("query", "key", "value", "out", "cross_query", "cross_out", "mlp_in", "mlp_out")
+
+
+class Layer(Structure):
+    """``struct harken_layer``: the linear layers of a block of the decoder."""
+
+    _fields_ = tuple((name, Matrix) for name in LAYER_MATRICES)
+
+
+class Model(Structure):
+    """``struct harken_model``."""
+
+    _fields_ = (
+        ("n_layers", c_int32),
+        ("n_heads", c_int32),
+        ("n_state", c_int32),
+        ("n_embeddings", c_int32),
+        ("n_context", c_int32),
+        ("embedding", c_void_p),
+        ("positions", c_void_p),
+        ("layers", POINTER(Layer)),
+        ("head", Matrix),
+        ("n_alignment_heads", c_int32),
+        ("alignment_heads", POINTER(c_int32)),
+    )
+
+
+class Window(Structure):
+    """``struct harken_window``: the keys and values of the cross-attention of one window."""
+
+    _fields_ = (("packed", c_void_p), ("positions", c_int32))
+
+
+_LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "harken_abi_version": (c_int32, ()),
+    "harken_instruction_sets": (c_char_p, ()),
+    "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
+    "harken_decoder_close": (None, (c_void_p,)),
+    "harken_window_bytes": (c_int64, (c_void_p, c_int32)),
+    "harken_pack_window": (None, (c_void_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_void_p)),
+    "harken_session_open": (c_void_p, (c_void_p, POINTER(Window), c_int32, c_void_p, c_int32, c_int32)),
+    "harken_session_close": (None, (c_void_p,)),
+    "harken_session_extend": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int64)),
+    "harken_session_rewind": (None, (c_void_p, c_void_p)),
+    "harken_session_reorder": (c_int32, (c_void_p, c_void_p, c_int32)),
+    "harken_session_attention": (None, (c_void_p, c_int32, c_void_p, c_int32)),
+    "harken_logits_suppress": (None, (*_LOGITS, c_void_p, c_int32, c_void_p, c_int32, c_int32)),
+    "harken_logits_normalizer": (None, (*_LOGITS, c_void_p)),
+    "harken_logits_top": (None, (*_LOGITS, c_int32, c_void_p, c_void_p)),
+    "harken_logits_sample": (None, (*_LOGITS, c_float, c_void_p, c_void_p, c_void_p)),
+}
+"""Result and arguments of each function."""
+
+
+def library_path() -> Path:
+    """Return the path at which the library is expected."""
+    return Path(__file__).with_name(f"_harken.{_SUFFIXES.get(sys.platform, 'so')}")
+
+
+@cache
+def load_library() -> Any:
+    """Load the library; calls of its functions release the interpreter's lock.
+
+    Raises
+    ------
+    BackendUnavailable
+        If it was not built, or cannot be loaded.
+    """
+    path = library_path()
+    if not path.exists():
+        raise BackendUnavailable(f"the native decoder was not built: there is no {path}")
+    try:
+        library = CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise BackendUnavailable(f"the native decoder cannot be loaded: {reason}") from error
+    version = library.harken_abi_version()
+    if version != ABI_VERSION:
+        raise BackendUnavailable(
+            f"the native decoder cannot be loaded: {path} has version {version} of the interface, not {ABI_VERSION}"
+        )
+    return library
+
+
+def unavailable_reason() -> str | None:
+    """Return the reason for which the library cannot be used, in one line, or None if it can."""
+    try:
+        load_library()
+    except BackendUnavailable as error:
+        return str(error)
+    return None
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Return the instruction sets that the library has kernels for and this processor can run, best first.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no library.
+    """
+    names: bytes = load_library().harken_instruction_sets()
+    return tuple(names.decode("ascii").split())
+
+
+def chosen_instruction_set() -> str:
+    """Return the best instruction set, or that of the environment variable.
+
+    Raises
+    ------
+    OptionError
+        If this processor or the library has none of that name.
+    """
+    available = instruction_sets()
+    chosen = os.environ.get(INSTRUCTION_SET_VARIABLE) or available[0]
+    if chosen not in available:
+        raise OptionError(INSTRUCTION_SET_VARIABLE, chosen, " or ".join(available))
+    return chosen

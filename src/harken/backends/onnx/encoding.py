@@ -1,0 +1,94 @@
+"""The part of the CPU engine before the decoder: windows and streams encoded, and projected for the cross-attention.
+
+Both decoders, of ONNX Runtime and the native one, read what this computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.onnx.graph_loader import GraphLoader
+from harken.backends.onnx.runtimes import Graph
+from harken.backends.onnx.streaming_encoder import OnnxEncoderState
+from harken.contract import Floats, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, Dims
+
+
+class EncoderGraphs:
+    """The graphs before the decoder.
+
+    Parameters
+    ----------
+    dims : Dims
+    loader : GraphLoader
+        Loads the streaming encoder when the first stream is encoded.
+    cross_kv : Graph
+    encoder : Graph or None
+        None for a decoder that uses the encoder of another model.
+    """
+
+    def __init__(self, dims: Dims, loader: GraphLoader, cross_kv: Graph, encoder: Graph | None = None) -> None:
+        self._dims, self._loader, self._cross_kv, self._encoder = dims, loader, cross_kv, encoder
+
+    @staticmethod
+    def names(dims: Dims) -> tuple[str, ...]:
+        """Return the names of the graphs to load, in the order of the parameters."""
+        return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
+
+    def encode(self, mel: Floats) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
+        assert self._encoder, NO_ENCODER
+        encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
+        for window in single_window_slices(len(mel)):
+            self._encoder(
+                {"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]}
+            )
+        return encoder_output
+
+    def allocate_cross_kv(self, n_windows: int, positions: int) -> dict[str, Floats]:
+        """Allocate the keys and values of the cross-attention, by the names of the decoder graph's inputs."""
+        dims = self._dims
+        shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
+        return {
+            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+
+    def project_window(self, encoder_output: Floats, cross_kv: dict[str, Floats]) -> None:
+        """Write the keys and values of one window; all arrays have one window along axis 0."""
+        self._cross_kv({"encoder_output": encoder_output}, cross_kv)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        """Open the encoder of a stream."""
+        assert self._encoder, NO_ENCODER
+        return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams together (see `harken.contract.Backend.encode_chunk`)."""
+        onnx_states = own_states(states, OnnxEncoderState)
+        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
+        self._streaming_encoder(inputs, outputs)
+        encoder_output = outputs["encoder_output"]
+        # The projection is the same at every position, so the chunks of all streams are projected as one window.
+        all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
+        cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
+        self.project_window(all_chunks, cross_kv)
+        for row, state in enumerate(onnx_states):
+            chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
+            stream_outputs = {name: array[row] for name, array in outputs.items()}
+            stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
+            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+
+    @cached_property
+    def _streaming_encoder(self) -> Graph:
+        """The encoder of streams, loaded when the first stream is encoded."""
+        graph: Graph = self._loader.load("streaming_encoder")[0]
+        return graph
+
+
+def single_window_slices(n_windows: int) -> Iterator[slice]:
+    """Yield a slice for each window: the graphs before the decoder take one window at a time."""
+    return (slice(window, window + 1) for window in range(n_windows))

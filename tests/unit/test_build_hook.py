@@ -1,0 +1,247 @@
+"""Building wheels: the compiled library is in them, or the reason for which it is not."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling")
+
+import build_wheels
+import hatch_build
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+from packaging.tags import Tag
+
+from harken.backends.native import library
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = "harken/backends/native"
+
+# Stands in for the compiler: writes a library, or refuses.
+COMPILER = """
+import os, sys
+if "REFUSE" in os.environ:
+    sys.exit("pass.c:7:1: warning: odd\\npass.c:8:1: error: no such\\ttype")
+with open(sys.argv[sys.argv.index("-o") + 1], "wb") as file:
+    file.write(b"compiled for " + sys.argv[sys.argv.index("-target") + 1].encode())
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project that has one module, one C source, and a compiler that only pretends."""
+    root = tmp_path / "project"
+    (root / "src" / NATIVE / "kernel").mkdir(parents=True)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, root)
+    (root / "src/harken/__init__.py").touch()
+    for name in ("kernel/pass.c", "kernel/harken.h"):
+        (root / "src" / NATIVE / name).touch()
+    compiler = tmp_path / "compiler" / "ziglang"
+    compiler.mkdir(parents=True)
+    (compiler / "__init__.py").touch()
+    (compiler / "__main__.py").write_text(COMPILER)
+    monkeypatch.syspath_prepend(compiler.parent)
+    monkeypatch.setenv("PYTHONPATH", str(compiler.parent))
+    monkeypatch.setenv("HARKEN_NATIVE_TARGET", "linux-x86_64")
+    monkeypatch.delenv("HARKEN_NO_NATIVE", raising=False)
+    return root
+
+
+def build(project: Path, version: str = "standard") -> tuple[str, dict[str, bytes]]:
+    """Build a wheel; return its tag and its files."""
+    builder = WheelBuilder(str(project))
+    (path,) = builder.build(directory=str(project / "dist"), versions=[version])
+    with zipfile.ZipFile(path) as archive:
+        return Path(path).stem.split("-", 2)[2], {name: archive.read(name) for name in archive.namelist()}
+
+
+def use_platforms(monkeypatch: pytest.MonkeyPatch, platforms: Sequence[str]) -> None:
+    """Let the interpreter be one that takes wheels of these platforms."""
+    monkeypatch.delenv("HARKEN_NATIVE_TARGET", raising=False)
+    monkeypatch.delenv("HARKEN_NO_NATIVE", raising=False)
+    tags = [Tag("py3", "none", platform) for platform in platforms]
+    monkeypatch.setattr("packaging.tags.sys_tags", lambda: iter(tags))
+    monkeypatch.setattr(hatch_build, "sys_tags", lambda: iter(tags))
+
+
+def test_wheel_has_the_library_and_no_c(project: Path) -> None:
+    tag, files = build(project)
+    assert tag == "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
+    assert files[f"{NATIVE}/_harken.so"] == b"compiled for x86_64-linux-gnu.2.17"
+    assert not any(name.endswith((".c", ".h", ".txt")) for name in files if name.startswith("harken/"))
+    assert b"Root-Is-Purelib: false" in files["harken-0.1.0.dist-info/WHEEL"]
+    assert sorted(path.name for path in (project / "src" / NATIVE).iterdir()) == ["kernel"]
+
+
+def test_source_distribution_has_what_builds_the_library(project: Path) -> None:
+    (project / "src" / NATIVE / "_harken.so").touch()
+    (path,) = SdistBuilder(str(project)).build(directory=str(project / "dist"), versions=["standard"])
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"hatch_build.py", f"src/{NATIVE}/kernel/pass.c", f"src/{NATIVE}/kernel/harken.h"} <= names
+    assert f"src/{NATIVE}/_harken.so" not in names
+
+
+def test_editable_installation_has_the_library_beside_the_modules(project: Path) -> None:
+    _, files = build(project, "editable")
+    assert not any(name.endswith(".so") for name in files)
+    assert (project / "src" / NATIVE / "_harken.so").read_bytes().startswith(b"compiled")
+
+
+def test_without_a_compiler_for_this_machine_the_wheel_is_for_every_platform(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    use_platforms(monkeypatch, ["linux_riscv64"])
+    assert WheelBuilder(str(project)).config.dependencies == []
+    tag, files = build(project)
+    assert tag == "py3-none-any"
+    assert files[f"{NATIVE}/_not_built.txt"] == b"there is no target for linux_riscv64\n"
+    assert capfd.readouterr().err.splitlines() == [
+        "The compiled decoder was not built: there is no target for linux_riscv64. ONNX Runtime decodes instead."
+    ]
+
+
+def test_compiler_that_fails_leaves_a_wheel_of_python_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    use_platforms(monkeypatch, ["win_amd64"])
+    monkeypatch.setenv("REFUSE", "1")
+    tag, files = build(project)
+    assert tag == "py3-none-any"
+    assert files[f"{NATIVE}/_not_built.txt"] == b"the compiler failed: pass.c:8:1: error: no such type\n"
+    assert "warning: odd" in capfd.readouterr().err
+
+
+def test_without_the_package_of_the_compiler_the_wheel_is_of_python_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_platforms(monkeypatch, ["win_amd64"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    tag, files = build(project)
+    assert tag == "py3-none-any"
+    assert files[f"{NATIVE}/_not_built.txt"].endswith(b"==0.17.1, is not installed\n")
+
+
+@pytest.mark.parametrize("version", ["standard", "editable"])
+def test_compiling_can_be_switched_off(project: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    stale = project / "src" / NATIVE / "_harken.so"
+    stale.touch()
+    use_platforms(monkeypatch, ["macosx_11_0_arm64"])
+    monkeypatch.setenv("HARKEN_NO_NATIVE", "1")
+    assert WheelBuilder(str(project)).config.dependencies == []
+    tag, files = build(project, version)
+    assert tag == "py3-none-any"
+    assert not any(name.endswith((".so", ".c", ".h")) for name in files)
+    assert (f"{NATIVE}/_not_built.txt" in files, stale.exists()) == (
+        version == "standard",
+        version == "standard",
+    )
+
+
+def test_editable_installation_that_succeeds_removes_the_old_reason(project: Path) -> None:
+    reason = project / "src" / NATIVE / "_not_built.txt"
+    reason.touch()
+    build(project, "editable")
+    assert not reason.exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [("linux-x86_64", "no such type"), ("vax", "'vax', but must be one")]
+)
+def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(
+    project: Path, monkeypatch: pytest.MonkeyPatch, setting: str, message: str
+) -> None:
+    monkeypatch.setenv("HARKEN_NATIVE_TARGET", setting)
+    monkeypatch.setenv("REFUSE", "1")
+    with pytest.raises(Exception, match=message):
+        build(project)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "target"),
+    [
+        (["linux_x86_64", "manylinux_2_36_x86_64", "manylinux_2_17_x86_64"], "linux-x86_64"),
+        (["manylinux_2_17_aarch64"], "linux-aarch64"),
+        (["macosx_14_0_x86_64", "macosx_11_0_x86_64"], "macos-x86_64"),
+        (["macosx_11_0_arm64"], "macos-arm64"),
+        (["win_amd64"], "windows-amd64"),
+        (["win_arm64"], "windows-arm64"),
+    ],
+)
+def test_target_is_the_one_whose_wheels_the_interpreter_takes(
+    monkeypatch: pytest.MonkeyPatch, platforms: list[str], target: str
+) -> None:
+    use_platforms(monkeypatch, platforms)
+    assert hatch_build.choose_target() == target
+
+
+@pytest.mark.parametrize("platform", ["win32", "linux_i686", "manylinux_2_16_x86_64", "macosx_10_15_x86_64"])
+def test_interpreter_without_a_target_has_nothing_to_compile(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    use_platforms(monkeypatch, [platform])
+    with pytest.raises(hatch_build.NotBuilt, match=f"there is no target for {platform}"):
+        hatch_build.choose_target()
+
+
+def test_compiler_has_one_version() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert hatch_build.ZIGLANG in settings["project"]["optional-dependencies"]["native"]
+
+
+def library_of(format_name: str, number: int) -> bytes:
+    """Return the beginning of a library of a format, for a processor."""
+    if format_name == "elf":
+        return b"\x7fELF" + bytes(14) + struct.pack("<H", number)
+    if format_name == "mach-o":
+        return b"\xcf\xfa\xed\xfe" + struct.pack("<I", number)
+    return b"MZ" + bytes(58) + struct.pack("<I", 64) + b"PE\0\0" + struct.pack("<H", number)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "number", "processor"),
+    [
+        *(("elf", 62, "x86_64"), ("elf", 183, "aarch64"), ("elf", 243, "processor 243")),
+        *(("mach-o", 0x01000007, "x86_64"), ("mach-o", 0x0100000C, "aarch64")),
+        *(("pe", 0x8664, "x86_64"), ("pe", 0xAA64, "aarch64")),
+    ],
+)
+def test_format_and_processor_of_a_library_are_read(format_name: str, number: int, processor: str) -> None:
+    assert build_wheels.read_format(library_of(format_name, number)) == (format_name, processor)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"_harken.so": library_of("elf", 62)}, r"is \('elf', 'x86_64'\), but must be \('elf', 'aarch64'\)"),
+        ({"_harken.so": b"text"}, "unknown"),
+        ({}, "must hold"),
+        ({"_harken.so": library_of("elf", 183), "kernel/pass.c": b""}, "no C sources"),
+    ],
+)
+def test_wrong_wheel_is_refused(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    wheel = tmp_path / "harken.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(f"{NATIVE}/{name}", content)
+    with pytest.raises(SystemExit, match=message):
+        build_wheels.check_wheel(wheel, "linux-aarch64")
+
+
+def test_decoder_was_compiled_at_installation() -> None:
+    try:
+        hatch_build.choose_target()
+    except hatch_build.NotBuilt as reason:
+        pytest.skip(str(reason))
+    assert library.unavailable_reason() is None, (
+        "pip install -e . compiles it; HARKEN_NO_NATIVE=1 skips this test"
+    )
