@@ -34,7 +34,7 @@ LAYERS = (
     ("transcribe",),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
-    ("types", "text", "results", "atomic", "option_types"),
+    ("types", "text", "results", "atomic", "option_types", "compiled_library"),
     ("errors", "temporary", "version"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}

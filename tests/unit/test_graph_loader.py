@@ -27,6 +27,7 @@ class WithoutBfloat16(OnnxRuntimeGraph):
 @pytest.fixture
 def openvino(monkeypatch: pytest.MonkeyPatch) -> type[WithoutBfloat16]:
     monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset({"BF16", "FP32"}))
+    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
     monkeypatch.setattr(graph_loader, "OpenVinoGraph", WithoutBfloat16)
     return WithoutBfloat16
 

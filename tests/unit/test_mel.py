@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from harken.audio import LOG_MEL_FLOOR, LogMel, log_mel, mel_filters, normalize, pad_or_trim
+from harken.audio import mel as mel_module
+from harken.audio.mel import NumpyFrames
 from harken.errors import HarkenError, OptionError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
+
+
+@pytest.fixture(params=["compiled", "numpy"], autouse=True)
+def implementation(request, monkeypatch):
+    if request.param == "numpy":
+        monkeypatch.setattr(mel_module, "_compiled_frames", lambda n_mels: None)
+    elif not mel_module._compiled_frames(80):
+        pytest.skip("the compiled library was not built")
 
 
 def slaney_hz(mel: float) -> float:
@@ -121,3 +131,18 @@ def test_frames_do_not_depend_on_the_start_of_the_recording():
     samples = np.random.default_rng(3).uniform(-0.5, 0.5, 40_000).astype(np.float32)
     whole, late = LogMel().feed(samples), LogMel().feed(samples[160 * 37 :])
     assert np.allclose(whole[:, 37 + 2 :], late[:, 2:], atol=1e-5)
+
+
+@pytest.mark.parametrize("n_mels", [1, 80, 128])
+@pytest.mark.parametrize("n_frames", [1, 15, 16, 17, 250])
+def test_compiled_frames_equal_those_of_numpy(implementation, n_mels, n_frames):
+    compiled = mel_module._compiled_frames(n_mels)
+    if not compiled:
+        pytest.skip("tested with the compiled library")
+    waveform = np.random.default_rng(1).normal(0, 0.1, 160 * (n_frames - 1) + 400 + 159).astype(np.float32)
+    frames = compiled(waveform, 0)
+    assert frames.shape == (n_mels, n_frames)
+    assert np.abs(frames - NumpyFrames(n_mels)(waveform, 0)).max() < 2e-5
+    assert np.array_equal(frames[:, -1:], compiled(waveform[160 * (n_frames - 1) :], 0)), (
+        "bits of a frame alone"
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from harken.backends.onnx import runtime_plan
-from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
+from harken.backends.onnx.runtime_plan import bfloat16_is_faster, make_runtime_plan, openvino_capabilities
 from harken.errors import BackendUnavailable, OptionError
 
 WITHOUT_OPENVINO: frozenset[str] = frozenset()
@@ -38,10 +39,42 @@ def test_plan_follows_precision_and_processor(
     decoder: str,
 ) -> None:
     monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
+    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
     plan = make_runtime_plan(requested)
     assert plan.precision == precision
     assert (" ".join(plan.encoder), " ".join(plan.decoder)) == (encoder, decoder)
     assert str(plan) == f"encoder {encoder}, decoder {decoder}"
+
+
+@pytest.mark.parametrize(
+    ("requested", "encoder"),
+    [("auto", "f32"), ("int8", "f32"), ("int4", "f32"), ("fp32", "f32"), ("bf16", "bf16")],
+)
+def test_slow_bfloat16_is_used_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, requested: str, encoder: str
+) -> None:
+    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: WITH_BF16)
+    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: False)
+    assert make_runtime_plan(requested).encoder == ("openvino", encoder)
+
+
+@pytest.mark.parametrize(
+    ("description", "faster"),
+    [
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 avx512_fp16", False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8", True),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", True),
+        ("Features\t: fp asimd bf16", True),
+        (None, True),
+    ],
+)
+def test_bfloat16_is_slower_on_intel_without_matrix_units(
+    tmp_path: Path, description: str | None, faster: bool
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if description:
+        cpuinfo.write_text(description)
+    assert bfloat16_is_faster(cpuinfo) == faster
 
 
 @pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms in numpy, equal to openai-whisper's `audio.py`, offline or incremental.
+"""Log-mel spectrograms, equal to openai-whisper's `audio.py`, offline or incremental.
 
 The reference pads a whole recording with 30 s of zeros, computes its spectrogram, and clamps it at 8 decades below
 its maximum. Constant memory requires two steps, the raw frames and their normalization::
@@ -21,7 +21,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.errors import HarkenError, OptionError
+from harken.audio.compiled_mel import CompiledFrames
+from harken.errors import BackendUnavailable, HarkenError, OptionError
 from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400
@@ -58,20 +59,12 @@ class LogMel:
     ------
     OptionError
         If `n_mels` is not allowed.
-
-    Notes
-    -----
-    The frames are bit-equal because the FFT works frame by frame, and because the filterbank products always have the
-    shape of a full chunk, with each frame at its index modulo the chunk: BLAS rounding depends on shape and position.
     """
 
     def __init__(self, n_mels: int = 80) -> None:
         self.n_mels = n_mels
         self.ceiling = LOG_MEL_FLOOR
-        self._filterbank = _banded_filterbank(n_mels)
-        self._windowed = np.empty((_CHUNK_FRAMES, FFT_SAMPLES), np.float32)
-        self._power = np.zeros((_CHUNK_FRAMES, N_BINS), np.float32)
-        self._bands = np.empty((n_mels, _CHUNK_FRAMES), np.float32)
+        self._frames_of = _compiled_frames(n_mels) or NumpyFrames(n_mels)
         self._pending = np.empty(0, np.float32)
         self._fed_samples = 0
         self._n_frames = 0
@@ -119,16 +112,43 @@ class LogMel:
 
     def _transform(self, waveform: Float32) -> Float32:
         """Compute every whole frame of a waveform that starts at the left edge of frame `self._n_frames`."""
+        frames = self._frames_of(waveform, self._n_frames)
+        self._n_frames += frames.shape[1]
+        self.ceiling = max(self.ceiling, float(np.max(frames, initial=LOG_MEL_FLOOR)))
+        return frames
+
+
+class NumpyFrames:
+    """Function of a waveform, where there is no compiled library: the raw log10 mel of each of its whole frames.
+
+    Notes
+    -----
+    A frame's bits do not depend on the waveform around it because the FFT works frame by frame, and because the
+    filterbank products always have the shape of a full chunk, with each frame at its index modulo the chunk: BLAS
+    rounding depends on shape and position.
+    """
+
+    def __init__(self, n_mels: int) -> None:
+        self._filterbank = _banded_filterbank(n_mels)
+        self._windowed = np.empty((_CHUNK_FRAMES, FFT_SAMPLES), np.float32)
+        self._power = np.zeros((_CHUNK_FRAMES, N_BINS), np.float32)
+        self._bands = np.empty((n_mels, _CHUNK_FRAMES), np.float32)
+
+    def __call__(self, waveform: Float32, first_frame: int) -> Float32:
+        """Compute every whole frame of a waveform, the first of which has an index in its recording.
+
+        Returns
+        -------
+        ndarray of shape (n_mels, frames), float32
+        """
         framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
-        out = np.empty((self.n_mels, len(framed)), np.float32)
+        out = np.empty((len(self._bands), len(framed)), np.float32)
         done = 0
         while done < len(framed):
-            row = self._n_frames % _CHUNK_FRAMES
+            row = (first_frame + done) % _CHUNK_FRAMES
             chunk = framed[done : done + _CHUNK_FRAMES - row]
             out[:, done : done + len(chunk)] = self._transform_rows(chunk, row)
             done += len(chunk)
-            self._n_frames += len(chunk)
-        self.ceiling = max(self.ceiling, float(np.max(out, initial=LOG_MEL_FLOOR)))
         return out
 
     def _transform_rows(self, framed: Float32, row: int) -> Float32:
@@ -240,6 +260,16 @@ def mel_filters(n_mels: int) -> Float32:
     filters: Float32 = (np.maximum(0.0, np.minimum(rising, falling)) / area).astype(np.float32)
     filters.flags.writeable = False
     return filters
+
+
+@cache
+def _compiled_frames(n_mels: int) -> CompiledFrames | None:
+    """Return the compiled function, or None if the library is not there."""
+    filters = mel_filters(n_mels)
+    try:
+        return CompiledFrames(_hann(), filters)
+    except BackendUnavailable:
+        return None
 
 
 @cache

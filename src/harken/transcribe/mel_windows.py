@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,10 +49,7 @@ class MelWindows:
         self._window_frames = window_frames
         self._pad_with_silence = pad_with_silence
         self._mel = LogMel(n_mels)
-        self._first_frame = 0
-        self._buffered: list[Floats] = [np.empty((n_mels, 0), np.float32)]
-        self._end_frame = 0
-        self._discarded_peak = LOG_MEL_FLOOR
+        self._buffer = _FrameBuffer(n_mels)
         self._ended = False
         self.failure: AudioError | None = None
 
@@ -91,18 +90,12 @@ class MelWindows:
             Peak for `pad_and_normalize`.
         """
         look_ahead_end = spans[0][0] + self._window_frames + LOOK_AHEAD_FRAMES
-        while self._end_frame < look_ahead_end and self.read_block():
+        while self._buffer.end < look_ahead_end and self.read_block():
             pass
-        buffered = self._concatenate_buffer()
+        reaches_end = self._ended and self._buffer.end <= look_ahead_end
         # Only up to the end of the look-ahead, even if more is buffered: block sizes must not change a window.
-        looked_ahead = buffered[:, : look_ahead_end - self._first_frame]
-        reaches_end = self._ended and self._end_frame <= look_ahead_end
-        ceiling = self._mel.ceiling if reaches_end else max(self._discarded_peak, _peak(looked_ahead))
-        span_frames = [
-            buffered[:, max(0, start - self._first_frame) : max(0, end - self._first_frame)]
-            for start, end in spans
-        ]
-        return np.concatenate(span_frames, axis=1), ceiling
+        ceiling = self._mel.ceiling if reaches_end else self._buffer.peak_before(look_ahead_end)
+        return self._buffer.copy(spans), ceiling
 
     def pad_and_normalize(self, frames: Floats, ceiling: float) -> Floats:
         """Normalise frames of `read_spans` and pad them to a window of shape (1, n_mels, window_frames)."""
@@ -113,13 +106,9 @@ class MelWindows:
 
     def discard_before(self, frame: int) -> None:
         """Discard the frames before a frame, except for their peak, and read on to that frame if necessary."""
-        while self._first_frame < frame:
-            discarded, remaining = np.split(self._concatenate_buffer(), [frame - self._first_frame], axis=1)
-            self._discarded_peak = max(self._discarded_peak, _peak(discarded))
-            self._first_frame += discarded.shape[1]
-            self._buffered = [remaining.copy()]  # a numpy view would keep the discarded frames in memory
-            if self._first_frame < frame and not self.read_block():
-                break
+        self._buffer.discard_before(frame)
+        while self._buffer.end < frame and self.read_block():
+            self._buffer.discard_before(frame)
 
     def read_block(self) -> bool:
         """Read one more block; return False at the end of the recording, or where it cannot be read on."""
@@ -130,25 +119,69 @@ class MelWindows:
         except StopIteration:
             frames, self._ended = self._mel.flush(), True
         except AudioError as failure:
-            if not self._end_frame:
+            if not self._buffer.end:
                 raise
             self.failure = failure
             frames, self._ended = self._mel.flush(), True
-        self._buffered.append(frames)
-        self._end_frame += frames.shape[1]
+        self._buffer.append(frames)
         return not self._ended
 
     @property
     def frames_read(self) -> int:
         """Number of frames of the recording that have been read."""
-        return self._end_frame
-
-    def _concatenate_buffer(self) -> Floats:
-        """Return all buffered frames as one array."""
-        if len(self._buffered) > 1:
-            self._buffered = [np.concatenate(self._buffered, axis=1)]
-        return self._buffered[0]
+        return self._buffer.end
 
 
-def _peak(frames: Floats) -> float:
-    return float(np.max(frames, initial=LOG_MEL_FLOOR))
+class _FrameBuffer:
+    """The frames of a recording that are still needed, in the blocks that they were read in.
+
+    Attributes
+    ----------
+    end : int
+        Number of frames of the recording that were appended.
+    """
+
+    def __init__(self, n_mels: int) -> None:
+        self._n_mels = n_mels
+        self._blocks: deque[_Block] = deque()
+        self._peak = LOG_MEL_FLOOR
+        self.end = 0
+
+    def append(self, frames: Floats) -> None:
+        """Append the next frames of the recording."""
+        if not frames.shape[1]:
+            return
+        peaks = np.maximum.accumulate(np.maximum(frames.max(axis=0), np.float32(self._peak)))
+        start, self.end = self.end, self.end + frames.shape[1]
+        self._blocks.append(_Block(start, self.end, frames, peaks))
+        self._peak = float(peaks[-1])
+
+    def peak_before(self, frame: int) -> float:
+        """Return the peak of all frames before one that was not discarded, those that were included."""
+        for block in self._blocks:
+            if block.start < frame <= block.end:
+                return float(block.peaks[frame - 1 - block.start])
+        return self._peak
+
+    def copy(self, spans: Sequence[tuple[int, int]]) -> Floats:
+        """Return the frames of some spans, end to end, as far as they were appended."""
+        pieces = [np.empty((self._n_mels, 0), np.float32)]
+        for start, end in spans:
+            overlaps = (block for block in self._blocks if block.start < end and start < block.end)
+            pieces += (block.frames[:, max(0, start - block.start) : end - block.start] for block in overlaps)
+        return np.concatenate(pieces, axis=1)
+
+    def discard_before(self, frame: int) -> None:
+        """Discard the blocks that end before a frame."""
+        while self._blocks and self._blocks[0].end <= frame:
+            self._blocks.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Frames `start` to `end`, exclusive, of shape (n_mels, frames), and the peak of the recording up to each."""
+
+    start: int
+    end: int
+    frames: Floats
+    peaks: Floats

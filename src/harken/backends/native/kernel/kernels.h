@@ -3,6 +3,7 @@
 #define HARKEN_KERNELS_H
 
 #include "harken.h"
+#include "log_mel.h"
 
 enum {
     HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
@@ -62,6 +63,9 @@ struct harken_kernels {
     /* The k largest, largest first, the lower index first among equals. */
     void (*top)(const float *x, int32_t n, int32_t k, int64_t *best);
     int32_t (*sample)(const float *x, int32_t n, float temperature, double uniform);
+
+    void (*log_mel)(const struct harken_mel_tables *tables, const float *samples, int32_t n_frames, float *to,
+                    int64_t stride); /* harken_log_mel */
 };
 
 /* Those that this processor can run, best first; the last is portable. */

@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "choice.h"
 #include "linear.h"
+#include "spectrum.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -23,4 +24,5 @@ const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME) = {
     .largest = largest,
     .top = top,
     .sample = sample,
+    .log_mel = log_mel,
 };

@@ -1,0 +1,58 @@
+"""The compiled library where it is missing, damaged or of another version, and what takes its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harken import compiled_library
+from harken.audio import mel
+from harken.compiled_library import ABI_VERSION, load_library
+from harken.errors import BackendUnavailable
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / "_harken.so"
+    monkeypatch.setattr(compiled_library, "library_path", lambda: path)
+    monkeypatch.setattr(compiled_library, "load_library", load_library.__wrapped__)
+    return path
+
+
+def test_missing_library_is_named(library: Path) -> None:
+    with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so"):
+        compiled_library.load_library()
+
+
+def test_damaged_library_is_reported_in_one_line(library: Path) -> None:
+    library.write_bytes(b"not a library")
+    with pytest.raises(BackendUnavailable, match="cannot be loaded") as raised:
+        compiled_library.load_library()
+    assert "\n" not in str(raised.value)
+
+
+def test_library_of_another_version_is_refused(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.touch()
+    other = SimpleNamespace(harken_abi_version=lambda: ABI_VERSION + 1)
+    monkeypatch.setattr(compiled_library, "CDLL", lambda path: other)
+    with pytest.raises(
+        BackendUnavailable, match=rf"version {ABI_VERSION + 1} of the interface, not {ABI_VERSION}"
+    ):
+        compiled_library.load_library()
+
+
+@pytest.mark.parametrize("functions", [None, SimpleNamespace()], ids=["missing", "without log-mel"])
+def test_log_mel_falls_back_to_numpy(functions: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> object:
+        if functions is None:
+            raise BackendUnavailable("not built")
+        return functions
+
+    monkeypatch.setattr("harken.audio.compiled_mel.load_library", load)
+    mel._compiled_frames.cache_clear()
+    try:
+        assert mel._compiled_frames(80) is None
+    finally:
+        mel._compiled_frames.cache_clear()
