@@ -103,7 +103,7 @@ def load_library() -> Any:
     """
     path = library_path()
     if not path.exists():
-        raise BackendUnavailable(f"the native decoder was not built: there is no {path}")
+        raise BackendUnavailable(f"the native decoder was not built: {_build_failure(path)}")
     try:
         library = CDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
@@ -118,6 +118,14 @@ def load_library() -> Any:
             f"the native decoder cannot be loaded: {path} has version {version} of the interface, not {ABI_VERSION}"
         )
     return library
+
+
+def _build_failure(path: Path) -> str:
+    """Return the reason that the installation left in place of the library."""
+    try:
+        return path.with_name("_not_built.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return f"there is no {path}"
 
 
 def unavailable_reason() -> str | None:
