@@ -1,22 +1,18 @@
-"""The compiled library beside this module: found, loaded, its functions declared as in ``kernel/harken.h``."""
+"""The functions of the compiled library for decoding, declared as in ``kernel/harken.h``."""
 
 from __future__ import annotations
 
 import os
-import sys
-from ctypes import CDLL, POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from harken import compiled_library
 from harken.errors import BackendUnavailable, OptionError
 
-ABI_VERSION = 1
 NO_MEMORY = -1
 INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
 """Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
-
-_SUFFIXES = {"win32": "dll", "darwin": "dylib"}
 
 
 class Matrix(Structure):
@@ -67,7 +63,6 @@ class Window(Structure):
 
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "harken_abi_version": (c_int32, ()),
     "harken_instruction_sets": (c_char_p, ()),
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
@@ -87,45 +82,23 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 """Result and arguments of each function."""
 
 
-def library_path() -> Path:
-    """Return the path at which the library is expected."""
-    return Path(__file__).with_name(f"_harken.{_SUFFIXES.get(sys.platform, 'so')}")
-
-
 @cache
 def load_library() -> Any:
-    """Load the library; calls of its functions release the interpreter's lock.
+    """Load the library and declare its functions; their calls release the interpreter's lock.
 
     Raises
     ------
     BackendUnavailable
         If it was not built, or cannot be loaded.
     """
-    path = library_path()
-    if not path.exists():
-        raise BackendUnavailable(f"the native decoder was not built: {_build_failure(path)}")
+    library = compiled_library.load_library()
     try:
-        library = CDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise BackendUnavailable(f"the native decoder cannot be loaded: {reason}") from error
-    version = library.harken_abi_version()
-    if version != ABI_VERSION:
-        raise BackendUnavailable(
-            f"the native decoder cannot be loaded: {path} has version {version} of the interface, not {ABI_VERSION}"
-        )
+    except AttributeError as error:
+        raise BackendUnavailable(f"the compiled library cannot be loaded: {error}") from error
     return library
-
-
-def _build_failure(path: Path) -> str:
-    """Return the reason that the installation left in place of the library."""
-    try:
-        return path.with_name("_not_built.txt").read_text(encoding="utf-8").strip()
-    except OSError:
-        return f"there is no {path}"
 
 
 def unavailable_reason() -> str | None:

@@ -58,8 +58,8 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         self._rotation = make_rotation(dims.n_text_state)
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {
             "decoder.token_embedding.weight": self._embedding,
-            "decoder.positional_embedding": lambda: (
-                _multiply(self._float32("decoder.positional_embedding"), self._rotation)
+            "decoder.positional_embedding": lambda: _multiply(
+                self._float32("decoder.positional_embedding"), self._rotation
             ),
         }
         for layer in range(dims.n_text_layer):
