@@ -10,7 +10,7 @@ flips are the steps whose best token is another.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from harken.backends.onnx.builder import GraphBuilder
     from harken.backends.onnx.graphs import Weights
     from harken.backends.onnx.linear import QuantizationScheme
-    from harken.backends.onnx.runtimes import OnnxRuntimeGraph
     from harken.backends.onnx.session import OnnxFeatures
-    from harken.contract import Floats
-    from harken.types import Dims
+    from harken.contract import Floats, Session
+
+    OpenSession = Callable[[OnnxFeatures], Session]
 
 BLOCKS = (32, 128)
 
@@ -56,18 +56,22 @@ def main() -> None:
 
     result = results.begin(args.save or "int8", {"model": "tiny.en", "threads": args.threads})
     recognizer = harken.load("tiny.en", precision="fp32", threads=args.threads)
+    native = harken.load("tiny.en", backend="native", threads=args.threads).backend
     paths = [entry.path for name in args.set for entry in read_set(args.audio, name, args.limit, language="en")]
     passages = list(read(recognizer, paths))
     with tempfile.TemporaryDirectory() as folder:
-        decoders = {
+        decoders: dict[str, OpenSession] = {
             name: compile_decoder(*recipe, Path(folder) / str(i), args.threads)
             for i, (name, recipe) in enumerate(make_recipes().items())
         }
+        decoders["native"] = lambda features: native.open_session(
+            native.reuse_encoder_output(features), [0], native.dims.n_text_ctx
+        )
         times: dict[str, list[float]] = {name: [] for name in decoders}
         logits: dict[str, Floats] = {}
         for _ in range(args.rounds):
             for name, decoder in decoders.items():
-                logits[name] = follow(decoder, recognizer.dims, passages, times[name])
+                logits[name] = follow(decoder, passages, times[name])
     reference = logits["float32"]
     for name, values in logits.items():
         flips = np.mean(reference.argmax(1) != values.argmax(1))
@@ -150,13 +154,12 @@ def block_linear(graph: GraphBuilder, x: str, weight: Floats, block: int) -> str
     )
 
 
-def compile_decoder(
-    weights: Weights, scheme: QuantizationScheme, folder: Path, threads: int
-) -> OnnxRuntimeGraph:
-    """Compile the decoder of tiny.en; its files go to a new folder."""
+def compile_decoder(weights: Weights, scheme: QuantizationScheme, folder: Path, threads: int) -> OpenSession:
+    """Compile the decoder of tiny.en, and return a function that opens its sessions; its files go to a new folder."""
     from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
     from harken.backends.onnx.graphs import decoder
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
+    from harken.backends.onnx.session import OnnxSession
     from harken.checkpoints import open_checkpoint, resolve_model
     from harken.checkpoints.alignment_heads import default_heads
 
@@ -164,23 +167,26 @@ def compile_decoder(
     heads = checkpoint.alignment_heads or default_heads(checkpoint.dims)
     folder.mkdir()
     write_graph(decoder(weights, checkpoint.dims, scheme, heads), folder)
-    return OnnxRuntimeGraph(folder / MODEL_FILE, threads)
+    graph, dims = OnnxRuntimeGraph(folder / MODEL_FILE, threads), checkpoint.dims
+    return lambda features: OnnxSession(graph, dims, features, [0], dims.n_text_ctx)
 
 
-def follow(graph: OnnxRuntimeGraph, dims: Dims, passages: Sequence[Passage], times: list[float]) -> Floats:
+def follow(open_session: OpenSession, passages: Sequence[Passage], times: list[float]) -> Floats:
     """Return the logits after every token of every passage, shape (steps, n_vocab); add the time of each step."""
     import numpy as np
 
-    from harken.backends.onnx.session import OnnxSession
+    from harken.backends.host_logits import HostLogits
 
-    logits = []
+    values = []
     for passage in passages:
-        session = OnnxSession(graph, dims, passage.features, [0], dims.n_text_ctx)
+        session = open_session(passage.features)
         for token in passage.tokens:
             began = perf_counter()
-            logits.append(session.extend([[token]]).values)
+            logits = session.extend([[token]])
             times.append(perf_counter() - began)
-    return np.concatenate(logits)
+            assert isinstance(logits, HostLogits), "the CPU engines were loaded"
+            values.append(logits.values)
+    return np.concatenate(values)
 
 
 def divergence(reference: Floats, other: Floats) -> float:
