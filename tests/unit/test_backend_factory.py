@@ -14,7 +14,7 @@ import pytest
 
 import checkpoint_files as files
 import harken
-from harken import backend_factory
+from harken import backend_factory, compiled_library
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding import SpeculativeDecoder
@@ -237,7 +237,8 @@ def test_native_says_why_it_is_not_available(
     library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
 ) -> None:
     library.load_library.cache_clear()
-    monkeypatch.setattr(library, "library_path", lambda: tmp_path / "_harken.so")
+    compiled_library.load_library.cache_clear()
+    monkeypatch.setattr(compiled_library, "library_path", lambda: tmp_path / "_harken.so")
     with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so") as caught:
         BackendFactory(backend="native", cache=tmp_path / "cache").make_backend(open_checkpoint(fitting))
     library.load_library.cache_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +10,11 @@ import pytest
 
 from harken import compiled_library
 from harken.audio import mel
+from harken.backends import native
 from harken.compiled_library import ABI_VERSION, load_library
 from harken.errors import BackendUnavailable
+
+real_path = compiled_library.library_path
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +23,16 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(compiled_library, "library_path", lambda: path)
     monkeypatch.setattr(compiled_library, "load_library", load_library.__wrapped__)
     return path
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"), [("linux", "_harken.so"), ("darwin", "_harken.dylib"), ("win32", "_harken.dll")]
+)
+def test_library_lies_beside_the_native_backend(
+    monkeypatch: pytest.MonkeyPatch, platform: str, name: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert real_path() == Path(native.__file__).parent / name
 
 
 def test_missing_library_is_named(library: Path) -> None:

@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from harken import compiled_library
 from harken.backends.native import library
 from harken.errors import BackendUnavailable, OptionError
 
 
-@pytest.fixture(autouse=True)
-def _load_anew() -> Iterator[None]:
+def test_library_that_cannot_be_loaded_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise BackendUnavailable("the compiled library was not built")
+
     library.load_library.cache_clear()
-    yield
-    library.load_library.cache_clear()
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the library is expected."""
-    path = tmp_path / "_harken.so"
-    monkeypatch.setattr(library, "library_path", lambda: path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("platform", "name"), [("linux", "_harken.so"), ("darwin", "_harken.dylib"), ("win32", "_harken.dll")]
-)
-def test_library_lies_beside_its_module(monkeypatch: pytest.MonkeyPatch, platform: str, name: str) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    assert library.library_path() == Path(library.__file__).parent / name
-
-
-def test_library_that_was_not_built_is_named(path: Path) -> None:
-    assert library.unavailable_reason() == f"the native decoder was not built: there is no {path}"
-
-
-def test_library_that_cannot_be_loaded_is_reported_in_one_line(path: Path) -> None:
-    path.write_bytes(b"not a library")
-    reason = library.unavailable_reason()
-    assert reason is not None
-    assert reason.startswith("the native decoder cannot be loaded: ")
-    assert "\n" not in reason
-    with pytest.raises(BackendUnavailable, match="cannot be loaded"):
+    monkeypatch.setattr(compiled_library, "load_library", load)
+    assert library.unavailable_reason() == "the compiled library was not built"
+    with pytest.raises(BackendUnavailable, match="was not built"):
         library.instruction_sets()
 
 
-def test_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := library.unavailable_reason():
-        pytest.skip(reason)
+def test_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     library.load_library.cache_clear()
-    monkeypatch.setattr(library, "ABI_VERSION", library.ABI_VERSION + 1)
+    monkeypatch.setattr(compiled_library, "load_library", SimpleNamespace)
     reason = library.unavailable_reason()
     assert reason is not None
-    assert "version" in reason
+    assert reason.startswith("the compiled library cannot be used: ")
+    assert "\n" not in reason
 
 
 def test_best_instruction_set_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

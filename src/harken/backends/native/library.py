@@ -1,22 +1,18 @@
-"""The compiled library beside this module: found, loaded, its functions declared as in ``kernel/harken.h``."""
+"""The functions of the decoder in the compiled library, declared as in ``kernel/harken.h``."""
 
 from __future__ import annotations
 
 import os
-import sys
-from ctypes import CDLL, POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from harken import compiled_library
 from harken.errors import BackendUnavailable, OptionError
 
-ABI_VERSION = 1
 NO_MEMORY = -1
 INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
 """Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
-
-_SUFFIXES = {"win32": "dll", "darwin": "dylib"}
 
 
 class Matrix(Structure):
@@ -87,11 +83,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 """Result and arguments of each function."""
 
 
-def library_path() -> Path:
-    """Return the path at which the library is expected."""
-    return Path(__file__).with_name(f"_harken.{_SUFFIXES.get(sys.platform, 'so')}")
-
-
 @cache
 def load_library() -> Any:
     """Load the library; calls of its functions release the interpreter's lock.
@@ -101,22 +92,13 @@ def load_library() -> Any:
     BackendUnavailable
         If it was not built, or cannot be loaded.
     """
-    path = library_path()
-    if not path.exists():
-        raise BackendUnavailable(f"the native decoder was not built: there is no {path}")
+    library = compiled_library.load_library()
     try:
-        library = CDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise BackendUnavailable(f"the native decoder cannot be loaded: {reason}") from error
-    version = library.harken_abi_version()
-    if version != ABI_VERSION:
-        raise BackendUnavailable(
-            f"the native decoder cannot be loaded: {path} has version {version} of the interface, not {ABI_VERSION}"
-        )
+    except AttributeError as error:
+        raise BackendUnavailable(f"the compiled library cannot be used: {error}") from error
     return library
 
 
