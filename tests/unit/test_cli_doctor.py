@@ -89,13 +89,15 @@ def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capable", "encoder"),
+    ("capable", "faster", "encoder"),
     [
-        ({"FP32", "BF16"}, "openvino bf16, as the processor has bfloat16 arithmetic"),
-        ({"FP32"}, "openvino f32, as the processor has no bfloat16 arithmetic"),
+        ({"FP32", "BF16"}, True, "openvino bf16, as the processor has bfloat16 arithmetic"),
+        ({"FP32", "BF16"}, False, "openvino f32, as bfloat16 is slower on this processor"),
+        ({"FP32"}, True, "openvino f32, as the processor has no bfloat16 arithmetic"),
     ],
 )
-def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[str], encoder: str) -> None:
+def test_engine_depends_on_the_processor(cli: CliRunner, capable: set[str], faster: bool, encoder: str) -> None:
+    cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: faster)
     cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     facts = doctor.engine().facts
     assert facts["encoder"] == encoder
