@@ -35,7 +35,7 @@ COMPILE = (
 # Zig's runtime library takes longer to build than all the sources; they do without it, or the linker refuses them.
 # Windows needs one of its functions for stack frames of more than a page, but no startup code: MinGW's takes a minute.
 ELF = ("-rtlib=none", "-Wl,-z,defs", "-lpthread", "-lm")
-MACH_O = ("-rtlib=none",)
+MACH_O = ("-rtlib=none", "-Wl,-install_name,@rpath/_harken.dylib")
 PE = (
     *("-nostdlib", "-rtlib=compiler-rt", "-Wl,--no-entry"),
     *("-lkernel32", "-lucrtbase", "-lapi-ms-win-core-synch-l1-2-0"),

@@ -30,7 +30,7 @@ def load_library() -> CDLL:
     """
     path = library_path()
     if not path.exists():
-        raise BackendUnavailable(f"the compiled library was not built: there is no {path}")
+        raise BackendUnavailable(f"the compiled library was not built: {_build_failure(path)}")
     try:
         library = CDLL(str(path))
         version = library.harken_abi_version()
@@ -43,3 +43,11 @@ def load_library() -> CDLL:
             f"not {ABI_VERSION}"
         )
     return library
+
+
+def _build_failure(path: Path) -> str:
+    """Return the reason that the installation left in place of the library."""
+    try:
+        return path.with_name("_not_built.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return f"there is no {path}"

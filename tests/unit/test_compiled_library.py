@@ -11,10 +11,8 @@ import pytest
 from harken import compiled_library
 from harken.audio import mel
 from harken.backends import native
-from harken.compiled_library import ABI_VERSION, load_library
+from harken.compiled_library import ABI_VERSION, library_path, load_library
 from harken.errors import BackendUnavailable
-
-real_path = compiled_library.library_path
 
 
 @pytest.fixture(autouse=True)
@@ -25,19 +23,25 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("platform", "name"), [("linux", "_harken.so"), ("darwin", "_harken.dylib"), ("win32", "_harken.dll")]
-)
-def test_library_lies_beside_the_native_backend(
-    monkeypatch: pytest.MonkeyPatch, platform: str, name: str
-) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    assert real_path() == Path(native.__file__).parent / name
-
-
 def test_missing_library_is_named(library: Path) -> None:
     with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so"):
         compiled_library.load_library()
+
+
+def test_reason_that_the_installation_left_is_given(library: Path) -> None:
+    library.with_name("_not_built.txt").write_text("there is no compiler\n")
+    with pytest.raises(BackendUnavailable, match=r"was not built: there is no compiler$"):
+        compiled_library.load_library()
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"), [("linux", "_harken.so"), ("darwin", "_harken.dylib"), ("win32", "_harken.dll")]
+)
+def test_library_lies_beside_the_modules_of_the_native_backend(
+    monkeypatch: pytest.MonkeyPatch, platform: str, name: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert library_path() == Path(native.__file__).parent / name
 
 
 def test_damaged_library_is_reported_in_one_line(library: Path) -> None:

@@ -141,9 +141,7 @@ def engine() -> Finding:
     openvino_formats = openvino_capabilities()
     plan = make_runtime_plan("auto")
     reason_by_encoder = {
-        "openvino f32": "bfloat16 is slower on this processor"
-        if "BF16" in openvino_formats
-        else "the processor has no bfloat16 arithmetic",
+        "openvino f32": "the processor has no bfloat16 arithmetic, or none that is faster",
         "openvino bf16": "the processor has bfloat16 arithmetic",
         "onnxruntime fp32": "OpenVINO is not installed",
     }

@@ -1,4 +1,4 @@
-"""The functions of the decoder in the compiled library, declared as in ``kernel/harken.h``."""
+"""The functions of the compiled library for decoding, declared as in ``kernel/harken.h``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class Window(Structure):
 
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "harken_abi_version": (c_int32, ()),
     "harken_instruction_sets": (c_char_p, ()),
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
@@ -85,7 +84,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @cache
 def load_library() -> Any:
-    """Load the library; calls of its functions release the interpreter's lock.
+    """Load the library and declare its functions; their calls release the interpreter's lock.
 
     Raises
     ------
@@ -98,7 +97,7 @@ def load_library() -> Any:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except AttributeError as error:
-        raise BackendUnavailable(f"the compiled library cannot be used: {error}") from error
+        raise BackendUnavailable(f"the compiled library cannot be loaded: {error}") from error
     return library
 
 

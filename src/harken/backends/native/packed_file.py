@@ -29,7 +29,7 @@ from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
-PACKED_FORMAT_VERSION = 1
+PACKED_FORMAT_VERSION = 2
 """Part of the name of every packed file; raise it with every change of what is in it."""
 PACKED_FILE = "decoder.packed"
 ALIGNMENT_BYTES = 64

@@ -22,7 +22,7 @@ from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
 
-GRAPH_FORMAT_VERSION = 12
+GRAPH_FORMAT_VERSION = 13
 """Part of the name of every stored graph; raise it with every change of the graphs."""
 
 _NO_KERNEL = "Supported primitive descriptors list is empty"

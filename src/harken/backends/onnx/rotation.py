@@ -38,6 +38,7 @@ WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
 """Layers that add to the residual stream."""
 DEVIATIONS = 3
 """Standard deviations above its mean at which the input of a hidden unit counts, to rank the units."""
+ROWS_AT_ONCE = 4096
 
 
 class RotatedWeights(Mapping[str, NDArray[Any]]):
@@ -57,8 +58,8 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         self._rotation = make_rotation(dims.n_text_state)
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {
             "decoder.token_embedding.weight": self._embedding,
-            "decoder.positional_embedding": lambda: (
-                self._float32("decoder.positional_embedding") @ self._rotation
+            "decoder.positional_embedding": lambda: _multiply(
+                self._float32("decoder.positional_embedding"), self._rotation
             ),
         }
         for layer in range(dims.n_text_layer):
@@ -91,10 +92,10 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
 
         def bias() -> Floats:
             own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
-            return own + self._float32(f"{source}.weight") @ self._float32(f"{norm}.bias")
+            return own + _multiply(self._float32(f"{source}.weight"), self._float32(f"{norm}.bias"))
 
         self._compute |= {
-            f"{name}.weight": lambda: self._fold_gain(source, norm) @ self._rotation,
+            f"{name}.weight": lambda: _multiply(self._fold_gain(source, norm), self._rotation),
             f"{name}.bias": bias,
             f"{norm}.weight": lambda: np.ones(len(self._rotation), np.float32),
             f"{norm}.bias": lambda: np.zeros(len(self._rotation), np.float32),
@@ -102,7 +103,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
 
     def _rotate_output(self, name: str) -> Floats:
         """Return the weight or bias of a layer that adds to the residual stream."""
-        return self._rotation.T @ self._float32(name)
+        return _multiply(self._rotation.T, self._float32(name))
 
     def _fold_gain(self, source: str, norm: str) -> Floats:
         return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
@@ -110,8 +111,9 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     def _sort_outliers_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
         """Sort an MLP's hidden units by the magnitude of their activation, largest first."""
         layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
-        mean = self._float32(f"{layer}.bias") + self._float32(f"{layer}.weight") @ self._float32(f"{norm}.bias")
-        deviation = np.linalg.norm(self._fold_gain(layer, norm), axis=1)
+        own, weight = self._float32(f"{layer}.bias"), self._float32(f"{layer}.weight")
+        mean = own + _multiply(weight, self._float32(f"{norm}.bias"))
+        deviation = np.linalg.norm(self._fold_gain(layer, norm).astype(np.float64), axis=1)
         order = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
         ordered: Floats = np.take(unsorted(), order, axis)
         return ordered
@@ -119,11 +121,20 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     def _embedding(self) -> NDArray[Any]:
         """Return the rotated embedding, in 16 bits if it was: it is looked up, not quantised."""
         stored = self._weights["decoder.token_embedding.weight"]
-        rotated = np.asarray(stored, np.float32) @ self._rotation
+        rotated = _multiply(np.asarray(stored, np.float32), self._rotation)
         return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
 
     def _float32(self, name: str) -> Floats:
         return np.asarray(self._weights[name], np.float32)
+
+
+def _multiply(a: Floats, b: Floats) -> Floats:
+    """Multiply in float64, some rows at a time: in float32 the last bits depend on the processor's matrix library."""
+    product = np.empty((*a.shape[:1], *b.shape[1:]), np.float32)
+    for start in range(0, len(a), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        product[rows] = a[rows].astype(np.float64) @ b.astype(np.float64)
+    return product
 
 
 def make_rotation(size: int) -> Floats:
