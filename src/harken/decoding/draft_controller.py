@@ -34,15 +34,21 @@ class LinearCost:
     ----------
     decay : float
         Factor by which the weight of every measurement falls when the next one comes.
+    slope : float
+        Cost of one more token.
+    measurements : int
     """
 
     decay: float = DECAY
+    slope: float = 0.0
+    measurements: int = 0
     _weight: float = 0.0
     _x: float = 0.0
     _y: float = 0.0
     _xx: float = 0.0
     _xy: float = 0.0
-    measurements: int = 0
+    _mean_tokens: float = 0.0
+    _mean_cost: float = 0.0
 
     def add(self, tokens: int, cost: float) -> float:
         """Add a measurement and return it, limited to twice the prediction as the machine may have been busy."""
@@ -54,21 +60,22 @@ class LinearCost:
         self._xx = self.decay * self._xx + tokens * tokens
         self._xy = self.decay * self._xy + tokens * cost
         self.measurements += 1
+        self._fit()
         return cost
-
-    @property
-    def slope(self) -> float:
-        """Cost of one more token."""
-        x, y = self._x / self._weight, self._y / self._weight
-        variance = self._xx / self._weight - x * x
-        prior = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
-        if variance < 0.25:
-            return prior
-        return max((self._xy / self._weight - x * y) / variance, 0.0)
 
     def predict(self, tokens: float) -> float:
         """Return the cost of so many tokens."""
-        return max(self._y / self._weight + self.slope * (tokens - self._x / self._weight), 1e-9)
+        return max(self._mean_cost + self.slope * (tokens - self._mean_tokens), 1e-9)
+
+    def _fit(self) -> None:
+        """Fit the line: it is read several times between measurements."""
+        x, y = self._x / self._weight, self._y / self._weight
+        self._mean_tokens, self._mean_cost = x, y
+        variance = self._xx / self._weight - x * x
+        if variance < 0.25:
+            self.slope = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
+        else:
+            self.slope = max((self._xy / self._weight - x * y) / variance, 0.0)
 
 
 @dataclass(slots=True)
@@ -199,7 +206,7 @@ class DraftController:
 
     def _plain_step_cost(self, n_rows: int) -> float:
         """Return the cost of a step of some rows without a draft."""
-        return self._in_plain_steps(self.plain_cost.predict(n_rows))
+        return 1.0 if n_rows == 1 else self._in_plain_steps(self.plain_cost.predict(n_rows))
 
     @property
     def _max_budget(self) -> float:

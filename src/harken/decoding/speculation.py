@@ -242,8 +242,10 @@ class DraftSession:
         """
         if self._verify_start_s is None:
             return
+        width = 1
         for row, row_draft in self._row_drafts.items():
             draft_tokens = row_draft.draft_tokens.tokens
+            width = max(width, 1 + len(draft_tokens))
             accepted = common_prefix_length(draft_tokens, new_tokens[row])
             tested = min(accepted + 1, len(new_tokens[row]), len(draft_tokens))
             row_draft.generator.record_accepted(row, sum(row_draft.draft_tokens.confidences[:tested]), accepted)
@@ -252,8 +254,8 @@ class DraftSession:
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
         self.controller.record_step(
             n_rows=len(new_tokens),
-            width=1 + max((len(draft.draft_tokens.tokens) for draft in self._row_drafts.values()), default=0),
-            n_new_tokens=sum(map(len, new_tokens.values())),
+            width=width,
+            n_new_tokens=sum([len(tokens) for tokens in new_tokens.values()]),
             verify_s=self.controller.clock() - self._verify_start_s,
             draft_s=self._draft_s,
         )
