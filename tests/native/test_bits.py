@@ -15,7 +15,9 @@ KERNEL = ROOT / "src" / "harken" / "backends" / "native" / "kernel"
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", f"-I{KERNEL}")
 BITS_OF_WEIGHTS = ("8", "4")
 
-needs_compiler = pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang, the compiler, is not installed")
+needs_compiler = pytest.mark.skipif(
+    find_spec("ziglang") is None, reason="ziglang, the compiler, is not installed"
+)
 
 
 def hashes(program: Path, *emulator: str) -> dict[str, set[str]]:

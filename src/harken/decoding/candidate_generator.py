@@ -189,10 +189,13 @@ class Assistant:
     backend : Backend
     shares_encoder : bool
         Whether its encoder is the main model's, so that only the main model encodes.
+    encoder_ratio : float
+        Time that it takes to encode over that of the main model, as expected from the sizes of the two; 0 is unknown.
     """
 
     backend: Backend
     shares_encoder: bool
+    encoder_ratio: float = 0.0
 
     def encode(self, mel: Floats, features: Features) -> Features:
         """Encode windows for the assistant.
@@ -238,7 +241,7 @@ class AssistedCandidateGenerator:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
         """Return draft tokens for each request."""
-        if not any([request.max_tokens for request in requests]):
+        if not any(request.max_tokens for request in requests):
             return [DraftTokens() for _ in requests]
         session = self._open_session()
         self._drop_finished_rows(session, [request.row for request in requests])
