@@ -19,10 +19,10 @@ MIN_MEASUREMENTS = 3
 PLAIN_STEP_INTERVAL = 50
 """Steps with a draft after which there is one without, to measure the cost of plain decoding."""
 BUDGET_STEPS = 30
-START_BUDGET_STEPS = 10
+START_BUDGET_STEPS = 5
 """Plain steps that drafting may lose before it has gained any: a short recording has 15 to 40 tokens."""
 BUDGET_REFILL_RATE = 0.01
-PRIOR_GAIN = 0.3
+PRIOR_GAIN = 0.25
 """Share of the time of plain decoding that drafts are expected to save, until it is measured."""
 DECAY, PLAIN_DECAY = 0.98, 0.9
 PRIOR_SLOPE = 0.1

@@ -36,7 +36,7 @@ One fewer than the ONNX backend reads in a pass with the same result as one by o
 """
 NEAR_TIE = 1e-3
 """Margin between the best two tokens, in log-probability, below which rounding may swap them."""
-PRIOR_TOKENS_PER_SECOND = 3.0
+PRIOR_TOKENS_PER_SECOND = 2.0
 
 
 @dataclass(slots=True)
