@@ -88,8 +88,11 @@ def force_drafts(recognizer: Recognizer) -> None:
     from harken.decoding.draft_controller import DraftController
 
     class ForcedDrafts(DraftController):
-        def may_draft(self, *, set_up: bool) -> bool:
+        def may_draft(self) -> bool:
             return self.plain_cost.measurements > 0
+
+        def may_set_up(self, *, setup_s: float, n_rows: int, n_tokens: float) -> bool:
+            return True
 
         def draft_threshold(self, n_rows: int) -> float:
             return MIN_ACCEPTANCE

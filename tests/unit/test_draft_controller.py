@@ -23,6 +23,7 @@ from harken.decoding.draft_controller import (
     BUDGET_STEPS,
     MIN_MEASUREMENTS,
     PLAIN_STEP_INTERVAL,
+    START_BUDGET_STEPS,
     AcceptanceCounter,
     DraftController,
     LinearCost,
@@ -114,65 +115,94 @@ def record(
 def measured_controller() -> DraftController:
     controller = DraftController(FakeClock())
     for _ in range(MIN_MEASUREMENTS):
-        assert not controller.may_draft(set_up=False)
+        assert not controller.may_draft()
         record(controller)
     return controller
 
 
 def test_drafting_waits_for_plain_measurements() -> None:
     controller = measured_controller()
-    assert controller.may_draft(set_up=False)
-    assert controller.budget == pytest.approx(BUDGET_STEPS)
+    assert controller.may_draft()
+    assert controller.budget == pytest.approx(START_BUDGET_STEPS)
 
 
 def test_budget_follows_gains_and_losses_up_to_its_maximum() -> None:
     controller = measured_controller()
-    assert controller.may_draft(set_up=False)
+    assert controller.may_draft()
     record(controller, width=4, produced=1, verify_s=1.0, draft_s=9.0)
-    assert controller.budget == pytest.approx(BUDGET_STEPS - 9)
+    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 9)
     record(controller, width=4, produced=4, verify_s=1.0, draft_s=1.0)
-    assert controller.budget == pytest.approx(BUDGET_STEPS - 7)
+    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 7)
     record(controller)
-    assert controller.budget == pytest.approx(BUDGET_STEPS - 7 + BUDGET_REFILL_RATE)
-    record(controller, width=13, produced=13, verify_s=1.0)
+    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 7 + BUDGET_REFILL_RATE)
+    for _ in range(3):
+        record(controller, width=13, produced=13, verify_s=1.0)
     assert controller.budget == pytest.approx(BUDGET_STEPS)
 
 
 def test_fruitless_drafting_reduces_the_budget() -> None:
     controller = measured_controller()
-    assert controller.may_draft(set_up=False)
+    assert controller.may_draft()
     record(controller, draft_s=0.5)
-    assert controller.budget == pytest.approx(BUDGET_STEPS + BUDGET_REFILL_RATE - 0.5)
+    assert controller.budget == pytest.approx(START_BUDGET_STEPS + BUDGET_REFILL_RATE - 0.5)
 
 
 def test_plain_steps_refill_an_empty_budget() -> None:
     controller = measured_controller()
-    assert controller.may_draft(set_up=False)
-    record(controller, width=2, draft_s=BUDGET_STEPS + 0.5)
+    assert controller.may_draft()
+    record(controller, width=2, draft_s=START_BUDGET_STEPS + 0.5)
     steps = 0
-    while not controller.may_draft(set_up=False):
+    while not controller.may_draft():
         record(controller)
         steps += 1
     assert steps == pytest.approx(0.5 / BUDGET_REFILL_RATE, abs=2)
 
 
-def test_budget_must_cover_the_setup_cost() -> None:
+def test_setup_has_to_pay_in_its_window_or_be_covered_by_the_budget() -> None:
     controller = measured_controller()
-    controller.record_setup(40.0)
-    assert controller.may_draft(set_up=False)
-    assert controller.budget == pytest.approx(80)
-    record(controller, width=2, draft_s=45)
-    assert not controller.may_draft(set_up=False)
-    assert controller.may_draft(set_up=True)
+    assert controller.may_draft()
+
+    def may_set_up(setup_s: float, n_tokens: float) -> bool:
+        return controller.may_set_up(setup_s=setup_s, n_rows=1, n_tokens=n_tokens)
+
+    assert may_set_up(START_BUDGET_STEPS - 1, 0), "the budget covers it"
+    assert not may_set_up(20, 60), "the gain expected at first is too small"
+    assert may_set_up(20, 90)
+    for _ in range(40):
+        record(controller, width=4, produced=3, verify_s=1.0, draft_s=0.5)
+    assert controller.gain.calibration() == pytest.approx(0.5, abs=0.05)
+    assert may_set_up(20, 0), "the budget has grown"
+    record(controller, width=2, draft_s=100)
+    assert not controller.may_draft()
+    assert not may_set_up(20, 0)
+
+
+def test_measured_setup_replaces_the_estimate() -> None:
+    controller = measured_controller()
+    assert controller.may_draft()
+    assert controller.may_set_up(setup_s=4, n_rows=1, n_tokens=0)
+    for seconds in (90, 40):  # the first time does not count
+        controller.record_setup(seconds)
+        record(controller, width=2, produced=2, draft_s=seconds)
+    assert not controller.may_set_up(setup_s=4, n_rows=1, n_tokens=0)
+    assert controller.setup_cost == pytest.approx(40)
+
+
+def test_setup_is_no_part_of_the_expected_gain() -> None:
+    controller = measured_controller()
+    assert controller.may_draft()
+    controller.record_setup(5)
+    record(controller, width=4, produced=4, draft_s=6)
+    assert controller.gain.accepted == pytest.approx(4 - 1 - 1)
 
 
 def test_one_step_per_interval_is_plain() -> None:
     controller = measured_controller()
     for _ in range(2):
         for _ in range(PLAIN_STEP_INTERVAL):
-            assert controller.may_draft(set_up=True)
+            assert controller.may_draft()
             record(controller, width=3, produced=3)
-        assert not controller.may_draft(set_up=True)
+        assert not controller.may_draft()
         record(controller)
 
 
@@ -181,7 +211,7 @@ def test_thresholds_are_cost_over_savings() -> None:
     controller.record_draft(4, 1.2, 1)
     assert controller.draft_cost.predict(1) == pytest.approx(0.3)
     assert controller.draft_threshold(1) == pytest.approx(0.3 + 0.1)
-    assert controller.may_draft(set_up=True)
+    assert controller.may_draft()
     for width in (2, 8) * 20:
         record(controller, width=width, produced=width, verify_s=1 + 0.02 * (width - 1))
     assert controller.draft_threshold(1) == pytest.approx(0.32, abs=0.01)

@@ -417,11 +417,11 @@ def test_stats_report_the_cost_of_drafting() -> None:
     assert 100 * drafts.controller.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
 
 
-def decoded(strategy: Any, decoder: SpeculativeDecoder) -> DecodeStats:
+def decoded(strategy: Any, decoder: SpeculativeDecoder, encode_s: float = 0.0) -> DecodeStats:
     backend = ScriptedBackend(random_logits())
     windows = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
     rules = make_logit_rules(TOKENIZER, timestamps=False)
-    draft_context = decoder.prepare(make_mel(2), FakeFeatures(2))
+    draft_context = decoder.prepare(make_mel(2), FakeFeatures(2), encode_s)
     return decode(
         backend,
         FakeFeatures(2),
@@ -433,17 +433,25 @@ def decoded(strategy: Any, decoder: SpeculativeDecoder) -> DecodeStats:
     )[1]
 
 
-def test_assistant_does_not_encode_for_beam_search() -> None:
-    class NoEncoder(ScriptedBackend):
-        def encode(self, mel: Floats) -> FakeFeatures:
-            raise AssertionError("no draft was requested")
+class NoEncoder(ScriptedBackend):
+    def encode(self, mel: Floats) -> FakeFeatures:
+        raise AssertionError("no draft was requested")
 
+
+def test_assistant_does_not_encode_for_beam_search() -> None:
     decoder = SpeculativeDecoder(
         float, assistant=Assistant(backend=NoEncoder(random_logits()), shares_encoder=False)
     )
     assert decoded(Beam(width=2), decoder).undrafted_windows == 2
     with pytest.raises(AssertionError, match="no draft was requested"):
         decoded(Greedy(), decoder)
+
+
+def test_assistant_does_not_encode_where_that_takes_longer_than_decoding() -> None:
+    assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, encoder_ratio=0.5)
+    stats = decoded(Greedy(), SpeculativeDecoder(float, assistant=assistant), encode_s=10.0)
+    assert stats.draft_forwards == stats.drafted == 0
+    assert stats.skipped_steps > 0
 
 
 def test_stats_add_up() -> None:

@@ -6,11 +6,10 @@ change the speed of decoding, never the text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
-
-import numpy as np
 
 from harken.contract import Backend, Features, Floats, Session
 from harken.decoding.logit_rules import LogitRules
@@ -82,7 +81,12 @@ class CandidateGenerator(Protocol):
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the length of the longest common prefix of two sequences."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length
 
 
 MAX_NGRAM_SIZE = 4
@@ -185,10 +189,13 @@ class Assistant:
     backend : Backend
     shares_encoder : bool
         Whether its encoder is the main model's, so that only the main model encodes.
+    encoder_ratio : float
+        Time that it takes to encode over that of the main model, as expected from the sizes of the two; 0 is unknown.
     """
 
     backend: Backend
     shares_encoder: bool
+    encoder_ratio: float = 0.0
 
     def encode(self, mel: Floats, features: Features) -> Features:
         """Encode windows for the assistant.
@@ -226,10 +233,9 @@ class AssistedCandidateGenerator:
         prompts: Sequence[Sequence[int]],
         logit_rules: LogitRules,
     ) -> None:
-        self._backend, self._features = backend, features
-        self._row_windows, self._logit_rules = row_windows, logit_rules
-        self._seen_tokens: dict[int, list[int]] = {row: [] for row in range(len(row_windows))}
-        self._prompts = prompts
+        self._backend, self._features, self._logit_rules = backend, features, logit_rules
+        self._row_windows = row_windows
+        self._rows = {row: _AssistantRow(prompt) for row, prompt in enumerate(prompts)}
         self._session: Session | None = None
         self.forwards = 0
 
@@ -239,24 +245,22 @@ class AssistedCandidateGenerator:
             return [DraftTokens() for _ in requests]
         session = self._open_session()
         self._drop_finished_rows(session, [request.row for request in requests])
-        builders = {request.row: _DraftBuilder(request) for request in requests}
+        builders = [_DraftBuilder(request) for request in requests]
         unread = self._rewind_to_accepted(session, requests)
         while any(unread):
             logits = session.extend(unread)
             self.forwards += 1
-            drafting_rows = [request.row for request, tokens in zip(requests, unread, strict=True) if tokens]
-            self._logit_rules.apply(logits, [builders[row].full_prefix for row in drafting_rows])
+            drafting = [builder for builder, tokens in zip(builders, unread, strict=True) if tokens]
+            self._logit_rules.apply(logits, [builder.full_prefix for builder in drafting])
             ids, logprobs = logits.top(1)
-            for row, token, logprob in zip(
-                drafting_rows, ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True
-            ):
-                builders[row].add(token, float(np.exp(logprob)), self._logit_rules.eot)
+            for builder, (token,), (logprob,) in zip(drafting, ids.tolist(), logprobs.tolist(), strict=True):
+                builder.add(token, math.exp(logprob), self._logit_rules.eot)
             unread = [
-                builders[request.row].next_input if request.row in drafting_rows else [] for request in requests
+                builder.next_input if tokens else [] for builder, tokens in zip(builders, unread, strict=True)
             ]
             for request, tokens in zip(requests, unread, strict=True):
-                self._seen_tokens[request.row] += tokens
-        return [builders[request.row].draft_tokens for request in requests]
+                self._rows[request.row].seen_tokens += tokens
+        return [builder.draft_tokens for builder in builders]
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -267,24 +271,44 @@ class AssistedCandidateGenerator:
 
     def _drop_finished_rows(self, session: Session, rows: Sequence[int]) -> None:
         """Drop the rows that have ended."""
-        session_rows = list(self._seen_tokens)
-        if session_rows != list(rows):
+        session_rows = list(self._rows)
+        if session_rows != rows:
             session.reorder([session_rows.index(row) for row in rows])
-            self._seen_tokens = {row: self._seen_tokens[row] for row in rows}
+            self._rows = {row: self._rows[row] for row in rows}
 
     def _rewind_to_accepted(self, session: Session, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Rewind the session to the tokens that were accepted, and return the unread ones of each requested row."""
         unread: list[list[int]] = []
-        lengths = list(session.lengths)
-        for i, request in enumerate(requests):
-            tokens = [*self._prompts[request.row], *request.prefix]
-            seen = self._seen_tokens[request.row]
+        lengths: list[int] = []
+        for request in requests:
+            row = self._rows[request.row]
+            tokens = [*row.prompt, *request.prefix]
+            n_matched = common_prefix_length(row.seen_tokens[row.n_accepted :], tokens[row.n_accepted :])
             # The last token is read again even if it was read before, for the logits behind it.
-            lengths[i] = min(common_prefix_length(seen, tokens), len(tokens) - 1)
-            unread.append(tokens[lengths[i] :] if request.max_tokens else [])
-            self._seen_tokens[request.row] = tokens if request.max_tokens else seen[: lengths[i]]
+            row.n_accepted = min(row.n_accepted + n_matched, len(tokens) - 1)
+            lengths.append(row.n_accepted)
+            unread.append(tokens[row.n_accepted :] if request.max_tokens else [])
+            row.seen_tokens = tokens if request.max_tokens else row.seen_tokens[: row.n_accepted]
         session.rewind(lengths)
         return unread
+
+
+@dataclass(slots=True)
+class _AssistantRow:
+    """What the assistant has read in one row.
+
+    Parameters
+    ----------
+    prompt : sequence of int
+    seen_tokens : list of int
+        Tokens that it has read, the prompt included.
+    n_accepted : int
+        Number of these that are no drafts any more.
+    """
+
+    prompt: Sequence[int]
+    seen_tokens: list[int] = field(default_factory=list)
+    n_accepted: int = 0
 
 
 class _DraftBuilder:
@@ -292,31 +316,29 @@ class _DraftBuilder:
 
     def __init__(self, request: DraftRequest) -> None:
         self._request = request
-        self._tokens: list[int] = []
+        self.full_prefix = list(request.prefix)
+        """The tokens of the row, the drafted ones included."""
         self._confidences: list[float] = []
         self._joint_prob = 1.0
         self._drafting = True
-
-    @property
-    def full_prefix(self) -> list[int]:
-        """The tokens of the row, the drafted ones included."""
-        return [*self._request.prefix, *self._tokens]
+        self._min_prob = max(request.draft_threshold, request.verify_threshold)
 
     @property
     def next_input(self) -> list[int]:
         """The token to read next; none if the draft is complete."""
-        return self._tokens[-1:] if self._drafting else []
+        return self.full_prefix[-1:] if self._drafting else []
 
     @property
     def draft_tokens(self) -> DraftTokens:
         """The draft so far."""
-        return DraftTokens(tuple(self._tokens), tuple(self._confidences))
+        return DraftTokens(tuple(self.full_prefix[len(self._request.prefix) :]), tuple(self._confidences))
 
     def add(self, token: int, confidence: float, eot: int) -> None:
         """Add a token if it is worth verifying; the draft is complete unless one more token is worth a step."""
-        self._joint_prob *= self._request.acceptance_prob(confidence)
-        if self._joint_prob > self._request.verify_threshold:
-            self._tokens.append(token)
+        request = self._request
+        self._joint_prob *= request.acceptance_prob(confidence)
+        if self._joint_prob > request.verify_threshold:
+            self.full_prefix.append(token)
             self._confidences.append(confidence)
-        confident = self._joint_prob > max(self._request.draft_threshold, self._request.verify_threshold)
-        self._drafting = confident and token != eot and len(self._tokens) < self._request.max_tokens
+        confident = self._joint_prob > self._min_prob
+        self._drafting = confident and token != eot and len(self._confidences) < request.max_tokens

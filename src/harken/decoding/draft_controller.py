@@ -19,7 +19,11 @@ MIN_MEASUREMENTS = 3
 PLAIN_STEP_INTERVAL = 50
 """Steps with a draft after which there is one without, to measure the cost of plain decoding."""
 BUDGET_STEPS = 30
+START_BUDGET_STEPS = 5
+"""Plain steps that drafting may lose before it has gained any: a short recording has 15 to 40 tokens."""
 BUDGET_REFILL_RATE = 0.01
+PRIOR_GAIN = 0.25
+"""Share of the time of plain decoding that drafts are expected to save, until it is measured."""
 DECAY, PLAIN_DECAY = 0.98, 0.9
 PRIOR_SLOPE = 0.1
 PRIOR_WEIGHT_TOKENS = 8.0
@@ -34,15 +38,21 @@ class LinearCost:
     ----------
     decay : float
         Factor by which the weight of every measurement falls when the next one comes.
+    slope : float
+        Cost of one more token.
+    measurements : int
     """
 
     decay: float = DECAY
+    slope: float = 0.0
+    measurements: int = 0
     _weight: float = 0.0
     _x: float = 0.0
     _y: float = 0.0
     _xx: float = 0.0
     _xy: float = 0.0
-    measurements: int = 0
+    _mean_tokens: float = 0.0
+    _mean_cost: float = 0.0
 
     def add(self, tokens: int, cost: float) -> float:
         """Add a measurement and return it, limited to twice the prediction as the machine may have been busy."""
@@ -54,21 +64,22 @@ class LinearCost:
         self._xx = self.decay * self._xx + tokens * tokens
         self._xy = self.decay * self._xy + tokens * cost
         self.measurements += 1
+        self._fit()
         return cost
-
-    @property
-    def slope(self) -> float:
-        """Cost of one more token."""
-        x, y = self._x / self._weight, self._y / self._weight
-        variance = self._xx / self._weight - x * x
-        prior = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
-        if variance < 0.25:
-            return prior
-        return max((self._xy / self._weight - x * y) / variance, 0.0)
 
     def predict(self, tokens: float) -> float:
         """Return the cost of so many tokens."""
-        return max(self._y / self._weight + self.slope * (tokens - self._x / self._weight), 1e-9)
+        return max(self._mean_cost + self.slope * (tokens - self._mean_tokens), 1e-9)
+
+    def _fit(self) -> None:
+        """Fit the line: it is read several times between measurements."""
+        x, y = self._x / self._weight, self._y / self._weight
+        self._mean_tokens, self._mean_cost = x, y
+        variance = self._xx / self._weight - x * x
+        if variance < 0.25:
+            self.slope = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
+        else:
+            self.slope = max((self._xy / self._weight - x * y) / variance, 0.0)
 
 
 @dataclass(slots=True)
@@ -114,6 +125,8 @@ class DraftController:
         Cost of a step of the generator, by rows.
     setup_cost : float
         Cost of encoding a window with the assistant and reading its prompt.
+    gain : AcceptanceCounter
+        Time of plain decoding and what drafts saved of it, the setup left out.
     budget : float or None
         Plain steps that drafting may still lose; None before the first measurements.
     """
@@ -123,20 +136,37 @@ class DraftController:
     verify_cost: LinearCost = field(default_factory=LinearCost)
     draft_cost: LinearCost = field(default_factory=LinearCost)
     setup_cost: float = 0.0
+    gain: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     budget: float | None = None
     _steps_since_plain: int = 0
+    _setup_in_step: float = 0.0
+    _setup_measured: bool = False
     _warmed_up: bool = False
 
-    def may_draft(self, *, set_up: bool) -> bool:
-        """Return whether the budget allows a draft, including the setup of an assistant unless it is `set_up`.
-
-        Now and then the answer is no, only to measure a plain step.
-        """
+    def may_draft(self) -> bool:
+        """Return whether the budget allows a draft; now and then it is no, only to measure a plain step."""
         if self.plain_cost.measurements < MIN_MEASUREMENTS or self._steps_since_plain >= PLAIN_STEP_INTERVAL:
             return False
         if self.budget is None:
-            self.budget = self._max_budget
-        return self.budget > (0.0 if set_up else self.setup_cost)
+            self.budget = START_BUDGET_STEPS
+        return self.budget > 0.0
+
+    def may_set_up(self, *, setup_s: float, n_rows: int, n_tokens: float) -> bool:
+        """Return whether an assistant may encode a window: it has to pay in this window, or the budget has to cover it.
+
+        Parameters
+        ----------
+        setup_s : float
+            Estimate of the seconds, used until they are measured.
+        n_rows : int
+        n_tokens : float
+            Tokens expected in each row.
+        """
+        if not self._setup_measured:
+            self.setup_cost = self._in_plain_steps(setup_s)
+        expected_gain = self.gain.calibration(PRIOR_GAIN) * n_tokens * self._plain_step_cost(n_rows)
+        assert self.budget is not None, "drafts may be made"
+        return self.setup_cost < max(expected_gain, self.budget)
 
     def draft_threshold(self, n_rows: int) -> float:
         """Return the acceptance probability above which drafting one more token in each row pays."""
@@ -172,8 +202,14 @@ class DraftController:
         if self.budget is None:
             return
         plain = self._plain_step_cost(n_rows) * n_new_tokens / n_rows
-        gain = plain - verified if width > 1 else BUDGET_REFILL_RATE * plain
-        self.budget = min(self.budget + gain - self._in_plain_steps(draft_s), self._max_budget)
+        drafting = self._in_plain_steps(draft_s)
+        if width > 1:
+            gain = plain - verified
+            self.gain.add(plain, gain - max(drafting - self._setup_in_step, 0.0))
+        else:
+            gain = BUDGET_REFILL_RATE * plain
+        self._setup_in_step = 0.0
+        self.budget = min(self.budget + gain - drafting, self._max_budget)
 
     def record_draft(self, forwards: int, seconds: float, n_rows: int) -> None:
         """Record the cost of one draft for some rows together: forward passes of the generator, and seconds."""
@@ -186,20 +222,22 @@ class DraftController:
         times as long.
         """
         setup = self._in_plain_steps(seconds)
+        self._setup_in_step = setup
         if self.budget is not None and not self._warmed_up:
             self._warmed_up = True
             self.budget += setup
             return
         self.setup_cost = (
-            setup if not self.setup_cost else 0.5 * (self.setup_cost + min(setup, 4 * self.setup_cost))
+            0.5 * (self.setup_cost + min(setup, 4 * self.setup_cost)) if self._setup_measured else setup
         )
+        self._setup_measured = True
 
     def _in_plain_steps(self, seconds: float) -> float:
         return seconds / self.plain_cost.predict(1)
 
     def _plain_step_cost(self, n_rows: int) -> float:
         """Return the cost of a step of some rows without a draft."""
-        return self._in_plain_steps(self.plain_cost.predict(n_rows))
+        return 1.0 if n_rows == 1 else self._in_plain_steps(self.plain_cost.predict(n_rows))
 
     @property
     def _max_budget(self) -> float:

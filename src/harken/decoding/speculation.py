@@ -25,6 +25,7 @@ from harken.decoding.candidate_generator import (
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
+from harken.types import FRAMES_PER_SECOND
 
 MAX_DRAFT_TOKENS = 12
 """Most tokens that a model drafts before they are verified."""
@@ -35,6 +36,7 @@ One fewer than the ONNX backend reads in a pass with the same result as one by o
 """
 NEAR_TIE = 1e-3
 """Margin between the best two tokens, in log-probability, below which rounding may swap them."""
+PRIOR_TOKENS_PER_SECOND = 2.0
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class DraftStatistics:
     previous_hypothesis: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     ngram: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     assistant: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    """Seconds of audio, and the tokens in them."""
 
 
 class SpeculativeDecoder:
@@ -68,7 +72,7 @@ class SpeculativeDecoder:
         self.greedy = DraftStatistics(DraftController(clock))
         self.sampling = DraftStatistics(DraftController(clock))
 
-    def prepare(self, mel: Floats, features: Features) -> DraftContext:
+    def prepare(self, mel: Floats, features: Features, encode_s: float = 0.0) -> DraftContext:
         """Prepare to draft for windows that are encoded together.
 
         Parameters
@@ -76,8 +80,10 @@ class SpeculativeDecoder:
         mel : ndarray of shape (windows, n_mels, frames), float32
         features : Features
             Encoder output of the main model.
+        encode_s : float
+            Seconds that the main model took for it, from which the time of an assistant is estimated.
         """
-        return DraftContext(self, mel, features)
+        return DraftContext(self, mel, features, encode_s)
 
 
 @dataclass(eq=False)
@@ -87,6 +93,7 @@ class DraftContext:
     speculative_decoder: SpeculativeDecoder
     mel: Floats
     main_features: Features
+    encode_s: float = 0.0
 
     @cached_property
     def assistant_features(self) -> Features:
@@ -135,12 +142,16 @@ class DraftContext:
                     statistics.previous_hypothesis,
                     len(row_windows),
                     max_tokens=MAX_HYPOTHESIS_DRAFT_TOKENS,
+                    needs_setup=False,
                 )
             )
         if decoder.ngram:
             generators.append(
                 _CalibratedGenerator(
-                    PromptLookup(prompts, allows=logit_rules.allows), statistics.ngram, len(row_windows)
+                    PromptLookup(prompts, allows=logit_rules.allows),
+                    statistics.ngram,
+                    len(row_windows),
+                    needs_setup=False,
                 )
             )
         if decoder.assistant:
@@ -148,11 +159,13 @@ class DraftContext:
                 decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
             )
             generators.append(_CalibratedGenerator(assisted, statistics.assistant, len(row_windows)))
-        return DraftSession(statistics.controller, generators)
+        setup_s = self.encode_s * decoder.assistant.encoder_ratio if decoder.assistant else 0.0
+        window_s = self.mel.shape[2] / FRAMES_PER_SECOND
+        return DraftSession(statistics.controller, generators, statistics.speech, window_s, setup_s)
 
 
 class _CalibratedGenerator:
-    """A candidate generator, and the calibration of its confidences in each row."""
+    """A candidate generator, the calibration of its confidences in each row, and whether it encodes first."""
 
     def __init__(
         self,
@@ -161,8 +174,10 @@ class _CalibratedGenerator:
         n_rows: int,
         *,
         max_tokens: int = MAX_DRAFT_TOKENS,
+        needs_setup: bool = True,
     ) -> None:
         self.generator, self.counter, self.max_tokens = generator, counter, max_tokens
+        self.needs_setup = needs_setup
         self.row_counters = [AcceptanceCounter() for _ in range(n_rows)]
 
     def calibration(self, row: int) -> float:
@@ -190,10 +205,19 @@ class DraftSession:
     controller : DraftController
     generators : list
         In order of priority: each drafts for the rows for which those before it have proposed nothing.
+    speech : AcceptanceCounter
+        Seconds of audio so far, and the tokens in them.
+    window_s : float
+        Length of a window; 0 is unknown.
+    setup_s : float
+        Estimate of the seconds that an assistant takes to encode the windows.
     """
 
     controller: DraftController
     generators: list[_CalibratedGenerator]
+    speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    window_s: float = 0.0
+    setup_s: float = 0.0
     _counts: Counter[str] = field(default_factory=Counter)
     _near_ties: list[float] = field(default_factory=list)
     _row_drafts: dict[int, _RowDraft] = field(default_factory=dict)
@@ -201,6 +225,11 @@ class DraftSession:
     _total_draft_s: float = 0.0
     _verify_start_s: float | None = None
     _set_up: bool = False
+    _tokens_expected: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._tokens_expected = self.window_s * self.speech.calibration(PRIOR_TOKENS_PER_SECOND)
+        self.speech.add(self.window_s, 0.0)
 
     @property
     def stats(self) -> DecodeStats:
@@ -221,8 +250,9 @@ class DraftSession:
         """
         start_s = self.controller.clock()
         self._row_drafts = {}
-        if self.controller.may_draft(set_up=self._set_up):
-            self._request_drafts(prefixes, max_tokens)
+        generators = self._usable_generators(len(prefixes)) if self.controller.may_draft() else []
+        if generators:
+            self._request_drafts(generators, prefixes, max_tokens)
         else:
             self._counts["skipped_steps"] += 1
         self._verify_start_s = self.controller.clock()
@@ -242,26 +272,43 @@ class DraftSession:
         """
         if self._verify_start_s is None:
             return
+        width = 1
         for row, row_draft in self._row_drafts.items():
             draft_tokens = row_draft.draft_tokens.tokens
+            width = max(width, 1 + len(draft_tokens))
             accepted = common_prefix_length(draft_tokens, new_tokens[row])
             tested = min(accepted + 1, len(new_tokens[row]), len(draft_tokens))
             row_draft.generator.record_accepted(row, sum(row_draft.draft_tokens.confidences[:tested]), accepted)
             self._counts["drafted"] += len(draft_tokens)
             self._counts["accepted"] += accepted
+        n_new_tokens = sum([len(tokens) for tokens in new_tokens.values()])
+        self.speech.accepted += n_new_tokens / len(new_tokens)
+        self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
         self.controller.record_step(
             n_rows=len(new_tokens),
-            width=1 + max((len(draft.draft_tokens.tokens) for draft in self._row_drafts.values()), default=0),
-            n_new_tokens=sum(map(len, new_tokens.values())),
+            width=width,
+            n_new_tokens=n_new_tokens,
             verify_s=self.controller.clock() - self._verify_start_s,
             draft_s=self._draft_s,
         )
 
-    def _request_drafts(self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]) -> None:
+    def _usable_generators(self, n_rows: int) -> list[_CalibratedGenerator]:
+        """Return the generators without an assistant that would have to encode and will not pay."""
+        may_set_up = self._set_up or self.controller.may_set_up(
+            setup_s=self.setup_s, n_rows=n_rows, n_tokens=self._tokens_expected
+        )
+        return [generator for generator in self.generators if may_set_up or not generator.needs_setup]
+
+    def _request_drafts(
+        self,
+        generators: Sequence[_CalibratedGenerator],
+        prefixes: Mapping[int, Sequence[int]],
+        max_tokens: Mapping[int, int],
+    ) -> None:
         draft_threshold = self.controller.draft_threshold(len(prefixes))
         verify_threshold = self.controller.verify_threshold(len(prefixes))
-        for generator in self.generators:
+        for generator in generators:
             requests = [
                 DraftRequest(
                     row=row,
