@@ -6,6 +6,9 @@ of the two. Whether drafting as a whole pays is not predicted but measured again
 time that plain decoding would have taken for its tokens, and subtracts the time that it did take. When the budget is
 used up, decoding is plain, and each plain step adds a hundredth of its time to the budget.
 
+An assistant that encodes windows itself costs much before it gains anything. So that is predicted: it encodes a window
+where the expected gain, or the budget, exceeds the cost.
+
 The expected gain is that of Leviathan et al. 2023 ("Fast Inference from Transformers via Speculative Decoding",
 section 3.3) for acceptance probabilities that differ from token to token.
 """
