@@ -202,7 +202,10 @@ class BackendFactory:
         backend = self.make_backend(
             checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
         )
-        return SpeculativeDecoder(clock, assistant=Assistant(backend=backend, shares_encoder=shared))
+        ratio = 0.0 if shared else _encoder_weights(checkpoint.dims) / _encoder_weights(model.dims)
+        return SpeculativeDecoder(
+            clock, assistant=Assistant(backend=backend, shares_encoder=shared, encoder_ratio=ratio)
+        )
 
 
 def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
@@ -221,6 +224,11 @@ def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer
 def _weights_per_step(dims: Dims) -> int:
     """Return the number of weights that a decoder reads in a step, up to a constant factor."""
     return dims.n_text_layer * dims.n_text_state**2
+
+
+def _encoder_weights(dims: Dims) -> int:
+    """Return the number of weights of an encoder, up to a constant factor."""
+    return dims.n_audio_layer * dims.n_audio_state**2
 
 
 def _check_assistant_matches(

@@ -309,12 +309,13 @@ class WindowDecoder:
             mel = np.concatenate([windows[i].mel[:, :, :n_frames] for i in indices])
             began_s = self._now_s()
             features = self.backend.encode(mel)
+            encode_s = self._now_s() - began_s
             batch = EncodedBatch(
                 features=features,
                 is_first=is_first,
                 partial=n_frames < self.window_frames,
-                encode_s=self._now_s() - began_s,
-                draft_context=self.speculator.prepare(mel, features) if self.speculator else None,
+                encode_s=encode_s,
+                draft_context=self.speculator.prepare(mel, features, encode_s) if self.speculator else None,
             )
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
         return [encoded[i] for i in range(len(windows))]
