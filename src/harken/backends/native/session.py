@@ -76,8 +76,9 @@ class NativeSession:
 
     def reorder(self, rows: Sequence[int]) -> None:
         order = array("i", rows)
+        lengths = [self._lengths[row] for row in rows]
         self._call(self._decoder.library.harken_session_reorder, order.buffer_info()[0], len(order))
-        self._lengths = [self._lengths[row] for row in rows]
+        self._lengths = lengths
 
     def attention(self, row: int) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"
