@@ -127,9 +127,7 @@ def compile_library(name: str, folder: Path) -> Path:
             reason = errors[0] if errors else f"code {done.returncode}"
             raise NotBuilt(f"the compiler failed: {' '.join(reason.split())}")
         library = folder / target.library
-        partial = library.with_name(
-            f"{library.name}.part"
-        )  # a process may have the old one mapped, or load it now
+        partial = library.with_suffix(".part")  # a process may have the old library mapped, or load it now
         partial.write_bytes(output.read_bytes())
         partial.replace(library)
     return library
