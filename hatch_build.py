@@ -127,8 +127,9 @@ def compile_library(name: str, folder: Path) -> Path:
             reason = errors[0] if errors else f"code {done.returncode}"
             raise NotBuilt(f"the compiler failed: {' '.join(reason.split())}")
         library = folder / target.library
-        library.unlink(missing_ok=True)  # a process may have the old one mapped
-        library.write_bytes(output.read_bytes())
+        partial = library.with_suffix(".part")  # a process may have the old library mapped, or load it now
+        partial.write_bytes(output.read_bytes())
+        partial.replace(library)
     return library
 
 

@@ -177,8 +177,7 @@ def native_step_bytes(dims: Dims, rows: int, positions: int, past: int) -> int:
         if name not in ROWS_ONLY
     )
     keys_and_values = 2 * dims.n_text_layer * dims.n_text_state
-    window = keys_and_values * padded_rows(positions) * HALF_BYTES
-    return layers + rows * (window + keys_and_values * past * FLOAT_BYTES)
+    return layers + rows * keys_and_values * (padded_rows(positions) + past) * HALF_BYTES
 
 
 def _layer_weights(dims: Dims) -> int:

@@ -89,7 +89,7 @@ def load(
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
-        Directory of compiled graphs; by default the user's cache directory, or ``HARKEN_CACHE``.
+        Directory of built graphs and packed weights; by default the user's cache directory, or ``HARKEN_CACHE``.
     revision : str, optional
         Branch, tag or commit of a Hugging Face repository.
     download : bool

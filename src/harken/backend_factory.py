@@ -35,7 +35,7 @@ class BackendFactory:
         As `harken.load` takes them.
     threads : int or None
     cache : Path or None
-        Directory of compiled graphs.
+        Directory of built graphs and packed weights.
 
     Raises
     ------

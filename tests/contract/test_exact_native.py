@@ -119,6 +119,27 @@ def test_sessions_in_several_threads_do_not_disturb_each_other(backend: Backend,
             np.testing.assert_array_equal(actual, alone)
 
 
+def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
+    backend: Any, features: Features, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread in the middle of a call could wait for this one, in the same way."""
+    decoder, closed = backend._decoder, []
+    close = decoder.library.harken_session_close
+    monkeypatch.setattr(decoder.library, "harken_session_close", lambda handle: closed.append(close(handle)))
+    sessions = [backend.open_session(features, [0], CAPACITY)]
+
+    def collect_elsewhere() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(sessions.clear).result(timeout=60)
+        assert not closed
+
+    decoder.call(collect_elsewhere)
+    session = backend.open_session(features, [0], CAPACITY)
+    assert len(closed) == 1
+    del session
+    assert len(closed) == 2
+
+
 def test_portable_kernels_are_the_last_choice(backend: Backend) -> None:
     assert SETS[-1] == "portable"
     assert len(set(SETS)) == len(SETS)

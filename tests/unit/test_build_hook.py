@@ -97,6 +97,17 @@ def test_editable_installation_has_the_library_beside_the_modules(project: Path)
     assert (project / "src" / NATIVE / "_harken.so").read_bytes().startswith(b"compiled")
 
 
+def test_new_library_is_another_file_than_the_old_one(project: Path) -> None:
+    """A process that has the old one mapped keeps it."""
+    library, old = project / "src" / NATIVE / "_harken.so", project / "old"
+    library.write_bytes(b"old")
+    old.hardlink_to(library)
+    build(project, "editable")
+    assert old.read_bytes() == b"old"
+    assert library.read_bytes().startswith(b"compiled")
+    assert sorted(path.name for path in library.parent.iterdir()) == ["_harken.so", "kernel"]
+
+
 def test_without_a_compiler_for_this_machine_the_wheel_is_for_every_platform(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

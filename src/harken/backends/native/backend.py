@@ -49,7 +49,7 @@ class NativeBackend:
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
-        Directory of stored graphs; by default in the user's cache directory.
+        Directory of stored graphs and packed weights; by default in the user's cache directory.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     shares_encoder : bool

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int32
+from functools import partial
 from itertools import chain
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -68,8 +70,8 @@ class NativeDecoder:
         self.packed, self.dims = packed, packed.dims
         self.n_alignment_heads = len(alignment_heads)
         self.n_columns, self.stride = packed.n_logits, padded_rows(packed.n_logits)
-        # The garbage collector may close a session between two lines of the thread that holds the lock.
-        self._lock = RLock()
+        self._lock = Lock()
+        self._abandoned: deque[int] = deque()  # sessions to close
         self._model = _make_model(arrays, packed, alignment_heads)
         self._arrays = arrays  # the model points to them
         self.handle = self.library.harken_decoder_open(
@@ -77,11 +79,13 @@ class NativeDecoder:
         )
         if not self.handle:
             raise OutOfMemory("not enough memory for the native decoder")
-        close_when_collected(self, self.library.harken_decoder_close, self.handle, self._model, arrays)
+        close = partial(_close_decoder, self.library, self._abandoned)
+        close_when_collected(self, close, self.handle, self._model, arrays)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the library when no other thread does."""
         with self._lock:
+            _close_sessions(self.library, self._abandoned)
             return function(*arguments)
 
     def pack_window(self, cross_kv: Mapping[str, Floats], positions: int) -> Packed:
@@ -134,8 +138,17 @@ class NativeDecoder:
         return handle
 
     def close_session(self, handle: int) -> None:
-        """Close a session; only the garbage collector calls this."""
-        self.call(self.library.harken_session_close, handle)
+        """Close a session, now or before the next call.
+
+        The garbage collector calls this, in any thread and even between two lines of one that holds the lock, or that
+        of another decoder. So it never waits.
+        """
+        self._abandoned.append(handle)
+        if self._lock.acquire(blocking=False):
+            try:
+                _close_sessions(self.library, self._abandoned)
+            finally:
+                self._lock.release()
 
 
 def close_when_collected(
@@ -150,6 +163,16 @@ def close_when_collected(
 
 def _close(close: Callable[[Any], None], handle: int, kept_until_then: Any) -> None:
     close(handle)
+
+
+def _close_sessions(library: Any, handles: deque[int]) -> None:
+    while handles:
+        library.harken_session_close(handles.popleft())
+
+
+def _close_decoder(library: Any, sessions: deque[int], handle: int) -> None:
+    _close_sessions(library, sessions)
+    library.harken_decoder_close(handle)
 
 
 def _make_model(

@@ -40,6 +40,7 @@ class NativeSession:
         *,
         attention: bool = False,
     ) -> None:
+        assert capacity <= decoder.dims.n_text_ctx, "the library has room for the model's context"
         self._decoder, self._features, self._capacity, self._attention = decoder, features, capacity, attention
         self._lengths = [0] * len(row_windows)
         self._handle = decoder.open_session(features.windows, row_windows, attention)
@@ -76,8 +77,9 @@ class NativeSession:
 
     def reorder(self, rows: Sequence[int]) -> None:
         order = array("i", rows)
+        lengths = [self._lengths[row] for row in rows]
         self._call(self._decoder.library.harken_session_reorder, order.buffer_info()[0], len(order))
-        self._lengths = [self._lengths[row] for row in rows]
+        self._lengths = lengths
 
     def attention(self, row: int) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"

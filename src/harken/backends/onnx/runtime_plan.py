@@ -2,7 +2,8 @@
 
 Measured in docs/decisions/runtimes.md: OpenVINO is fastest at the encoder, a large computation of fixed shape, and
 ONNX Runtime at the decoder, whose steps are short and whose shapes vary. OpenVINO's bfloat16 decoder takes longer than
-ONNX Runtime's in float32, so "bf16" applies to the encoder only.
+ONNX Runtime's in float32, so "bf16" applies to the encoder only. The native backend takes over the encoder's part of
+a plan.
 """
 
 from __future__ import annotations
