@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harken.h"
+#include "kernels.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };
 
@@ -119,7 +119,32 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
+/* A number that is not finite reaches the results, and hides no logit. */
+static void check_not_finite(float number) {
+    enum { AT = 21 };
+    struct harken_matrix matrix = draw_matrix(HARKEN_GROUP, HARKEN_BLOCK, 8);
+    int32_t n;
+    const struct harken_kernels *const *kernels = harken_supported_kernels(&n);
+    for (int32_t i = 0; i < n; i++) {
+        int8_t values[HARKEN_BLOCK];
+        int32_t offset;
+        float x[HARKEN_BLOCK] = {1, 2, 3}, y[HARKEN_GROUP], scale;
+        struct harken_activations activations = {values, &scale, &offset};
+        x[AT] = number;
+        kernels[i]->quantise(x, HARKEN_BLOCK, 0, &activations, 0);
+        kernels[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            if (!isnan(y[row]))
+                exit(3);
+        x[AT - HARKEN_GROUP] = 4; /* the same lane of the vector before */
+        if (isnan(number) && kernels[i]->largest(x, HARKEN_BLOCK) != 4)
+            exit(4);
+    }
+}
+
 int main(void) {
+    check_not_finite(NAN);
+    check_not_finite(INFINITY);
     for (int32_t bits = 8; bits >= 4; bits -= 4) {
         seed = 7;
         struct harken_layer layers[LAYERS];

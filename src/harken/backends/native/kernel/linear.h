@@ -127,7 +127,8 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
         }
 }
 
-/* x, or x with mean 0 and variance 1, as integers with a scale for every block. */
+/* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
+ * among which NaN is the largest: a block with a number that is not finite gets the scale NaN. */
 static void quantise(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
     float mean = 0, factor = 1;
     if (normalise) {
@@ -143,12 +144,15 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
     }
     int32_t n_blocks = columns / HARKEN_BLOCK;
     for (int32_t block = 0; block < n_blocks; block++) {
-        f32x16 parts[HARKEN_BLOCK / LANES], largest = splat(0);
+        f32x16 parts[HARKEN_BLOCK / LANES];
+        i32x16 largest = splat_integer(0);
         for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
             parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
-            largest = max16(largest, abs16(parts[part]));
+            largest = __builtin_elementwise_max(largest, (i32x16)parts[part] & 0x7fffffff);
         }
-        float peak = max_lanes(largest);
+        int32_t peak_bits = __builtin_reduce_max(largest);
+        float peak;
+        memcpy(&peak, &peak_bits, sizeof peak);
         float inverse = peak > 1e-30f ? 127 / peak : 0;
         int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
         i32x16 sums = splat_integer(0);
@@ -158,7 +162,7 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        to->scales[(int64_t)i * n_blocks + block] = peak * (1.0f / 127);
+        to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? peak * (1.0f / 127) : NAN;
         to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
     }
 }
