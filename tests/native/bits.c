@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harken.h"
+#include "kernels.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };
 
@@ -62,7 +62,8 @@ static uint64_t add_to_hash(uint64_t hash, const float *row) {
 }
 
 /* Appends tokens and returns the hash of the logits that come back, or fails. */
-static uint64_t extend(uint64_t hash, harken_session *session, const int32_t *counts, int32_t n_rows, int32_t last_n) {
+static uint64_t extend(uint64_t hash, harken_decoder *decoder, harken_session *session, const int32_t *counts,
+                       int32_t n_rows, int32_t last_n) {
     enum { STRIDE = (VOCABULARY + 15) / 16 * 16, MOST = 64 };
     static int32_t tokens[4 * MOST];
     static float logits[4 * MOST * STRIDE];
@@ -78,11 +79,10 @@ static uint64_t extend(uint64_t hash, harken_session *session, const int32_t *co
         hash = add_to_hash(hash, logits + i * STRIDE);
     float normalizers[4 * MOST], logprobs[4 * MOST * 3];
     int64_t best[4 * MOST * 3];
-    harken_decoder *decoder = *(harken_decoder **)session; /* its first member */
     harken_logits_normalizer(decoder, logits, n_logits, VOCABULARY, STRIDE, normalizers);
     harken_logits_top(decoder, logits, n_logits, VOCABULARY, STRIDE, 3, best, logprobs);
     for (int32_t i = 0; i < n_logits; i++)
-        hash = (hash ^ (uint64_t)best[3 * i + 1] ^ (uint64_t)(normalizers[i] * 65536)) * 1099511628211u;
+        hash = (hash ^ (uint64_t)best[3 * i + 1] ^ (uint64_t)(int64_t)(normalizers[i] * 65536)) * 1099511628211u;
     return hash;
 }
 
@@ -103,12 +103,12 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
         free(both);
     }
     harken_session *session = harken_session_open(decoder, windows, 2, (int32_t[]){0, 1}, 2, 1);
-    uint64_t hash = extend(14695981039346656037u, session, (int32_t[]){5, 3}, 2, 2);
-    hash = extend(hash, session, (int32_t[]){1, 7}, 2, 7);
+    uint64_t hash = extend(14695981039346656037u, decoder, session, (int32_t[]){5, 3}, 2, 2);
+    hash = extend(hash, decoder, session, (int32_t[]){1, 7}, 2, 7);
     harken_session_reorder(session, (int32_t[]){0, 1, 0, 0}, 4);
-    hash = extend(hash, session, (int32_t[]){2, 0, 21, 1}, 4, 21);
+    hash = extend(hash, decoder, session, (int32_t[]){2, 0, 21, 1}, 4, 21);
     harken_session_rewind(session, (int32_t[]){7, 10, 9, 7});
-    hash = extend(hash, session, (int32_t[]){1, 1, 1, 1}, 4, 1);
+    hash = extend(hash, decoder, session, (int32_t[]){1, 1, 1, 1}, 4, 1);
     float attention[8 * POSITIONS];
     harken_session_attention(session, 0, attention, POSITIONS);
     hash = add_to_hash(hash, attention + 7 * POSITIONS);
@@ -119,7 +119,32 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
+/* A number that is not finite reaches the results, and hides no logit. */
+static void check_not_finite(float number) {
+    enum { AT = 21 };
+    struct harken_matrix matrix = draw_matrix(HARKEN_GROUP, HARKEN_BLOCK, 8);
+    int32_t n;
+    const struct harken_kernels *const *kernels = harken_supported_kernels(&n);
+    for (int32_t i = 0; i < n; i++) {
+        int8_t values[HARKEN_BLOCK];
+        int32_t offset;
+        float x[HARKEN_BLOCK] = {1, 2, 3}, y[HARKEN_GROUP], scale;
+        struct harken_activations activations = {values, &scale, &offset};
+        x[AT] = number;
+        kernels[i]->quantise(x, HARKEN_BLOCK, 0, &activations, 0);
+        kernels[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            if (!isnan(y[row]))
+                exit(3);
+        x[AT - HARKEN_GROUP] = 4; /* the same lane of the vector before */
+        if (isnan(number) && kernels[i]->largest(x, HARKEN_BLOCK) != 4)
+            exit(4);
+    }
+}
+
 int main(void) {
+    check_not_finite(NAN);
+    check_not_finite(INFINITY);
     for (int32_t bits = 8; bits >= 4; bits -= 4) {
         seed = 7;
         struct harken_layer layers[LAYERS];

@@ -4,8 +4,10 @@
  * starts too early, or an item that is done twice or never, changes the result (and is a data race for
  * -fsanitize=thread). */
 #define _POSIX_C_SOURCE 200809L
+#include "float_mode.h"
 #include "team.h"
 
+#include <float.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -49,6 +51,20 @@ static void sleep_two_milliseconds(void)
 #endif
 }
 
+/* Do what libraries built with -ffast-math do to the thread that loads them. */
+static uint64_t flush_subnormals(void)
+{
+#if defined(__x86_64__)
+    const uint64_t mode = harken_float_mode() | 0x8040;
+#elif defined(__aarch64__)
+    const uint64_t mode = harken_float_mode() | 1 << 24;
+#else
+    const uint64_t mode = harken_float_mode();
+#endif
+    harken_set_float_mode(mode);
+    return mode;
+}
+
 static void spend_time(uint32_t loops)
 {
     for (volatile uint32_t i = 0; i < loops; ++i)
@@ -84,6 +100,9 @@ static void work(void *context, int32_t number, int32_t begin, int32_t end, int3
         fail("chunks lie within the items");
     if (number > 0 && atomic_load_explicit(&call->done[number - 1], RELAXED) != call->phases[number - 1].items)
         fail("a phase starts when the one before is over");
+    volatile const float smallest_normal = FLT_MIN;
+    if (smallest_normal / 2 == 0)
+        fail("no thread flushes subnormal numbers to 0");
     for (int32_t item = begin; item < end; ++item) {
         call->values[call->starts[number] + item] = item_value(call, call->values, number, item);
         ++call->runs[call->starts[number] + item];
@@ -231,6 +250,7 @@ int main(int argc, char **argv)
     random_state = (uint64_t)atoll(argv[2]);
     start_busy_processes(atoi(argv[3]));
     struct call *call = calloc(1, sizeof *call);
+    const uint64_t mode = flush_subnormals();
     for (int32_t threads = 1; threads <= MOST_THREADS; ++threads) {
         harken_team_close(harken_team_open(threads)); /* before the workers have run */
         harken_team *team = harken_team_open(threads);
@@ -241,6 +261,8 @@ int main(int argc, char **argv)
         run_calls(team, call, 5);
         find_all_threads(team);
         harken_team_close(team);
+        if (harken_float_mode() != mode)
+            fail("the mode of the caller comes back");
     }
     free(call);
     stop_busy_processes();

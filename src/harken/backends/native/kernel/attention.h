@@ -48,8 +48,8 @@ INLINE void self_attention_sized(const float *query, uint16_t *const *cached, in
         store(to + i * LANES, mixed[i] / total);
 }
 
-static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,
-                           int32_t head_size, float *scores, float *to) {
+static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
+                           int32_t n, int32_t head_size, float *scores, float *to) {
     if (head_size == HARKEN_MAX_HEAD_SIZE)
         self_attention_sized(query, cached, key_offset, value_offset, n, HARKEN_MAX_HEAD_SIZE, scores, to);
     else

@@ -14,10 +14,11 @@ INLINE f32x16 load_up_to(const float *x, int32_t i, int32_t n) {
     return n - i >= LANES ? load(x + i) : load_part(x + i, n - i);
 }
 
+/* -inf if there is none; NaN does not count. */
 static float largest(const float *x, int32_t n) {
     f32x16 peaks = splat(-INFINITY);
     for (int32_t i = 0; i < n; i += LANES)
-        peaks = max16(peaks, load_up_to(x, i, n));
+        peaks = max16(load_up_to(x, i, n), peaks);
     return max_lanes(peaks);
 }
 

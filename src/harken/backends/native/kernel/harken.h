@@ -48,7 +48,7 @@ struct harken_layer {
 };
 
 struct harken_model {
-    int32_t n_layers, n_heads, n_state, n_embeddings, n_context;
+    int32_t n_layers, n_heads, n_state, n_embeddings, n_context; /* heads of 16, 32, 48 or 64 channels */
     const uint16_t *embedding; /* float16, shape (n_embeddings, n_state) */
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;
@@ -82,8 +82,8 @@ HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sess
 /* The size in bytes of the packed keys and values of a window of so many positions, a multiple of 64. */
 HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions);
 
-/* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from head
- * to head, into the buffer of the window, aligned to 64 bytes. Values outside the range of float16 are clipped. */
+/* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from
+ * head to head, into the buffer of the window, aligned to 64 bytes. Values outside the range of float16 are clipped. */
 HARKEN_API void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
                                    int64_t head_stride, int32_t positions, uint16_t *packed);
 
@@ -96,14 +96,15 @@ HARKEN_API void harken_session_close(harken_session *session);
 
 /* Append counts[r] tokens to row r (tokens: those of row 0, then those of row 1 ...), and write the logits at the last
  * min(last_n, counts[r]) of them, row after row, `stride` floats from one position to the next; stride is at least the
- * rows of the head rounded up to whole groups. Returns 0 or HARKEN_NO_MEMORY. */
+ * rows of the head rounded up to whole groups. No row may get longer than the model's context. Returns 0, or
+ * HARKEN_NO_MEMORY with all rows as they were. */
 HARKEN_API int32_t harken_session_extend(harken_session *session, const int32_t *tokens, const int32_t *counts,
                                          int32_t last_n, float *logits, int64_t stride);
 
-/* Row r keeps its first lengths[r] tokens. */
+/* Row r keeps its first lengths[r] tokens, at most all that it has. */
 HARKEN_API void harken_session_rewind(harken_session *session, const int32_t *lengths);
 
-/* Replace the rows by the given ones. Returns 0 or HARKEN_NO_MEMORY. */
+/* Replace the rows by copies of the given ones. Returns 0, or HARKEN_NO_MEMORY with all rows as they were. */
 HARKEN_API int32_t harken_session_reorder(harken_session *session, const int32_t *rows, int32_t n_rows);
 
 /* Write the alignment heads' cross-attention of all tokens of a row: (n_alignment_heads, tokens, positions), where
@@ -117,8 +118,8 @@ HARKEN_API void harken_session_attention(const harken_session *session, int32_t 
  * ranges[3 i] those from ranges[3 i + 1] up to ranges[3 i + 2], exclusive, for each of n_ranges; and then, if
  * timestamp_begin is not negative, all columns before it where the ones from it on are together likelier than each.
  *
- * harken_logits_top writes the k best columns of every position, best first, the lower column first among equals, and
- * their log-probabilities; shapes (n, k). A position without any finite logit has the log-normaliser 0.
+ * harken_logits_top writes the k best columns of every position, 1 to all of them, best first, the lower column first
+ * among equals, and their log-probabilities; shapes (n, k). A position without any finite logit has the log-normaliser 0.
  *
  * harken_logits_sample draws a column at a temperature above 0, inverting the cumulative distribution at uniforms[i]
  * in [0, 1), and writes it and its log-probability at temperature 1. */

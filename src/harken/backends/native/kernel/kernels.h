@@ -12,8 +12,8 @@ enum {
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
 struct harken_activations {
-    int8_t *values; /* (n, columns), -127..127 */
-    float *scales;  /* (n, columns / 32) */
+    int8_t *values;   /* (n, columns), -127..127 */
+    float *scales;    /* (n, columns / 32) */
     int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
 };
 
@@ -34,7 +34,8 @@ struct harken_kernels {
 
     /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; row 0 is `shift` numbers behind y[i]. */
     void (*linear)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
-                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y, int64_t shift);
+                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
+                   int64_t shift);
 
     /* Attention of one query to n keys; those of slot i lie at cached[i] + key_offset, its values at cached[i] +
      * value_offset, both float16. `scores` has room for n rounded up to whole vectors. */

@@ -2,8 +2,8 @@
  *
  * Each lane holds one row of the matrix, so nothing is summed across lanes. The products of a block are summed as
  * integers, exactly; only the sums of blocks are added as floats, in the order of the blocks. Weights are read once for
- * a tile of vectors. dot.h multiplies: four columns of 16 rows at a time, the layout of the processors' own
- * instructions. */
+ * a tile of vectors. The file that includes this one multiplies: four columns of 16 rows at a time, the layout of the
+ * processors' own instructions. */
 #include "simd.h"
 
 #include "kernels.h"
@@ -74,27 +74,28 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
     }
     f32x16 bias = matrix->bias ? load(matrix->bias + group * HARKEN_GROUP) : splat(0);
     for (int i = 0; i < n; i++) {
-        float *to = (float *)y[first + i] + shift + group * HARKEN_GROUP;
+        int64_t place = shift + group * HARKEN_GROUP;
+        float *to = y[first + i];
         f32x16 result = totals[i] + bias;
         if (output == HARKEN_HALF)
-            store_half((uint16_t *)y[first + i] + shift + group * HARKEN_GROUP, result);
+            store_half((uint16_t *)y[first + i] + place, result);
         else if (output == HARKEN_ADD)
-            store(to, load(to) + result);
+            store(to + place, load(to + place) + result);
         else if (output == HARKEN_GELU)
-            store(to, gelu16(result));
+            store(to + place, gelu16(result));
         else
-            store(to, result);
+            store(to + place, result);
     }
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
     static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
-                           int64_t first, enum harken_output output, void *const *y, int64_t shift) {                 \
+                           int64_t first, enum harken_output output, void *const *y, int64_t shift) {                  \
         if (matrix->bits == 8)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                                   \
+            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                              \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                                   \
+            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                              \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -109,7 +110,8 @@ TILE_OF(8)
 #undef TILE_OF
 
 static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
-                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y, int64_t shift) {
+                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
+                   int64_t shift) {
     typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
                                enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
@@ -125,7 +127,8 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
         }
 }
 
-/* x, or x with mean 0 and variance 1, as integers with a scale for every block. */
+/* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
+ * among which NaN is the largest: a block with a number that is not finite gets the scale NaN. */
 static void quantise(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
     float mean = 0, factor = 1;
     if (normalise) {
@@ -141,12 +144,15 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
     }
     int32_t n_blocks = columns / HARKEN_BLOCK;
     for (int32_t block = 0; block < n_blocks; block++) {
-        f32x16 parts[HARKEN_BLOCK / LANES], largest = splat(0);
+        f32x16 parts[HARKEN_BLOCK / LANES];
+        i32x16 largest = splat_integer(0);
         for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
             parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
-            largest = max16(largest, abs16(parts[part]));
+            largest = __builtin_elementwise_max(largest, (i32x16)parts[part] & 0x7fffffff);
         }
-        float peak = max_lanes(largest);
+        int32_t peak_bits = __builtin_reduce_max(largest);
+        float peak;
+        memcpy(&peak, &peak_bits, sizeof peak);
         float inverse = peak > 1e-30f ? 127 / peak : 0;
         int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
         i32x16 sums = splat_integer(0);
@@ -156,7 +162,7 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        to->scales[(int64_t)i * n_blocks + block] = peak * (1.0f / 127);
+        to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? peak * (1.0f / 127) : NAN;
         to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
     }
 }

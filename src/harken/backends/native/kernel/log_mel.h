@@ -6,11 +6,11 @@
 
 enum { HARKEN_FRAME_SAMPLES = 400, HARKEN_HOP_SAMPLES = 160, HARKEN_BINS = HARKEN_FRAME_SAMPLES / 2 + 1 };
 
-/* The tables of a log-mel spectrogram. They are not computed here, as the sines of libraries differ in their last bit. */
+/* The tables of a log-mel spectrogram, not computed here, as the sines of libraries differ in their last bit. */
 struct harken_mel_tables {
-    const float *window;       /* shape (400,), the Hann window times 1/2 (see log_mel.c) */
-    const float *roots;        /* shape (400, 2): cos and sin of -2 pi j / 400 */
-    const float *filters;      /* the nonzero weights of all bands, one band after the other */
+    const float *window;        /* shape (400,), the Hann window times 1/2 (see power_spectrum) */
+    const float *roots;         /* shape (400, 2): cos and sin of -2 pi j / 400 */
+    const float *filters;       /* the nonzero weights of all bands, one band after the other */
     const int32_t *filter_bins; /* shape (n_mels, 2): the first bin of each band, and the number of its weights */
     int32_t n_mels;
 };

@@ -10,7 +10,8 @@ static void suppress_span(float *logits, int32_t begin, int32_t end, int32_t col
 
 /* Source: openai/whisper, decoding.py, ApplyTimestampRules. */
 static void prefer_timestamps(const struct harken_kernels *kernels, float *logits, int32_t columns, int32_t begin) {
-    if (begin > 0 && kernels->log_sum_exp(logits + begin, columns - begin) > kernels->largest(logits, begin))
+    if (begin > 0 && begin < columns &&
+        kernels->log_sum_exp(logits + begin, columns - begin) > kernels->largest(logits, begin))
         suppress_span(logits, 0, begin, columns);
 }
 

@@ -10,7 +10,7 @@
 
 struct row {
     int32_t window, length;
-    int32_t *slots; /* room for the model's context */
+    int32_t *slots;    /* room for the model's context */
     uint16_t **cached; /* where each slot lies */
 };
 
@@ -61,12 +61,13 @@ harken_session *harken_session_open(harken_decoder *decoder, const struct harken
         harken_session_close(session);
         return NULL;
     }
-    memcpy(session->windows, windows, (size_t)n_windows * sizeof *windows);
     session->n_windows = n_windows;
     session->n_rows = n_rows;
-    for (int32_t i = 0; i < n_windows; i++)
+    for (int32_t i = 0; i < n_windows; i++) {
+        session->windows[i] = windows[i];
         if (windows[i].positions > session->positions)
             session->positions = windows[i].positions;
+    }
     for (int32_t i = 0; i < n_rows; i++)
         session->rows[i].window = row_windows[i];
     return session;
@@ -211,7 +212,7 @@ static void *allocate_lists(struct lists *lists, const harken_session *session, 
     return memory;
 }
 
-/* Appends the new tokens of a row, and lists them as queries from number `first` on. */
+/* Appends the new tokens of a row, and lists them as queries. */
 static void append(harken_session *session, struct row *row, const int32_t *tokens, int32_t n,
                    struct harken_query *queries) {
     int32_t head_size = session->decoder->model.n_state / session->decoder->model.n_heads;

@@ -105,10 +105,6 @@ INLINE void store_half(uint16_t *to, f32x16 x) {
     memcpy(to, &halves, sizeof halves);
 }
 
-INLINE f32x16 abs16(f32x16 x) {
-    return (f32x16)((i32x16)x & 0x7fffffff);
-}
-
 INLINE float sum_lanes(f32x16 x) {
     f32x8 y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
               __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -8,6 +8,7 @@
  * chunks. */
 #include "team.h"
 
+#include "float_mode.h"
 #include "os_threads.h"
 
 #include <stdlib.h>
@@ -171,6 +172,7 @@ static void take_part(harken_team *team, uint64_t position, bool held, int32_t t
 static void work(void *argument)
 {
     const struct worker *worker = argument;
+    harken_set_float_mode(HARKEN_STANDARD_FLOATS);
     take_part(worker->team, atomic_load(&worker->team->position), false, worker->number);
 }
 
@@ -211,9 +213,12 @@ static void run_part(harken_team *team, const struct harken_phase *phases, int32
 
 void harken_team_run(harken_team *team, const struct harken_phase *phases, int32_t n_phases, void *context)
 {
+    const uint64_t mode_of_caller = harken_float_mode();
+    harken_set_float_mode(HARKEN_STANDARD_FLOATS);
     team->context = context;
     for (int32_t i = 0; i < n_phases; i += MOST_PHASES)
         run_part(team, phases + i, n_phases - i < MOST_PHASES ? n_phases - i : MOST_PHASES);
+    harken_set_float_mode(mode_of_caller);
 }
 
 int32_t harken_team_threads(const harken_team *team)
