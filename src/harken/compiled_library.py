@@ -6,10 +6,12 @@ import sys
 from ctypes import CDLL
 from functools import cache
 from pathlib import Path
+from struct import Struct
 
 from harken.errors import BackendUnavailable
 
 ABI_VERSION = 1
+_ELF_HEADER = Struct("<40x Q 10x H H 2x")  # of 64 bits: offset, size and number of the sections
 _SUFFIXES = {"win32": "dll", "darwin": "dylib"}
 
 
@@ -32,6 +34,7 @@ def load_library() -> CDLL:
     if not path.exists():
         raise BackendUnavailable(f"the compiled library was not built: {_build_failure(path)}")
     try:
+        _check_whole(path)
         library = CDLL(str(path))
         version = library.harken_abi_version()
     except (OSError, AttributeError) as error:
@@ -43,6 +46,21 @@ def load_library() -> CDLL:
             f"not {ABI_VERSION}"
         )
     return library
+
+
+def _check_whole(path: Path) -> None:
+    """Raise an OSError for a file in ELF that was cut short: loading one ends the process by a signal.
+
+    The table of sections, whose place is in the header, ends the file.
+    """
+    with path.open("rb") as file:
+        header = file.read(_ELF_HEADER.size)
+    if header.startswith(b"\x7fELF"):
+        if len(header) < _ELF_HEADER.size:
+            raise OSError(f"{path} is cut short")
+        sections_at, section_bytes, n_sections = _ELF_HEADER.unpack(header)
+        if sections_at + section_bytes * n_sections > path.stat().st_size:
+            raise OSError(f"{path} is cut short")
 
 
 def _build_failure(path: Path) -> str:

@@ -51,6 +51,16 @@ def test_damaged_library_is_reported_in_one_line(library: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("size", [20, 20_000])
+def test_library_that_was_cut_short_is_reported(library: Path, size: int) -> None:
+    whole = library_path()
+    if not whole.exists() or not whole.read_bytes().startswith(b"\x7fELF"):
+        pytest.skip("there is no compiled library in ELF")
+    library.write_bytes(whole.read_bytes()[:size])
+    with pytest.raises(BackendUnavailable, match="cut short"):
+        compiled_library.load_library()
+
+
 def test_library_of_another_version_is_refused(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library.touch()
     other = SimpleNamespace(harken_abi_version=lambda: ABI_VERSION + 1)
