@@ -123,21 +123,20 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
 static void check_not_finite(float number) {
     enum { AT = 21 };
     struct harken_matrix matrix = draw_matrix(HARKEN_GROUP, HARKEN_BLOCK, 8);
-    int32_t n;
-    const struct harken_kernels *const *kernels = harken_supported_kernels(&n);
-    for (int32_t i = 0; i < n; i++) {
+    struct harken_supported supported = harken_supported_kernels();
+    for (int32_t i = 0; i < supported.n; i++) {
         int8_t values[HARKEN_BLOCK];
         int32_t offset;
         float x[HARKEN_BLOCK] = {1, 2, 3}, y[HARKEN_GROUP], scale;
         struct harken_activations activations = {values, &scale, &offset};
         x[AT] = number;
-        kernels[i]->quantise(x, HARKEN_BLOCK, 0, &activations, 0);
-        kernels[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
+        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, &activations, 0);
+        supported.list[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
         for (int32_t row = 0; row < HARKEN_GROUP; row++)
             if (!isnan(y[row]))
                 exit(3);
         x[AT - HARKEN_GROUP] = 4; /* the same lane of the vector before */
-        if (isnan(number) && kernels[i]->largest(x, HARKEN_BLOCK) != 4)
+        if (isnan(number) && supported.list[i]->largest(x, HARKEN_BLOCK) != 4)
             exit(4);
     }
 }
@@ -163,8 +162,8 @@ int main(void) {
                                      VOCABULARY, CONTEXT, embedding,
                                      draw_floats(CONTEXT * STATE, 0.5f), layers, draw_matrix(VOCABULARY, STATE, bits),
                                      1,         (int32_t[]){1, 2}};
-        char names[128];
-        strcpy(names, harken_instruction_sets());
+        char names[HARKEN_NAMES_BYTES];
+        harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " "))
             for (int32_t threads = 1; threads <= 3; threads++)
                 printf("%d %016llx %s %d\n", bits, (unsigned long long)run(&model, threads, name), name, threads);

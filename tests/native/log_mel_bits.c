@@ -38,16 +38,16 @@ int main(void) {
     }
     struct harken_mel_tables tables = {draw_floats(HARKEN_FRAME_SAMPLES), draw_floats(2 * HARKEN_FRAME_SAMPLES), filters,
                                        filter_bins, BANDS};
-    const struct harken_kernels *const *kernels = harken_supported_kernels(&n);
-    for (int32_t i = 0; i < n; i++) {
+    struct harken_supported supported = harken_supported_kernels();
+    for (int32_t i = 0; i < supported.n; i++) {
         clock_t best = CLOCKS_PER_SEC;
         for (int repeat = 0; repeat < 20; repeat++) {
             clock_t start = clock();
-            kernels[i]->log_mel(&tables, samples, FRAMES, log_mel, FRAMES);
+            supported.list[i]->log_mel(&tables, samples, FRAMES, log_mel, FRAMES);
             clock_t time = clock() - start;
             best = time < best ? time : best;
         }
-        printf("%016llx %s %.2f ms\n", (unsigned long long)hash_of(log_mel, BANDS * FRAMES), kernels[i]->name,
+        printf("%016llx %s %.2f ms\n", (unsigned long long)hash_of(log_mel, BANDS * FRAMES), supported.list[i]->name,
                1000.0 * (double)best / CLOCKS_PER_SEC);
     }
     return 0;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p, create_string_buffer
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from harken import compiled_library
 from harken.errors import BackendUnavailable, OptionError
 
 NO_MEMORY = -1
+NAMES_BYTES = 128
 INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
 """Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
 
@@ -63,7 +64,7 @@ class Window(Structure):
 
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "harken_instruction_sets": (c_char_p, ()),
+    "harken_instruction_sets": (None, (c_char_p,)),
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
     "harken_window_bytes": (c_int64, (c_void_p, c_int32)),
@@ -118,8 +119,9 @@ def instruction_sets() -> tuple[str, ...]:
     BackendUnavailable
         If there is no library.
     """
-    names: bytes = load_library().harken_instruction_sets()
-    return tuple(names.decode("ascii").split())
+    names = create_string_buffer(NAMES_BYTES)
+    load_library().harken_instruction_sets(names)
+    return tuple(names.value.decode("ascii").split())
 
 
 def chosen_instruction_set() -> str:

@@ -10,26 +10,22 @@ int32_t harken_abi_version(void) {
     return HARKEN_ABI_VERSION;
 }
 
-const char *harken_instruction_sets(void) {
-    static char names[128];
-    int32_t n;
-    const struct harken_kernels *const *supported = harken_supported_kernels(&n);
-    char all[sizeof names] = "";
-    for (int32_t i = 0; i < n; i++) {
-        strcat(all, i ? " " : "");
-        strcat(all, supported[i]->name);
+void harken_instruction_sets(char names[HARKEN_NAMES_BYTES]) {
+    struct harken_supported supported = harken_supported_kernels();
+    *names = 0;
+    for (int32_t i = 0; i < supported.n; i++) {
+        strcat(names, i ? " " : "");
+        strcat(names, supported.list[i]->name);
     }
-    return strcpy(names, all);
 }
 
 static const struct harken_kernels *find_kernels(const char *name) {
-    int32_t n;
-    const struct harken_kernels *const *supported = harken_supported_kernels(&n);
+    struct harken_supported supported = harken_supported_kernels();
     if (!name)
-        return supported[0];
-    for (int32_t i = 0; i < n; i++)
-        if (strcmp(supported[i]->name, name) == 0)
-            return supported[i];
+        return supported.list[0];
+    for (int32_t i = 0; i < supported.n; i++)
+        if (strcmp(supported.list[i]->name, name) == 0)
+            return supported.list[i];
     return NULL;
 }
 

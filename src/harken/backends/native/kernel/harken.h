@@ -17,8 +17,9 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 1
+#define HARKEN_ABI_VERSION 2
 #define HARKEN_NO_MEMORY (-1)
+#define HARKEN_NAMES_BYTES 128
 
 enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32 };
 
@@ -68,9 +69,9 @@ typedef struct harken_session harken_session;
 
 HARKEN_API int32_t harken_abi_version(void);
 
-/* The names of the instruction sets that this library has kernels for and this processor can run, best first,
+/* Write the names of the instruction sets that this library has kernels for and this processor can run, best first,
  * separated by spaces; "portable" is always the last. */
-HARKEN_API const char *harken_instruction_sets(void);
+HARKEN_API void harken_instruction_sets(char names[HARKEN_NAMES_BYTES]);
 
 /* Open a decoder on `threads` threads, this one included. `instruction_set` is one of those names, or NULL for the
  * best. Returns NULL if there is no memory or no such name. Calls on one decoder, its sessions included, must not

@@ -126,10 +126,9 @@ static int32_t collect(const struct harken_kernels **to) {
 
 #endif
 
-const struct harken_kernels *const *harken_supported_kernels(int32_t *n) {
-    static const struct harken_kernels *supported[4];
-    int32_t found = collect(supported); /* the same whichever thread writes it */
-    supported[found++] = &harken_kernels_portable;
-    *n = found;
+struct harken_supported harken_supported_kernels(void) {
+    struct harken_supported supported = {0};
+    supported.n = collect(supported.list);
+    supported.list[supported.n++] = &harken_kernels_portable;
     return supported;
 }

@@ -69,7 +69,12 @@ struct harken_kernels {
                     int64_t stride); /* harken_log_mel */
 };
 
-/* Those that this processor can run, best first; the last is portable. */
-const struct harken_kernels *const *harken_supported_kernels(int32_t *n);
+/* The kernels that this processor can run, best first; the last are portable. */
+struct harken_supported {
+    const struct harken_kernels *list[4];
+    int32_t n;
+};
+
+struct harken_supported harken_supported_kernels(void);
 
 #endif

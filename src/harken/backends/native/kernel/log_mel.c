@@ -4,6 +4,5 @@
 
 void harken_log_mel(const struct harken_mel_tables *tables, const float *samples, int32_t n_frames, float *log_mel,
                     int64_t stride) {
-    int32_t n;
-    harken_supported_kernels(&n)[0]->log_mel(tables, samples, n_frames, log_mel, stride);
+    harken_supported_kernels().list[0]->log_mel(tables, samples, n_frames, log_mel, stride);
 }

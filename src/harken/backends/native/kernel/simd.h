@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#pragma STDC FP_CONTRACT OFF /* a product and a sum are fused where the source says so, and nowhere else */
+
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float f32x16 __attribute__((vector_size(64)));
