@@ -155,7 +155,9 @@ def engine() -> Finding:
         else f"native {library.chosen_instruction_set()}",
         "openvino": sorted(openvino_formats),
     }
-    text = "install harken again, without HARKEN_NO_NATIVE, for a faster decoder; pip install -v shows what fails"
+    text = (
+        "install harken again, without HARKEN_NO_NATIVE, for a faster decoder; pip install -v shows what fails"
+    )
     advice = (Advice(text=text),) if unavailable else ()
     return Finding(title="engine", facts=facts, advice=advice)
 
