@@ -111,6 +111,8 @@ class OpenVinoGraph:
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
+            # A pinned thread waits for its core while another process has it; on a quiet machine it gains nothing.
+            "ENABLE_CPU_PINNING": False,
         }
         with reporting_memory(f"loading {path}"):
             self._request = core.compile_model(str(path), "CPU", config).create_infer_request()
