@@ -18,7 +18,6 @@ from harken.types import Dims
 AUTO, NGRAM = "auto", "ngram"
 BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
 CPU_ENGINES = (AUTO, "native", "onnx")
-NATIVE_PRECISIONS = ("auto", "int8")
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that ``assistant="auto"`` considers, in this order."""
 
@@ -59,8 +58,11 @@ class BackendFactory:
 
             if self.precision not in PRECISIONS:
                 raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
-        if self.backend == "native" and self.precision not in NATIVE_PRECISIONS:
-            raise OptionError("precision", self.precision, "auto or int8 with backend='native'")
+        if self.backend == "native":
+            from harken.backends.native.backend import PRECISIONS as NATIVE_PRECISIONS
+
+            if self.precision not in NATIVE_PRECISIONS:
+                raise OptionError("precision", self.precision, "auto or int8 with backend='native'")
         if self.backend == "numpy" and self.precision not in ("auto", "fp32"):
             raise OptionError("precision", self.precision, "auto or fp32 with backend='numpy'")
         if self.threads is not None and not 1 <= self.threads <= 1024:
@@ -146,10 +148,10 @@ class BackendFactory:
         """Return the backend of a model: an assistant gets that of its model if its dimensions fit."""
         if self.backend != AUTO:
             return self.backend
-        from harken.backends.native.backend import fits
+        from harken.backends.native.backend import PRECISIONS, fits
         from harken.backends.native.library import unavailable_reason
 
-        possible = self.precision in NATIVE_PRECISIONS and fits(dims) and unavailable_reason() is None
+        possible = self.precision in PRECISIONS and fits(dims) and unavailable_reason() is None
         return "native" if possible else "onnx"
 
     def make_speculative_decoder(

@@ -295,7 +295,7 @@ class AssistedCandidateGenerator:
 
 @dataclass(slots=True)
 class _AssistantRow:
-    """What the assistant has read in one row.
+    """The state of the assistant in one row.
 
     Parameters
     ----------

@@ -10,7 +10,9 @@ enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
 
 typedef struct {
     __m256i lower, upper;
-} dot_weights;
+} halves_of_vector;
+
+typedef halves_of_vector dot_weights;
 
 INLINE dot_weights prepare_signed(i8x64 weights) {
     dot_weights halves;
@@ -20,9 +22,7 @@ INLINE dot_weights prepare_signed(i8x64 weights) {
 }
 
 INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
-    struct {
-        __m256i lower, upper;
-    } halves;
+    halves_of_vector halves;
     int32_t four;
     memcpy(&four, x, sizeof four);
     memcpy(&halves, &sums, sizeof halves);

@@ -14,7 +14,7 @@ INLINE i8x64 load_bytes(const int8_t *from) {
     return x;
 }
 
-/* Adds the products of block `block` of the matrix's rows with that of n vectors to `sums`. */
+/* Adds the products of one block of a group's rows and of n vectors to `sums`. */
 INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
 #ifdef DOT_BLOCK_PAIR
     for (; n >= 2; n -= 2, x += 2 * stride, sums += 2)
