@@ -17,11 +17,10 @@ from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.packed_file import PackedFormat, load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.onnx.backend import usable_processors
-from harken.backends.onnx.encoding import EncoderGraphs
+from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtime_plan import make_runtime_plan
-from harken.backends.onnx.session import EncodedWindows
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
@@ -34,7 +33,7 @@ BITS = {"auto": 8, "int8": 8, "int4": 4}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
-class NativeBackend:
+class NativeBackend(GraphEncodingBackend[NativeFeatures]):
     """`harken.contract.Backend` on the encoder graphs of the ONNX engine and a compiled decoder.
 
     Parameters
@@ -136,23 +135,6 @@ class NativeBackend:
             detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
         )
 
-    def encode(self, mel: Floats) -> NativeFeatures:
-        return self._project_and_pack(self._encoder_graphs.encode(mel))
-
-    def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return features.encoder_output
-
-    def reuse_encoder_output(self, features: Features) -> NativeFeatures:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return self._project_and_pack(features.encoder_output, features.lengths)
-
-    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        return self._encoder_graphs.open_encoder(history_frames)
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        self._encoder_graphs.encode_chunk(states, mel, final_frames)
-
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
         features = OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
         lengths = [state.positions for state in states]
@@ -175,7 +157,7 @@ class NativeBackend:
         )
         return NativeSession(self._decoder, features, row_windows, capacity, attention=attention)
 
-    def _project_and_pack(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> NativeFeatures:
+    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> NativeFeatures:
         """Pack the keys and values of the cross-attention; only those of one window exist in float32."""
         n_windows, positions, _ = encoder_output.shape
         windows = []

@@ -10,18 +10,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.backends.checks import own_states
-from harken.backends.onnx.encoding import EncoderGraphs, single_window_slices
+from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtime_plan import make_runtime_plan
-from harken.backends.onnx.session import EncodedWindows, OnnxFeatures, OnnxSession
+from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import Dims
 
 
-class OnnxBackend:
+class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
     """`harken.contract.Backend` on ONNX Runtime and OpenVINO.
 
     Parameters
@@ -100,23 +100,6 @@ class OnnxBackend:
             detail=f"{self.plan}, {self.threads} threads",
         )
 
-    def encode(self, mel: Floats) -> OnnxFeatures:
-        return self._project_cross_kv(self._encoder_graphs.encode(mel))
-
-    def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return features.encoder_output
-
-    def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return self._project_cross_kv(features.encoder_output, features.lengths)
-
-    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        return self._encoder_graphs.open_encoder(history_frames)
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        self._encoder_graphs.encode_chunk(states, mel, final_frames)
-
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
         return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
 
@@ -136,7 +119,7 @@ class OnnxBackend:
             vocab_subset=self.vocab_subset,
         )
 
-    def _project_cross_kv(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
+    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
         n_windows, positions, _ = encoder_output.shape
         cross_kv = self._encoder_graphs.allocate_cross_kv(n_windows, positions)
         for window in single_window_slices(n_windows):

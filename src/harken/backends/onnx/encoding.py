@@ -5,16 +5,19 @@ Both decoders, of ONNX Runtime and the native one, read what this computes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from harken.backends.checks import NO_ENCODER, own_states
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Graph
+from harken.backends.onnx.session import EncodedWindows
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
-from harken.contract import Floats, StreamingEncoderState
+from harken.contract import Features, Floats, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
@@ -87,6 +90,36 @@ class EncoderGraphs:
         """The encoder of streams, loaded when the first stream is encoded."""
         graph: Graph = self._loader.load("streaming_encoder")[0]
         return graph
+
+
+F = TypeVar("F", bound=EncodedWindows)
+
+
+class GraphEncodingBackend(ABC, Generic[F]):
+    """The methods of `harken.contract.Backend` before the decoder, for a decoder with features of type F."""
+
+    _encoder_graphs: EncoderGraphs
+
+    @abstractmethod
+    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> F:
+        """Make features: project the encoder's output to the keys and values of the cross-attention."""
+
+    def encode(self, mel: Floats) -> F:
+        return self._project(self._encoder_graphs.encode(mel))
+
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return features.encoder_output
+
+    def reuse_encoder_output(self, features: Features) -> F:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return self._project(features.encoder_output, features.lengths)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        return self._encoder_graphs.open_encoder(history_frames)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        self._encoder_graphs.encode_chunk(states, mel, final_frames)
 
 
 def single_window_slices(n_windows: int) -> Iterator[slice]:
