@@ -23,13 +23,11 @@ from harken.backends.native.library import (
     chosen_instruction_set,
     load_library,
 )
-from harken.backends.native.packed_file import PackedFormat
+from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedFormat
 from harken.backends.native.packing import padded_rows
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Floats
 from harken.errors import OutOfMemory
-
-ALIGNMENT_BYTES = 64
 
 Packed = NDArray[np.uint16]
 
