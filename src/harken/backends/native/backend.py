@@ -1,26 +1,29 @@
-"""The CPU engine with the native decoder."""
+"""The CPU engine with the compiled encoder and decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from numpy.typing import NDArray
 
 from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
+from harken.backends.native.decoder_weights import DecoderWeights
+from harken.backends.native.encoder import NativeEncoder
+from harken.backends.native.encoder_weights import EncoderWeights
 from harken.backends.native.features import NativeFeatures
 from harken.backends.native.library import chosen_instruction_set
-from harken.backends.native.packed_file import PackedFormat, load_packed
+from harken.backends.native.packed_file import load_packed
+from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
 from harken.backends.onnx.backend import usable_processors
 from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
-from harken.backends.onnx.runtime_plan import make_runtime_plan
+from harken.backends.onnx.runtime_plan import RuntimePlan, has_amx, openvino_capabilities
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
@@ -34,7 +37,9 @@ STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
 class NativeBackend(GraphEncodingBackend[NativeFeatures]):
-    """`harken.contract.Backend` on the encoder graphs of the ONNX engine and a compiled decoder.
+    """`harken.contract.Backend` on a compiled encoder and decoder.
+
+    Streams are encoded by the graphs of the ONNX engine, and so are windows where bfloat16 in matrix units is faster.
 
     Parameters
     ----------
@@ -44,7 +49,9 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
     digest : str
         Digest of the weights; stored graphs and packed weights are reused where it is the same.
     precision : {"auto", "int8", "int4"}
-        "auto" is int8; int4 is for assistants.
+        Of the decoder; the encoder computes in 16-bit integers. "auto" is int8 with the fastest encoder, which on
+        processors with AMX is a graph in bfloat16; "int8" gives the same bits on every processor. int4 is for
+        assistants.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
@@ -107,33 +114,51 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
             weights=weights,
             digest=digest,
             check_unchanged=check_unchanged,
-            plan=make_runtime_plan(precision),
+            precision=precision,
             threads=self.threads,
             store=store,
             alignment_heads=self.alignment_heads,
             vocab_subset=vocab_subset,
         )
-        packed = PackedFormat(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
+        load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
+        decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
+        encoder_weights = EncoderWeights(self.dims)
 
         def load_decoder(weights: Mapping[str, NDArray[Any]]) -> NativeDecoder:
-            arrays = load_packed(
-                weights, packed=packed, digest=digest, store=store, check_unchanged=check_unchanged
-            )
             return NativeDecoder(
-                arrays, packed=packed, alignment_heads=self.alignment_heads, threads=self.threads
+                load(weights, contents=decoder_weights),
+                contents=decoder_weights,
+                alignment_heads=self.alignment_heads,
+                threads=self.threads,
             )
 
-        self._decoder, *graphs = loader.load(load_decoder, *EncoderGraphs.names(self.dims))
-        self._encoder_graphs = EncoderGraphs(self.dims, loader, *graphs)
-        self._scratch: dict[str, Floats] = {}
-        self._scratch_lock = Lock()
-        self.plan = replace(loader.plan, decoder=("native", f"int{packed.bits}"))
+        def load_encoder(weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            return load(weights, contents=encoder_weights)
+
+        self._encoder: NativeEncoder | None = None
+        graphs = {}
+        if not self.dims.has_encoder:
+            (self._decoder,) = loader.load(load_decoder)
+        elif _encodes_natively(dims, precision):
+            self._decoder, arrays = loader.load(load_decoder, load_encoder)
+            self._encoder = NativeEncoder(arrays, encoder_weights, self._decoder)
+        else:
+            self._decoder, graphs["encoder"] = loader.load(load_decoder, "encoder")
+        self._encoder_graphs = EncoderGraphs(self.dims, loader, graphs)
+        self.plan = RuntimePlan(
+            precision="int8" if precision == "auto" else precision,
+            encoder=loader.plan.encoder if graphs else ("native", "int16"),
+            decoder=("native", f"int{decoder_weights.bits}"),
+        )
         self.capabilities = Capabilities(
             name="native",
             precision=self.plan.precision,
             device="cpu",
             detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
         )
+
+    def encode(self, mel: Floats) -> NativeFeatures:
+        return self._project(self._encoder.encode(mel)) if self._encoder else super().encode(mel)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
         features = OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
@@ -158,23 +183,12 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
         return NativeSession(self._decoder, features, row_windows, capacity, attention=attention)
 
     def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> NativeFeatures:
-        """Pack the keys and values of the cross-attention; only those of one window exist in float32."""
         n_windows, positions, _ = encoder_output.shape
-        windows = []
-        with self._scratch_lock:
-            cross_kv = self._scratch_for(positions)
-            window_kv = {name: array[0] for name, array in cross_kv.items()}
-            for window, length in enumerate(lengths or [positions] * n_windows):
-                self._encoder_graphs.project_window(encoder_output[window : window + 1], cross_kv)
-                windows.append((self._decoder.pack_window(window_kv, length), length))
+        windows = [
+            (self._decoder.project_window(output[:length]), length)
+            for output, length in zip(encoder_output, lengths or [positions] * n_windows, strict=True)
+        ]
         return NativeFeatures(encoder_output, windows, lengths)
-
-    def _scratch_for(self, positions: int) -> dict[str, Floats]:
-        """Return arrays for the keys and values of one window, those of the call before if they have the length."""
-        if not self._scratch or self._scratch["cross_k.0"].shape[2] != positions:
-            self._scratch = {}
-            self._scratch = self._encoder_graphs.allocate_cross_kv(1, positions)
-        return self._scratch
 
 
 def fits(dims: Dims) -> bool:
@@ -182,3 +196,10 @@ def fits(dims: Dims) -> bool:
     head_size = dims.n_text_state // dims.n_text_head
     head_fits = head_size % HEAD_SIZE_DIVISOR == 0 and head_size <= MAX_HEAD_SIZE
     return head_fits and dims.n_text_state % STATE_DIVISOR == 0
+
+
+def _encodes_natively(dims: Dims, precision: str) -> bool:
+    """Return whether windows are encoded by the library: where it fits, unless a graph is faster and may differ."""
+    head_size = dims.n_audio_state // dims.n_audio_head
+    library_fits = head_size % HEAD_SIZE_DIVISOR == 0 and dims.n_mels % GROUP == 0
+    return library_fits and (precision == "int8" or not (has_amx() and openvino_capabilities()))

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.native.decoder_weights import DecoderWeights
 from harken.backends.native.library import (
-    LAYER_MATRICES,
+    NO_MEMORY,
     Layer,
-    Matrix,
     Model,
     Window,
     chosen_instruction_set,
     load_library,
 )
-from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedFormat
+from harken.backends.native.packed_file import ALIGNMENT_BYTES
 from harken.backends.native.packing import padded_rows
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Floats
@@ -38,9 +38,9 @@ class NativeDecoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights (see `harken.backends.native.packed_file`).
-    packed : PackedFormat
-        Their format.
+        Packed weights.
+    contents : DecoderWeights
+        Their contents.
     alignment_heads : tuple of (layer, head)
     threads : int
         Threads of one call.
@@ -59,18 +59,18 @@ class NativeDecoder:
         self,
         arrays: Mapping[str, NDArray[Any]],
         *,
-        packed: PackedFormat,
+        contents: DecoderWeights,
         alignment_heads: AlignmentHeads,
         threads: int,
     ) -> None:
         self.library = load_library()
         self.instruction_set = chosen_instruction_set()
-        self.packed, self.dims = packed, packed.dims
+        self.dims, self.vocab_subset = contents.dims, contents.vocab_subset
         self.n_alignment_heads = len(alignment_heads)
-        self.n_columns, self.stride = packed.n_logits, padded_rows(packed.n_logits)
+        self.n_columns, self.stride = contents.n_logits, padded_rows(contents.n_logits)
         self._lock = Lock()
         self._abandoned: deque[int] = deque()  # sessions to close
-        self._model = _make_model(arrays, packed, alignment_heads)
+        self._model = _make_model(arrays, contents, alignment_heads)
         self._arrays = arrays  # the model points to them
         self.handle = self.library.harken_decoder_open(
             byref(self._model), threads, self.instruction_set.encode("ascii")
@@ -85,6 +85,29 @@ class NativeDecoder:
         with self._lock:
             _close_sessions(self.library, self._abandoned)
             return function(*arguments)
+
+    def project_window(self, encoder_output: Floats) -> Packed:
+        """Make packed keys and values of the cross-attention of one window.
+
+        Parameters
+        ----------
+        encoder_output : ndarray of shape (positions, n_audio_state), float32
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no memory for it.
+        """
+        assert encoder_output.flags.c_contiguous
+        positions = len(encoder_output)
+        packed = aligned_empty(self.call(self.library.harken_window_bytes, self.handle, positions))
+        project = self.library.harken_project_window
+        if (
+            self.call(project, self.handle, encoder_output.ctypes.data, positions, packed.ctypes.data)
+            == NO_MEMORY
+        ):
+            raise OutOfMemory("not enough memory for the keys and values of a window")
+        return packed
 
     def pack_window(self, cross_kv: Mapping[str, Floats], positions: int) -> Packed:
         """Pack the keys and values of the cross-attention of one window.
@@ -174,23 +197,13 @@ def _close_decoder(library: Any, sessions: deque[int], handle: int) -> None:
 
 
 def _make_model(
-    arrays: Mapping[str, NDArray[Any]], packed: PackedFormat, alignment_heads: AlignmentHeads
+    arrays: Mapping[str, NDArray[Any]], contents: DecoderWeights, alignment_heads: AlignmentHeads
 ) -> Model:
     """Return the structure that describes a model to the library; it points to the arrays."""
-    dims = packed.dims
-    matrices = {
-        name: Matrix(
-            arrays[f"{name}.weights"].ctypes.data,
-            arrays[f"{name}.scales"].ctypes.data,
-            arrays[f"{name}.bias"].ctypes.data if f"{name}.bias" in arrays else None,
-            rows,
-            columns,
-            packed.bits,
-        )
-        for name, rows, columns in packed.matrix_shapes()
-    }
+    dims = contents.dims
     layers = (
-        Layer(*(matrices[f"layers.{i}.{name}"] for name in LAYER_MATRICES)) for i in range(dims.n_text_layer)
+        Layer(*(matrix.structure(arrays) for matrix in contents.layer_matrices(layer)))
+        for layer in range(dims.n_text_layer)
     )
     flat_heads = [*chain.from_iterable(alignment_heads)]
     return Model(
@@ -202,7 +215,7 @@ def _make_model(
         arrays["embedding"].ctypes.data,
         arrays["positions"].ctypes.data,
         (Layer * dims.n_text_layer)(*layers),
-        matrices["head"],
+        contents.head.structure(arrays),
         len(alignment_heads),
         (c_int32 * len(flat_heads))(*flat_heads),
     )

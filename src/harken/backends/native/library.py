@@ -1,4 +1,4 @@
-"""The functions of the compiled library for decoding, declared as in ``kernel/harken.h``."""
+"""The functions of the compiled library for encoding and decoding, declared as in ``kernel/harken.h``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,29 @@ class Matrix(Structure):
     )
 
 
-LAYER_MATRICES = ("query", "key", "value", "out", "cross_query", "cross_out", "mlp_in", "mlp_out")
+class Matrix16(Structure):
+    """``struct harken_matrix16``: a linear layer in 16-bit integers."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("rows", c_int32),
+        ("columns", c_int32),
+    )
 
 
 class Layer(Structure):
     """``struct harken_layer``: the linear layers of a block of the decoder."""
 
-    _fields_ = tuple((name, Matrix) for name in LAYER_MATRICES)
+    _fields_ = (
+        *(
+            (name, Matrix)
+            for name in ("query", "key", "value", "out", "cross_query", "cross_out", "mlp_in", "mlp_out")
+        ),
+        ("cross_key", Matrix16),
+        ("cross_value", Matrix16),
+    )
 
 
 class Model(Structure):
@@ -56,6 +72,29 @@ class Model(Structure):
     )
 
 
+class EncoderLayer(Structure):
+    """``struct harken_encoder_layer``: the linear layers of a block of the encoder."""
+
+    _fields_ = tuple((name, Matrix16) for name in ("qkv", "out", "mlp_in", "mlp_out"))
+
+
+class Encoder(Structure):
+    """``struct harken_encoder``."""
+
+    _fields_ = (
+        ("n_layers", c_int32),
+        ("n_heads", c_int32),
+        ("n_state", c_int32),
+        ("n_mels", c_int32),
+        ("conv1", Matrix16),
+        ("conv2", Matrix16),
+        ("positions", c_void_p),
+        ("layers", POINTER(EncoderLayer)),
+        ("last_gain", c_void_p),
+        ("last_bias", c_void_p),
+    )
+
+
 class Window(Structure):
     """``struct harken_window``: the keys and values of the cross-attention of one window."""
 
@@ -68,6 +107,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
     "harken_window_bytes": (c_int64, (c_void_p, c_int32)),
+    "harken_encode": (c_int32, (c_void_p, POINTER(Encoder), c_void_p, c_int32, c_void_p)),
+    "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
     "harken_pack_window": (None, (c_void_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_void_p)),
     "harken_session_open": (c_void_p, (c_void_p, POINTER(Window), c_int32, c_void_p, c_int32, c_int32)),
     "harken_session_close": (None, (c_void_p,)),

@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from harken.contract import Floats
 
 GROUP, BLOCK = 16, 32
-_LARGEST_INT8, _SMALLEST_INT4, _LARGEST_INT4 = 127, -8, 7
+_LARGEST_INT8, _SMALLEST_INT4, _LARGEST_INT4, _LARGEST_INT16 = 127, -8, 7, 32767
+
+LARGEST_NORM = 46000.0
+"""Largest Euclidean norm of a row of 16-bit integers, before they are rounded."""
 
 Int8 = NDArray[np.int8]
+Int16 = NDArray[np.int16]
 BFloat16 = NDArray[np.uint16]
 """The upper halves of float32."""
 
@@ -45,6 +49,31 @@ def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
     integers = blocks / divisors[..., None]
     np.clip(np.rint(integers, out=integers), smallest, largest, out=integers)
     return integers.astype(np.int8).reshape(weight.shape), scales
+
+
+def quantise_rows(weight: Floats) -> tuple[Int16, Floats]:
+    """Quantise rows to 16-bit integers, each row with one scale.
+
+    But for rounding, the Euclidean norm of a row of integers is at most `LARGEST_NORM`: so no sum of products with
+    another such row leaves 32 bits (see ``kernel/int16.h``).
+
+    Returns
+    -------
+    integers : ndarray of shape (rows, columns), int16
+    scales : ndarray of shape (rows,), float32
+        A weight is about integer * scale.
+    """
+    exact = weight.astype(np.float64)
+    norms, peaks = np.linalg.norm(exact, axis=1), np.abs(exact).max(axis=1)
+    scales = np.maximum(norms / LARGEST_NORM, peaks / _LARGEST_INT16).astype(np.float32)
+    divisors = np.where(scales == 0, 1, scales)[:, None].astype(np.float64)
+    return np.clip(np.rint(exact / divisors), -_LARGEST_INT16, _LARGEST_INT16).astype(np.int16), scales
+
+
+def pack_pairs(integers: Int16) -> Int16:
+    """Put integers of whole groups into the order of the kernels, shape (groups, columns / 2, GROUP, 2)."""
+    rows, columns = integers.shape
+    return np.ascontiguousarray(integers.reshape(rows // GROUP, GROUP, columns // 2, 2).transpose(0, 2, 1, 3))
 
 
 def to_bfloat16(values: Floats) -> BFloat16:

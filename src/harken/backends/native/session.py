@@ -68,7 +68,7 @@ class NativeSession:
                 decoder.stride,
             )
         self._lengths = lengths
-        return NativeLogits(decoder, logits, decoder.n_columns, decoder.packed.vocab_subset)
+        return NativeLogits(decoder, logits, decoder.n_columns, decoder.vocab_subset)
 
     def rewind(self, lengths: Sequence[int]) -> None:
         kept = array("i", map(min, lengths, self._lengths))

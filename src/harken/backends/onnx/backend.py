@@ -13,7 +13,6 @@ from harken.backends.checks import own_states
 from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
-from harken.backends.onnx.runtime_plan import make_runtime_plan
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
@@ -84,14 +83,15 @@ class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
             weights=weights,
             digest=digest,
             check_unchanged=check_unchanged,
-            plan=make_runtime_plan(precision),
+            precision=precision,
             threads=self.threads,
             store=GraphStore(cache or default_graph_directory()),
             alignment_heads=self.alignment_heads,
             vocab_subset=vocab_subset,
         )
-        self._decoder, *graphs = loader.load("decoder", *EncoderGraphs.names(self.dims))
-        self._encoder_graphs = EncoderGraphs(self.dims, loader, *graphs)
+        names = EncoderGraphs.names(self.dims)
+        self._decoder, *graphs = loader.load("decoder", *names)
+        self._encoder_graphs = EncoderGraphs(self.dims, loader, dict(zip(names, graphs, strict=True)))
         self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",

@@ -1,13 +1,14 @@
-"""The part of the CPU engine before the decoder: windows and streams encoded, and projected for the cross-attention.
+"""The part of the CPU engine before the decoder, in graphs: windows and streams encoded, and projected for the
+cross-attention.
 
-Both decoders, of ONNX Runtime and the native one, read what this computes.
+The native backend uses it for streams, and for windows where a graph is faster.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -28,28 +29,27 @@ class EncoderGraphs:
     ----------
     dims : Dims
     loader : GraphLoader
-        Loads the streaming encoder when the first stream is encoded.
-    cross_kv : Graph
-    encoder : Graph or None
-        None for a decoder that uses the encoder of another model.
+        Loads a graph when it is first used.
+    loaded : mapping of str to Graph
+        Those that are loaded already.
     """
 
-    def __init__(self, dims: Dims, loader: GraphLoader, cross_kv: Graph, encoder: Graph | None = None) -> None:
-        self._dims, self._loader, self._cross_kv, self._encoder = dims, loader, cross_kv, encoder
+    def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
+        self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
+        self._lock = Lock()
 
     @staticmethod
     def names(dims: Dims) -> tuple[str, ...]:
-        """Return the names of the graphs to load, in the order of the parameters."""
+        """Return the names of the graphs that windows need."""
         return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
 
     def encode(self, mel: Floats) -> Floats:
         """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
-        assert self._encoder, NO_ENCODER
+        assert self._dims.has_encoder, NO_ENCODER
+        encode = self._graph("encoder")
         encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
         for window in single_window_slices(len(mel)):
-            self._encoder(
-                {"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]}
-            )
+            encode({"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]})
         return encoder_output
 
     def allocate_cross_kv(self, n_windows: int, positions: int) -> dict[str, Floats]:
@@ -62,18 +62,18 @@ class EncoderGraphs:
 
     def project_window(self, encoder_output: Floats, cross_kv: dict[str, Floats]) -> None:
         """Write the keys and values of one window; all arrays have one window along axis 0."""
-        self._cross_kv({"encoder_output": encoder_output}, cross_kv)
+        self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         """Open the encoder of a stream."""
-        assert self._encoder, NO_ENCODER
+        assert self._dims.has_encoder, NO_ENCODER
         return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         """Encode the next chunks of some streams together (see `harken.contract.Backend.encode_chunk`)."""
         onnx_states = own_states(states, OnnxEncoderState)
         inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
-        self._streaming_encoder(inputs, outputs)
+        self._graph("streaming_encoder")(inputs, outputs)
         encoder_output = outputs["encoder_output"]
         # The projection is the same at every position, so the chunks of all streams are projected as one window.
         all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
@@ -85,11 +85,11 @@ class EncoderGraphs:
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
             state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
-    @cached_property
-    def _streaming_encoder(self) -> Graph:
-        """The encoder of streams, loaded when the first stream is encoded."""
-        graph: Graph = self._loader.load("streaming_encoder")[0]
-        return graph
+    def _graph(self, name: str) -> Graph:
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = self._loader.load(name)[0]
+            return self._loaded[name]
 
 
 F = TypeVar("F", bound=EncodedWindows)

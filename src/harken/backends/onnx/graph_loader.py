@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from harken.backends.onnx.graph_files import BuiltGraph
 from harken.backends.onnx.graph_store import GraphStore
 from harken.backends.onnx.parallel_loading import ParallelLoading
 from harken.backends.onnx.rotation import RotatedWeights
-from harken.backends.onnx.runtime_plan import RuntimePlan
+from harken.backends.onnx.runtime_plan import RuntimePlan, make_runtime_plan
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
 from harken.backends.onnx.saturation import probe_graph, weight_bits
 from harken.checkpoints.alignment_heads import AlignmentHeads
@@ -46,8 +46,8 @@ class GraphLoader:
         Digest of the weights; stored graphs are reused where it is the same.
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
-    plan : RuntimePlan
-        Changed to float32 where bfloat16 was not asked for and turns out not to work.
+    precision : str
+        As `harken.backends.onnx.runtime_plan.make_runtime_plan` takes it.
     threads : int
         Threads of one forward pass.
     store : GraphStore
@@ -59,11 +59,19 @@ class GraphLoader:
     weights: Weights
     digest: str
     check_unchanged: Callable[[], None]
-    plan: RuntimePlan
+    precision: str
     threads: int
     store: GraphStore
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
+
+    @cached_property
+    def plan(self) -> RuntimePlan:
+        """The runtimes, chosen when the first graph is loaded.
+
+        The encoder's precision changes to float32 where bfloat16 was not asked for and turns out not to work.
+        """
+        return make_runtime_plan(self.precision)
 
     def load(self, *parts: Part) -> list[Any]:
         """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder".
@@ -80,6 +88,8 @@ class GraphLoader:
         list
             Graphs, of which "decoder" is a `BindableGraph`, and results of functions.
         """
+        if any(isinstance(part, str) for part in parts):
+            self.plan  # noqa: B018 - an unknown precision is refused before anything is built
         try:
             return self._load_in_parallel(parts)
         except RuntimeError as error:

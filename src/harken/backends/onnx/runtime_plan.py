@@ -2,8 +2,8 @@
 
 Measured in docs/decisions/runtimes.md: OpenVINO is fastest at the encoder, a large computation of fixed shape, and
 ONNX Runtime at the decoder, whose steps are short and whose shapes vary. OpenVINO's bfloat16 decoder takes longer than
-ONNX Runtime's in float32, so "bf16" applies to the encoder only. The native backend takes over the encoder's part of
-a plan.
+ONNX Runtime's in float32, so "bf16" applies to the encoder only. The native backend takes over the encoder's part of a
+plan where it encodes with graphs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from harken.backends.onnx.runtimes import import_openvino
 from harken.errors import BackendUnavailable, OptionError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
+PROCESSOR_DESCRIPTION = Path("/proc/cpuinfo")
 DRAFT_PRECISION = "int4"
 """Too coarse to transcribe with, but a third faster for an assistant, whose tokens are all verified."""
 
@@ -62,7 +63,7 @@ def make_runtime_plan(precision: str) -> RuntimePlan:
             return RuntimePlan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
 
 
-def bfloat16_is_faster(processor_description: Path = Path("/proc/cpuinfo")) -> bool:
+def bfloat16_is_faster(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
     """Return False where bfloat16 arithmetic is slower than float32: on Intel's processors without its matrix units.
 
     Their vector instruction VDPBF16PS does twice the operations of a float32 FMA in four times its time, so bfloat16 is
@@ -70,11 +71,19 @@ def bfloat16_is_faster(processor_description: Path = Path("/proc/cpuinfo")) -> b
     measurement would decide for any processor, but a busy one could decide otherwise the next time, and with it the
     text.
     """
+    return has_amx(processor_description) or "GenuineIntel" not in _read(processor_description)
+
+
+def has_amx(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
+    """Return whether the processor has Intel's matrix units for bfloat16, as far as Linux says so."""
+    return "amx_bf16" in _read(processor_description).split()
+
+
+def _read(processor_description: Path) -> str:
     try:
-        description = processor_description.read_text(errors="replace")
+        return processor_description.read_text(errors="replace")
     except OSError:
-        return True
-    return "GenuineIntel" not in description or "amx_bf16" in description.split()
+        return ""
 
 
 def openvino_capabilities() -> frozenset[str]:

@@ -162,20 +162,21 @@ static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, 
     }
 }
 
-static void pack_keys(const float *keys, int32_t n, int32_t head_size, uint16_t *to) {
+static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, uint16_t *to) {
     for (int32_t first = 0; first < n; first += LANES)
         for (int32_t channel = 0; channel < head_size; channel++) {
             f32x16 column = splat(0);
             for (int32_t lane = 0; lane < LANES && first + lane < n; lane++)
-                column[lane] = keys[(int64_t)(first + lane) * head_size + channel];
+                column[lane] = keys[(first + lane) * stride + channel];
             store_half(to, column);
             to += LANES;
         }
 }
 
-static void pack_values(const float *values, int32_t n, int32_t head_size, uint16_t *to) {
-    for (int64_t i = 0; i < (int64_t)n * head_size; i += LANES)
-        store_half(to + i, load(values + i));
+static void pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, uint16_t *to) {
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t channel = 0; channel < head_size; channel += LANES, to += LANES)
+            store_half(to, load(values + i * stride + channel));
 }
 
 static void embed(const uint16_t *embedding, const float *position, int32_t n, float *x) {

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout.h"
-
 int32_t harken_abi_version(void) {
     return HARKEN_ABI_VERSION;
 }
@@ -60,38 +58,4 @@ void harken_decoder_close(harken_decoder *decoder) {
     free(decoder->phases);
     free(decoder->arena.memory);
     free(decoder);
-}
-
-int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions) {
-    return harken_window_offset(&decoder->model, positions, decoder->model.n_layers, 0) * (int64_t)sizeof(uint16_t);
-}
-
-struct packing {
-    harken_decoder *decoder;
-    int32_t layer, positions;
-    const float *keys, *values;
-    int64_t head_stride;
-    uint16_t *packed;
-};
-
-static void pack_heads(void *context, int32_t part, int32_t begin, int32_t end, int32_t thread) {
-    const struct packing *packing = context;
-    const struct harken_model *model = &packing->decoder->model;
-    const struct harken_kernels *kernels = packing->decoder->kernels;
-    int32_t head_size = model->n_state / model->n_heads;
-    (void)part, (void)thread;
-    for (int32_t head = begin; head < end; head++) {
-        uint16_t *to = packing->packed + harken_window_offset(model, packing->positions, packing->layer, head);
-        int64_t from = head * packing->head_stride;
-        kernels->pack_keys(packing->keys + from, packing->positions, head_size, to);
-        to += harken_key_halves(model, packing->positions);
-        kernels->pack_values(packing->values + from, packing->positions, head_size, to);
-    }
-}
-
-void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
-                        int64_t head_stride, int32_t positions, uint16_t *packed) {
-    struct packing packing = {decoder, layer, positions, keys, values, head_stride, packed};
-    struct harken_phase phase = {pack_heads, 0, decoder->model.n_heads, 1};
-    harken_team_run(decoder->team, &phase, 1, &packing);
 }

@@ -4,15 +4,10 @@
 
 #include <stddef.h>
 
+#include "arena.h"
 #include "harken.h"
 #include "kernels.h"
 #include "team.h"
-
-/* Memory that grows and is used again in the next call. */
-struct harken_arena {
-    char *memory;
-    size_t size, used;
-};
 
 struct harken_decoder {
     struct harken_model model; /* with an own copy of `layers` and of `alignment_heads` */

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 2
+#define HARKEN_ABI_VERSION 3
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -40,12 +40,27 @@ struct harken_matrix {
     int32_t rows, columns, bits;
 };
 
+/* A linear layer with 16-bit integers, for many vectors at a time.
+ *
+ * rows_padded as above; columns is a multiple of HARKEN_GROUP.
+ *
+ * weights: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at most 46,100.
+ * scales: float, shape (rows_padded,); a weight is integer * scale.
+ * bias: float, shape (rows_padded,), or NULL.
+ */
+struct harken_matrix16 {
+    const int16_t *weights;
+    const float *scales, *bias;
+    int32_t rows, columns;
+};
+
 /* The layers of one block of the decoder. Normalisations have neither gain nor bias: they are folded into the layers
  * behind them. The queries' scale, 1 / sqrt(head size), is folded into `query` and `cross_query`. */
 struct harken_layer {
     struct harken_matrix query, key, value, out;
     struct harken_matrix cross_query, cross_out;
     struct harken_matrix mlp_in, mlp_out;
+    struct harken_matrix16 cross_key, cross_value; /* read encoder output */
 };
 
 struct harken_model {
@@ -56,6 +71,20 @@ struct harken_model {
     struct harken_matrix head; /* rows are the tokens that get logits */
     int32_t n_alignment_heads;
     const int32_t *alignment_heads; /* pairs of layer and head, sorted */
+};
+
+/* The layers of one block of the encoder; the three projections of attention are one matrix. Normalisations and the
+ * queries' scale are folded as above. */
+struct harken_encoder_layer {
+    struct harken_matrix16 qkv, out, mlp_in, mlp_out;
+};
+
+struct harken_encoder {
+    int32_t n_layers, n_heads, n_state, n_mels; /* n_mels is a multiple of HARKEN_GROUP */
+    struct harken_matrix16 conv1, conv2;        /* columns are three frames of all channels, one after the other */
+    const float *positions;                     /* shape (positions, n_state) */
+    const struct harken_encoder_layer *layers;
+    const float *last_gain, *last_bias;
 };
 
 /* The keys and values of the cross-attention of one window, all layers (see harken_pack_window). */
@@ -82,6 +111,16 @@ HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sess
 
 /* The size in bytes of the packed keys and values of a window of so many positions, a multiple of 64. */
 HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions);
+
+/* Encode one window of log-mel, shape (n_mels, frames) with an even number of frames, on the threads of a decoder, whose
+ * other calls it must not overlap. Writes shape (frames / 2, n_state). Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *encoder, const float *mel,
+                                 int32_t frames, float *encoder_output);
+
+/* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, and pack
+ * them into the buffer of the window, aligned to 64 bytes. Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions,
+                                         uint16_t *packed);
 
 /* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from
  * head to head, into the buffer of the window, aligned to 64 bytes. Values outside the range of float16 are clipped. */

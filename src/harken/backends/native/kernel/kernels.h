@@ -8,6 +8,7 @@
 enum {
     HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
+    HARKEN_ROWS = 12, /* whole tiles of rows have a multiple of it on every processor */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
@@ -15,6 +16,13 @@ struct harken_activations {
     int8_t *values;   /* (n, columns), -127..127 */
     float *scales;    /* (n, columns / 32) */
     int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
+};
+
+/* Rows of floats as integers, each with one scale (int16.h). There is memory for whole tiles of HARKEN_ROWS rows; those
+ * behind the last are 0. */
+struct harken_rows {
+    int16_t *values; /* (n, columns) */
+    float *scales;   /* (n) */
 };
 
 /* What becomes of a result: stored, added to what is there, stored behind a GELU, or stored as float16. */
@@ -52,9 +60,33 @@ struct harken_kernels {
     void (*merge_chunks)(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
                          float *factors);
 
-    /* Keys and values of one head, (n, head_size), to the layout of cross_attention. */
-    void (*pack_keys)(const float *keys, int32_t n, int32_t head_size, uint16_t *to);
-    void (*pack_values)(const float *values, int32_t n, int32_t head_size, uint16_t *to);
+    /* Keys and values of one head, (n, head_size) with `stride` floats from row to row, to the layout of
+     * cross_attention. */
+    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, uint16_t *to);
+    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, uint16_t *to);
+
+    /* n rows of x, each `stride` floats behind the one before, or the same with mean 0 and variance 1, as integers. */
+    void (*quantise_rows)(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
+                          const struct harken_rows *to);
+
+    /* y[i] (+)= W x[i] + b for n rows. */
+    void (*multiply)(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
+                     enum harken_output output, float *y, int64_t stride);
+
+    /* The keys and the values of one head, n rows of floats, as the matrices that window_attention takes: a row for each
+     * key, a column for each value. `row` has room for a key; `padded` is n rounded up to whole groups. */
+    void (*pack_key_matrix)(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *row,
+                            int16_t *weights, float *scales);
+    void (*pack_value_matrix)(const float *values, int64_t stride, int32_t n, int32_t padded, int32_t head_size,
+                              int16_t *weights, float *scales);
+
+    /* Attention of n queries to all positions of a window. `rows` and `scores` have room for n rows of them. */
+    void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
+                             const struct harken_matrix16 *values, const struct harken_rows *rows, float *scores,
+                             float *to, int64_t to_stride);
+
+    /* y = gain * (x with mean 0 and variance 1) + bias. */
+    void (*normalise_row)(const float *x, int32_t columns, const float *gain, const float *bias, float *y);
 
     /* x = embedding + position. */
     void (*embed)(const uint16_t *embedding, const float *position, int32_t n, float *x);

@@ -54,8 +54,31 @@ INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
     return sums;
 }
 
+typedef struct {
+    __m256i halves[2];
+} pair_weights;
+
+INLINE pair_weights load_pairs(const int16_t *weights) {
+    pair_weights pairs;
+    memcpy(&pairs, weights, sizeof pairs);
+    return pairs;
+}
+
+INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
+    __m256i halves[2];
+    int32_t two;
+    memcpy(&two, x, sizeof two);
+    memcpy(halves, &sums, sizeof sums);
+    for (int half = 0; half < 2; half++)
+        halves[half] = _mm256_add_epi32(halves[half], _mm256_madd_epi16(weights.halves[half], _mm256_set1_epi32(two)));
+    memcpy(&sums, halves, sizeof sums);
+    return sums;
+}
+
 #define LINEAR_TILE 4
 #define QUERY_TILE 2
+#define ROW_TILE 6
+#define GROUP_TILE 1
 #define KERNELS_NAME avx2
 #include "kernels_body.h"
 #pragma clang attribute pop

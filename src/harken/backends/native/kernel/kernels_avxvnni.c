@@ -39,8 +39,31 @@ INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
     return dot_signed(sums, halves, x);
 }
 
+typedef halves_of_vector pair_weights;
+
+INLINE pair_weights load_pairs(const int16_t *weights) {
+    pair_weights halves;
+    memcpy(&halves, weights, sizeof halves);
+    return halves;
+}
+
+/* In assembly, because LLVM makes a multiplication and an addition of the intrinsic. */
+INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
+    halves_of_vector halves;
+    int32_t two;
+    memcpy(&two, x, sizeof two);
+    memcpy(&halves, &sums, sizeof halves);
+    __m256i columns = _mm256_set1_epi32(two);
+    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(halves.lower) : "x"(weights.lower), "x"(columns));
+    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(halves.upper) : "x"(weights.upper), "x"(columns));
+    memcpy(&sums, &halves, sizeof sums);
+    return sums;
+}
+
 #define LINEAR_TILE 4
 #define QUERY_TILE 2
+#define ROW_TILE 6
+#define GROUP_TILE 1
 #define KERNELS_NAME avxvnni
 #include "kernels_body.h"
 #pragma clang attribute pop

@@ -8,6 +8,8 @@
 
 #define LINEAR_TILE 4
 #define QUERY_TILE 2
+#define ROW_TILE 6
+#define GROUP_TILE 1
 #define KERNELS_NAME dotprod
 #include "kernels_body.h"
 #pragma clang attribute pop

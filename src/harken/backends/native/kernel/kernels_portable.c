@@ -23,7 +23,23 @@ INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
     return dot_signed(sums, (i8x64)weights, x);
 }
 
+typedef struct {
+    i32x16 even, odd;
+} pair_weights;
+
+INLINE pair_weights load_pairs(const int16_t *weights) {
+    i32x16 both;
+    memcpy(&both, weights, sizeof both);
+    return (pair_weights){both << 16 >> 16, both >> 16};
+}
+
+INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
+    return sums + weights.even * x[0] + weights.odd * x[1];
+}
+
 #define LINEAR_TILE 4
 #define QUERY_TILE 2
+#define ROW_TILE 6
+#define GROUP_TILE 1
 #define KERNELS_NAME portable
 #include "kernels_body.h"

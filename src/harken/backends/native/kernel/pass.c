@@ -295,52 +295,38 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
 
 /* -- The working memory ------------------------------------------------------------------------------------------- */
 
-/* Takes a piece of the arena, aligned to 64 bytes; while the arena has no memory it only adds up sizes. */
-static void *take(struct harken_arena *arena, size_t n, size_t size) {
-    void *piece = arena->memory ? arena->memory + arena->used : NULL;
-    arena->used += (n * size + 63) / 64 * 64;
-    return piece;
-}
-
 static void take_memory(struct work *work, struct harken_arena *arena) {
     const struct harken_model *model = work->model;
     size_t n = (size_t)work->pass->n_queries, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows, threads = (size_t)harken_team_threads(work->pass->decoder->team);
     size_t slots = (size_t)work->max_slots;
     arena->used = 0;
-    work->x = take(arena, n * state, sizeof(float));
-    work->projected = take(arena, n * state, sizeof(float));
-    work->attended = take(arena, n * state, sizeof(float));
-    work->hidden = take(arena, n * mlp, sizeof(float));
-    work->x_rows = take(arena, n, sizeof(float *));
-    work->projected_rows = take(arena, n, sizeof(float *));
-    work->hidden_rows = take(arena, n, sizeof(float *));
-    work->cached = take(arena, n, sizeof(uint16_t *));
+    work->x = harken_take(arena, n * state, sizeof(float));
+    work->projected = harken_take(arena, n * state, sizeof(float));
+    work->attended = harken_take(arena, n * state, sizeof(float));
+    work->hidden = harken_take(arena, n * mlp, sizeof(float));
+    work->x_rows = harken_take(arena, n, sizeof(float *));
+    work->projected_rows = harken_take(arena, n, sizeof(float *));
+    work->hidden_rows = harken_take(arena, n, sizeof(float *));
+    work->cached = harken_take(arena, n, sizeof(uint16_t *));
     struct harken_activations *activations[] = {&work->activations, &work->hidden_activations};
     for (int i = 0; i < 2; i++) {
         size_t columns = i ? mlp : state;
-        activations[i]->values = take(arena, n * columns, 1);
-        activations[i]->scales = take(arena, n * columns / HARKEN_BLOCK, sizeof(float));
-        activations[i]->offsets = take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
+        activations[i]->values = harken_take(arena, n * columns, 1);
+        activations[i]->scales = harken_take(arena, n * columns / HARKEN_BLOCK, sizeof(float));
+        activations[i]->offsets = harken_take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
     }
     work->partials =
-        take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
-    work->scores = take(arena, threads * slots, sizeof(float));
-    work->run_items = take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
+        harken_take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
+    work->scores = harken_take(arena, threads * slots, sizeof(float));
+    work->run_items = harken_take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
 }
 
 static int32_t allocate(struct work *work, struct harken_arena *arena) {
-    struct harken_arena needed = {0};
+    struct harken_arena needed = {0}, aligned;
     take_memory(work, &needed);
-    if (needed.used > arena->size) {
-        char *memory = realloc(arena->memory, needed.used + 63);
-        if (!memory)
-            return HARKEN_NO_MEMORY;
-        arena->memory = memory;
-        arena->size = needed.used;
-    }
-    struct harken_arena aligned = *arena;
-    aligned.memory += -(uintptr_t)aligned.memory % 64;
+    if (harken_arena_grow(arena, needed.used, &aligned))
+        return HARKEN_NO_MEMORY;
     take_memory(work, &aligned);
     return 0;
 }

@@ -1,0 +1,119 @@
+"""The contents of a decoder's packed file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harken.backends.native.matrices import BlockMatrix, Int16Matrix
+from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights
+from harken.contract import Floats, Ints
+from harken.types import Dims
+
+LAYER_SOURCES = {
+    "query": "attn.query",
+    "key": "attn.key",
+    "value": "attn.value",
+    "out": "attn.out",
+    "cross_query": "cross_attn.query",
+    "cross_out": "cross_attn.out",
+    "mlp_in": "mlp.0",
+    "mlp_out": "mlp.2",
+}
+"""The linear layers of a block, by the names of ``struct harken_layer``."""
+CROSS_SOURCES = {"cross_key": "cross_attn.key", "cross_value": "cross_attn.value"}
+"""Those that read the encoder's output, of whole windows at a time."""
+SCALED_QUERIES = ("query", "cross_query")
+WITHOUT_BIAS = ("key", "cross_key")
+"""A bias of the keys adds the same to all scores of a query, and the softmax cancels it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """The packed weights of a decoder (see `harken.backends.native.packed_file.PackedContents`).
+
+    Parameters
+    ----------
+    dims : Dims
+    bits : {8, 4}
+        Bits of a weight.
+    vocab_subset : ndarray of int64, or None
+        Ids of the tokens that get logits; None is all.
+    """
+
+    dims: Dims
+    bits: int
+    vocab_subset: Ints | None = None
+
+    @property
+    def n_logits(self) -> int:
+        """Number of tokens that get logits."""
+        return self.dims.n_vocab if self.vocab_subset is None else len(self.vocab_subset)
+
+    @property
+    def key(self) -> str:
+        """The name of these contents among all those of the same weights."""
+        dims = self.dims
+        text_dims = (dims.n_vocab, dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer)
+        checksum = zlib.crc32(repr(text_dims).encode())
+        if self.vocab_subset is not None:
+            checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
+        return f"int{self.bits}-{checksum:08x}"
+
+    def layer_matrices(self, layer: int) -> Iterator[BlockMatrix | Int16Matrix]:
+        """Yield the matrices of a block, in the order of ``struct harken_layer``."""
+        yield from self._block_matrices(layer)
+        yield from self._cross_matrices(layer)
+
+    def _block_matrices(self, layer: int) -> Iterator[BlockMatrix]:
+        state = self.dims.n_text_state
+        for name in LAYER_SOURCES:
+            rows = 4 * state if name == "mlp_in" else state
+            columns = 4 * state if name == "mlp_out" else state
+            yield BlockMatrix(f"layers.{layer}.{name}", rows, columns, self.bits, name not in WITHOUT_BIAS)
+
+    def _cross_matrices(self, layer: int) -> Iterator[Int16Matrix]:
+        for name in CROSS_SOURCES:
+            shape = self.dims.n_text_state, self.dims.n_audio_state
+            yield Int16Matrix(f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
+
+    @property
+    def head(self) -> BlockMatrix:
+        """The projection to the vocabulary."""
+        return BlockMatrix("head", self.n_logits, self.dims.n_text_state, self.bits)
+
+    def arrays(self) -> Iterator[ArrayShape]:
+        """Yield every array, in the order of the file."""
+        dims = self.dims
+        yield "embedding", np.float16, (dims.n_vocab, dims.n_text_state)
+        yield "positions", np.float32, (dims.n_text_ctx, dims.n_text_state)
+        for layer in range(dims.n_text_layer):
+            for matrix in self.layer_matrices(layer):
+                yield from matrix.arrays()
+        yield from self.head.arrays()
+
+    def write(self, weights: Weights, put: Put) -> None:
+        """Pack the weights of a model, one matrix after the other."""
+        rotated = RotatedWeights(weights, self.dims)
+        put("embedding", rotated["decoder.token_embedding.weight"])
+        put("positions", rotated["decoder.positional_embedding"])
+        head_size = self.dims.n_text_state // self.dims.n_text_head
+        for layer in range(self.dims.n_text_layer):
+            block = f"decoder.blocks.{layer}"
+            for matrix, (name, source) in zip(self._block_matrices(layer), LAYER_SOURCES.items(), strict=True):
+                scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
+                weight, bias = (rotated[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
+                matrix.write(put, weight, bias)
+            for cross_matrix, source in zip(self._cross_matrices(layer), CROSS_SOURCES.values(), strict=True):
+                weight = np.asarray(weights[f"{block}.{source}.weight"], np.float32)
+                cross_matrix.write(put, weight, weights.get(f"{block}.{source}.bias"))
+        self.head.write(
+            put, *(self._of_vocab_subset(rotated[f"{LM_HEAD}.{part}"]) for part in ("weight", "bias"))
+        )
+
+    def _of_vocab_subset(self, rows: Floats) -> Floats:
+        return rows if self.vocab_subset is None else rows[self.vocab_subset]

@@ -1,0 +1,111 @@
+"""Linear layers in a packed file: their arrays, how these are written, and what the library is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.backends.native.library import Matrix, Matrix16
+from harken.backends.native.packed_file import ArrayShape, Put
+from harken.backends.native.packing import (
+    BLOCK,
+    GROUP,
+    pack_integers,
+    pack_pairs,
+    pack_scales,
+    padded_rows,
+    quantise,
+    quantise_rows,
+)
+from harken.contract import Floats
+
+ROWS_AT_ONCE = 256 * GROUP
+"""Rows that are quantised together: the largest matrix is held in memory once, in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMatrix:
+    """A matrix of integers in blocks with a scale each, ``struct harken_matrix``: for few vectors at a time."""
+
+    name: str
+    rows: int
+    columns: int
+    bits: int
+    has_bias: bool = True
+
+    def arrays(self) -> Iterator[ArrayShape]:
+        """Yield the arrays of the file."""
+        groups = padded_rows(self.rows) // GROUP
+        integer = np.int8 if self.bits == 8 else np.uint8
+        yield f"{self.name}.weights", integer, (groups, self.columns * self.bits // 32, GROUP, 4)
+        yield f"{self.name}.scales", np.uint16, (groups, self.columns // BLOCK, GROUP)
+        if self.has_bias:
+            yield f"{self.name}.bias", np.float32, (groups * GROUP,)
+
+    def write(self, put: Put, weight: Floats, bias: Floats | None) -> None:
+        """Write integers and scales, some rows at a time, and the bias."""
+        for first, part in _whole_groups(weight):
+            integers, scales = quantise(part, self.bits)
+            put(f"{self.name}.weights", pack_integers(integers, self.bits), first // GROUP)
+            put(f"{self.name}.scales", pack_scales(scales), first // GROUP)
+        _write_bias(self, put, bias)
+
+    def structure(self, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
+        """Return what the library takes; it points to the arrays."""
+        return Matrix(*_addresses(self, arrays), self.rows, self.columns, self.bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Int16Matrix:
+    """A matrix of 16-bit integers with a scale for each row, ``struct harken_matrix16``: for many vectors at a time."""
+
+    name: str
+    rows: int
+    columns: int
+    has_bias: bool = True
+
+    def arrays(self) -> Iterator[ArrayShape]:
+        """Yield the arrays of the file."""
+        groups = padded_rows(self.rows) // GROUP
+        yield f"{self.name}.weights", np.int16, (groups, self.columns // 2, GROUP, 2)
+        yield f"{self.name}.scales", np.float32, (groups * GROUP,)
+        if self.has_bias:
+            yield f"{self.name}.bias", np.float32, (groups * GROUP,)
+
+    def write(self, put: Put, weight: Floats, bias: Floats | None) -> None:
+        """Write integers and scales, some rows at a time, and the bias."""
+        for first, part in _whole_groups(weight):
+            integers, scales = quantise_rows(part)
+            put(f"{self.name}.weights", pack_pairs(integers), first // GROUP)
+            put(f"{self.name}.scales", scales, first)
+        _write_bias(self, put, bias)
+
+    def structure(self, arrays: Mapping[str, NDArray[Any]]) -> Matrix16:
+        """Return what the library takes; it points to the arrays."""
+        return Matrix16(*_addresses(self, arrays), self.rows, self.columns)
+
+
+def _whole_groups(weight: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield parts of a matrix with the number of their first row, the last padded to whole groups."""
+    for first in range(0, len(weight), ROWS_AT_ONCE):
+        part = weight[first : first + ROWS_AT_ONCE]
+        yield first, np.pad(part, ((0, -len(part) % GROUP), (0, 0)))
+
+
+def _write_bias(matrix: BlockMatrix | Int16Matrix, put: Put, bias: Floats | None) -> None:
+    if matrix.has_bias:
+        assert bias is not None
+        put(f"{matrix.name}.bias", np.pad(bias, (0, -len(bias) % GROUP)))
+
+
+def _addresses(
+    matrix: BlockMatrix | Int16Matrix, arrays: Mapping[str, NDArray[Any]]
+) -> tuple[int, int, int | None]:
+    """Return the addresses of weights, scales and bias."""
+    name = matrix.name
+    bias = arrays[f"{name}.bias"].ctypes.data if matrix.has_bias else None
+    return arrays[f"{name}.weights"].ctypes.data, arrays[f"{name}.scales"].ctypes.data, bias
