@@ -15,7 +15,8 @@ import openvino
 from openvino import opset13
 
 from harken.audio import mel_filters
-from harken.backends.native.packed_file import PackedFormat
+from harken.backends.native.decoder_weights import DecoderWeights
+from harken.backends.native.packed_file import places
 from harken.backends.native.packing import padded_rows
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1}
 """Bytes of one weight of the decoder; the scales of rows are negligible."""
 LARGE_BYTES = 256_000_000
 HALF_BYTES = 2
-ROWS_ONLY = ("embedding", "positions")
+NOT_READ = {"embedding", "positions", "cross_key", "cross_value"}
+"""Arrays of a decoder of which a step reads a row or nothing."""
 """Arrays of the native decoder of which a step reads one row a token, not all."""
 
 
@@ -171,13 +173,14 @@ def decoder_bytes(dims: Dims, decoder: tuple[str, str], windows: int, slots: int
 
 def native_step_bytes(dims: Dims, rows: int, positions: int, past: int) -> int:
     """Return the bytes that a step of the native decoder reads, each once: scales and biases count, too."""
-    layers = sum(
+    weights = sum(
         place.end - place.offset
-        for name, place in PackedFormat(dims=dims, bits=8).places().items()
-        if name not in ROWS_ONLY
+        for name, place in places(DecoderWeights(dims=dims, bits=8)).items()
+        if NOT_READ.isdisjoint(name.split("."))
     )
-    keys_and_values = 2 * dims.n_text_layer * dims.n_text_state
-    return layers + rows * keys_and_values * (padded_rows(positions) + past) * HALF_BYTES
+    keys_and_values = 2 * dims.n_text_layer * dims.n_text_state * (padded_rows(positions) + past) * HALF_BYTES
+    key_scales = dims.n_text_layer * dims.n_text_head * padded_rows(positions) * FLOAT_BYTES
+    return weights + rows * (keys_and_values + key_scales)
 
 
 def _layer_weights(dims: Dims) -> int:

@@ -29,7 +29,7 @@ from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Floats
 from harken.errors import OutOfMemory
 
-Packed = NDArray[np.uint16]
+Packed = NDArray[np.uint8]
 
 
 class NativeDecoder:
@@ -222,7 +222,7 @@ def _make_model(
 
 
 def aligned_empty(n_bytes: int) -> Packed:
-    """Allocate whole 16-bit numbers at an address that the kernels load whole cache lines from."""
+    """Allocate memory that begins with a whole cache line, as the kernels load it."""
     buffer = np.empty(n_bytes + ALIGNMENT_BYTES, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT_BYTES
-    return buffer[start : start + n_bytes].view(np.uint16)
+    return buffer[start : start + n_bytes]

@@ -98,18 +98,17 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
     struct work *work = context;
     int32_t heads = work->model->n_heads;
     int64_t state = work->model->n_state;
-    (void)layer;
+    (void)layer, (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item % heads;
         const float *from = work->qkv + state + head * work->head_size;
+        const struct harken_matrix16 *matrix = item < heads ? &work->keys[head] : &work->values[head];
         if (item < heads)
-            work->kernels->pack_key_matrix(from, 3 * state, work->positions, work->head_size,
-                                           work->scratch[thread].rows.values, (int16_t *)work->keys[head].weights,
-                                           (float *)work->keys[head].scales);
+            work->kernels->pack_keys(from, 3 * state, work->positions, work->head_size, (int16_t *)matrix->weights,
+                                     (float *)matrix->scales);
         else
-            work->kernels->pack_value_matrix(from + state, 3 * state, work->positions, work->values[head].columns,
-                                             work->head_size, (int16_t *)work->values[head].weights,
-                                             (float *)work->values[head].scales);
+            work->kernels->pack_values(from + state, 3 * state, work->positions, work->head_size,
+                                       (int16_t *)matrix->weights, (float *)matrix->scales);
     }
 }
 

@@ -89,7 +89,7 @@ struct harken_encoder {
 
 /* The keys and values of the cross-attention of one window, all layers (see harken_pack_window). */
 struct harken_window {
-    const uint16_t *packed;
+    const void *packed;
     int32_t positions; /* at least 1 */
 };
 
@@ -120,12 +120,12 @@ HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_en
 /* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, and pack
  * them into the buffer of the window, aligned to 64 bytes. Returns 0 or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions,
-                                         uint16_t *packed);
+                                         void *packed);
 
 /* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from
- * head to head, into the buffer of the window, aligned to 64 bytes. Values outside the range of float16 are clipped. */
+ * head to head, into the buffer of the window, aligned to 64 bytes. */
 HARKEN_API void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
-                                   int64_t head_stride, int32_t positions, uint16_t *packed);
+                                   int64_t head_stride, int32_t positions, void *packed);
 
 /* Open a session of n_rows rows, row r over windows[row_windows[r]]. The array of windows is copied, what they point to
  * is not. */

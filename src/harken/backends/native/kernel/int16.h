@@ -65,6 +65,12 @@ INLINE float quantise_row(const float *x, int32_t columns, float mean, int16_t *
     return integer_scale(factor, *sum_of_squares);
 }
 
+/* Sets the rows to 0 that complete the last tile. */
+INLINE void clear_rest(const struct harken_rows *x, int32_t n, int64_t columns) {
+    int32_t last = n % HARKEN_ROWS, rest = last > HARKEN_SMALL_TILE ? HARKEN_ROWS - last : 0;
+    memset(x->values + n * columns, 0, (size_t)(rest * columns) * sizeof *x->values);
+}
+
 static void quantise_rows(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
                           const struct harken_rows *to) {
     for (int32_t i = 0; i < n; i++) {
@@ -72,8 +78,7 @@ static void quantise_rows(const float *x, int64_t stride, int32_t n, int32_t col
         float scale = quantise_row(x + i * stride, columns, mean, to->values + (int64_t)i * columns, &squares);
         to->scales[i] = normalise ? scale / sqrtf(squares / (float)columns + 1e-5f) : scale;
     }
-    int32_t padded = (n + HARKEN_ROWS - 1) / HARKEN_ROWS * HARKEN_ROWS;
-    memset(to->values + (int64_t)n * columns, 0, (size_t)(padded - n) * (size_t)columns * sizeof *to->values);
+    clear_rest(to, n, columns);
 }
 
 /* Sums stay in registers only where the loops over them are unrolled. */
@@ -81,10 +86,10 @@ static void quantise_rows(const float *x, int64_t stride, int32_t n, int32_t col
 
 /* Some groups of the matrix times a tile of rows, of which n count. */
 INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, int n_groups,
-                          const struct harken_rows *x, int64_t first, int32_t n, enum harken_output output, float *y,
-                          int64_t stride) {
+                          const struct harken_rows *x, int64_t first, int rows, int32_t n, enum harken_output output,
+                          float *y, int64_t stride) {
     i32x16 sums[ROW_TILE][GROUP_TILE];
-    UNROLL for (int i = 0; i < ROW_TILE; i++)
+    UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int g = 0; g < n_groups; g++)
             sums[i][g] = splat_integer(0);
     int64_t columns = matrix->columns, group_size = columns * HARKEN_GROUP;
@@ -93,7 +98,7 @@ INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, i
         pair_weights pairs[GROUP_TILE];
         UNROLL for (int g = 0; g < n_groups; g++)
             pairs[g] = load_pairs(weights + g * group_size + column * HARKEN_GROUP);
-        UNROLL for (int i = 0; i < ROW_TILE; i++)
+        UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int g = 0; g < n_groups; g++)
                 sums[i][g] = dot_pairs(sums[i][g], pairs[g], values + i * columns + column);
     }
@@ -113,23 +118,51 @@ INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, i
     }
 }
 
+/* A copy of `multiply_tile` for some numbers of rows; others take the next larger one. */
+#define TILE_OF(rows)                                                                                                  \
+    static void multiply_##rows(const struct harken_matrix16 *matrix, int64_t group, int64_t n_groups,                 \
+                                const struct harken_rows *x, int64_t first, int32_t n, enum harken_output output,      \
+                                float *y, int64_t stride) {                                                            \
+        if (n_groups >= GROUP_TILE)                                                                                    \
+            multiply_tile(matrix, group, GROUP_TILE, x, first, rows, n, output, y, stride);                            \
+        else                                                                                                           \
+            multiply_tile(matrix, group, 1, x, first, rows, n, output, y, stride);                                     \
+    }
+TILE_OF(1)
+TILE_OF(2)
+TILE_OF(3)
+TILE_OF(4)
+TILE_OF(5)
+TILE_OF(6)
+#if ROW_TILE == 12
+TILE_OF(12)
+#endif
+#undef TILE_OF
+
 static void multiply(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
                      enum harken_output output, float *y, int64_t stride) {
-    int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP, group = 0;
-    for (; group + GROUP_TILE <= n_groups; group += GROUP_TILE)
-        for (int32_t first = 0; first < n; first += ROW_TILE)
-            multiply_tile(matrix, group, GROUP_TILE, x, first, n - first < ROW_TILE ? n - first : ROW_TILE, output, y,
-                          stride);
-    for (; group < n_groups; group++)
-        for (int32_t first = 0; first < n; first += ROW_TILE)
-            multiply_tile(matrix, group, 1, x, first, n - first < ROW_TILE ? n - first : ROW_TILE, output, y, stride);
+    typedef void tile_function(const struct harken_matrix16 *, int64_t, int64_t, const struct harken_rows *, int64_t,
+                               int32_t, enum harken_output, float *, int64_t);
+    static tile_function *const tiles[] = {
+        multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
+#if ROW_TILE == 12
+        multiply_12,
+#endif
+    };
+    int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
+    for (int64_t group = 0; group < n_groups; group += n_groups - group >= GROUP_TILE ? GROUP_TILE : 1)
+        for (int32_t first = 0; first < n; first += ROW_TILE) {
+            int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
+            tiles[size <= HARKEN_SMALL_TILE ? size - 1 : HARKEN_SMALL_TILE](matrix, group, n_groups - group, x, first,
+                                                                             size, output, y, stride);
+        }
 }
 
-/* -- The attention of a window to itself ------------------------------------------------------------------------- */
+/* -- Attention to the positions of a window ---------------------------------------------------------------------- */
 
-/* Keys, n rows of floats, as a matrix with a row for each. `row` has room for one. */
-static void pack_key_matrix(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *row,
-                            int16_t *weights, float *scales) {
+static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+                      float *scales) {
+    int16_t row[HARKEN_MAX_HEAD_SIZE] __attribute__((aligned(64)));
     int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
     for (int32_t i = 0; i < padded; i++) {
         float squares;
@@ -143,9 +176,9 @@ static void pack_key_matrix(const float *keys, int64_t stride, int32_t n, int32_
     }
 }
 
-/* Values, n rows of floats, as a matrix with a row for each channel and a column for each of `padded` positions. */
-static void pack_value_matrix(const float *values, int64_t stride, int32_t n, int32_t padded, int32_t head_size,
-                              int16_t *weights, float *scales) {
+static void pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+                        float *scales) {
+    int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
     for (int32_t channel = 0; channel < head_size; channel += LANES) {
         f32x16 squares = splat(0), factors, channel_scales;
         i32x16 largest = splat_integer(0);
@@ -169,41 +202,65 @@ static void pack_value_matrix(const float *values, int64_t stride, int32_t n, in
     }
 }
 
-/* The softmax of n rows of scores, each of so many columns, as integers; the scores are lost. */
-static void softmax_rows(float *scores, int64_t stride, int32_t n, int32_t columns, const struct harken_rows *to) {
-    for (int32_t i = 0; i < n; i++) {
-        float *row = scores + i * stride;
-        int16_t *integers = to->values + i * stride;
-        for (int32_t column = columns; column < stride; column++)
-            row[column] = -INFINITY;
-        f32x16 largest = load(row), total = splat(0), squares = splat(0);
-        for (int32_t column = LANES; column < stride; column += LANES)
-            largest = max16(largest, load(row + column));
-        float peak = max_lanes(largest);
-        for (int32_t column = 0; column < stride; column += LANES) {
-            f32x16 weights = exp16(load(row + column) - peak);
-            store(row + column, weights);
-            total = total + weights;
-            squares = fma16(weights, weights, squares);
-        }
-        float factor = integer_factor(1, sum_lanes(squares));
-        for (int32_t column = 0; column < stride; column += LANES) {
-            i16x16 rounded = to_int16(load(row + column) * factor);
-            memcpy(integers + column, &rounded, sizeof rounded);
-        }
-        to->scales[i] = 1 / (factor * sum_lanes(total));
+/* One row of scores, `padded` of them of which n count, becomes exp(score - peak) and the same as integers. Returns
+ * their scale. */
+INLINE float exponentials_row(float *scores, int32_t n, int32_t padded, int16_t *integers, float *peak, float *total) {
+    for (int32_t i = n; i < padded; i++)
+        scores[i] = -INFINITY;
+    f32x16 largest = load(scores), totals = splat(0), squares = splat(0);
+    for (int32_t i = LANES; i < padded; i += LANES)
+        largest = max16(largest, load(scores + i));
+    *peak = max_lanes(largest);
+    for (int32_t i = 0; i < padded; i += LANES) {
+        f32x16 weights = exp16(load(scores + i) - *peak);
+        store(scores + i, weights);
+        totals = totals + weights;
+        squares = fma16(weights, weights, squares);
     }
-    int32_t padded = (n + HARKEN_ROWS - 1) / HARKEN_ROWS * HARKEN_ROWS;
-    memset(to->values + n * stride, 0, (size_t)(padded - n) * (size_t)stride * sizeof *to->values);
+    *total = sum_lanes(totals);
+    float factor = integer_factor(1, sum_lanes(squares));
+    for (int32_t i = 0; i < padded; i += LANES) {
+        i16x16 rounded = to_int16(load(scores + i) * factor);
+        memcpy(integers + i, &rounded, sizeof rounded);
+    }
+    return 1 / factor;
 }
 
 static void window_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
                              const struct harken_matrix16 *values, const struct harken_rows *rows, float *scores,
                              float *to, int64_t to_stride) {
+    int32_t padded = values->columns;
     quantise_rows(queries, stride, n, keys->columns, 0, rows);
-    multiply(keys, rows, n, HARKEN_STORE, scores, values->columns);
-    softmax_rows(scores, values->columns, n, keys->rows, rows);
+    multiply(keys, rows, n, HARKEN_STORE, scores, padded);
+    for (int64_t i = 0; i < n; i++) {
+        float peak, total;
+        float scale = exponentials_row(scores + i * padded, keys->rows, padded, rows->values + i * padded, &peak, &total);
+        rows->scales[i] = scale / total;
+    }
+    clear_rest(rows, n, padded);
     multiply(values, rows, n, HARKEN_STORE, to, to_stride);
+}
+
+static void cross_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
+                            const struct harken_matrix16 *values, struct harken_partial *const *to,
+                            float *const *weights) {
+    int16_t integers[HARKEN_ROWS * HARKEN_CHUNK] __attribute__((aligned(64)));
+    float scales[HARKEN_ROWS], scores[HARKEN_ROWS * HARKEN_CHUNK] __attribute__((aligned(64)));
+    float mixed[HARKEN_ROWS * HARKEN_MAX_HEAD_SIZE] __attribute__((aligned(64)));
+    struct harken_rows rows = {integers, scales};
+    int32_t padded = values->columns;
+    quantise_rows(queries, stride, n, keys->columns, 0, &rows);
+    multiply(keys, &rows, n, HARKEN_STORE, scores, padded);
+    for (int64_t i = 0; i < n; i++) {
+        float *row = scores + i * padded;
+        scales[i] = exponentials_row(row, keys->rows, padded, integers + i * padded, &to[i]->peak, &to[i]->total);
+        if (weights[i])
+            memcpy(weights[i], row, (size_t)keys->rows * sizeof *row);
+    }
+    clear_rest(&rows, n, padded);
+    multiply(values, &rows, n, HARKEN_STORE, mixed, values->rows);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to[i]->values, mixed + i * values->rows, (size_t)values->rows * sizeof *mixed);
 }
 
 /* y = x with mean 0 and variance 1, times gain, plus bias. */

@@ -8,7 +8,8 @@
 enum {
     HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
-    HARKEN_ROWS = 12, /* whole tiles of rows have a multiple of it on every processor */
+    HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
+    HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
@@ -18,8 +19,7 @@ struct harken_activations {
     int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
 };
 
-/* Rows of floats as integers, each with one scale (int16.h). There is memory for whole tiles of HARKEN_ROWS rows; those
- * behind the last are 0. */
+/* Rows of floats as integers, each with one scale (int16.h); there is memory for whole tiles of HARKEN_ROWS rows. */
 struct harken_rows {
     int16_t *values; /* (n, columns) */
     float *scales;   /* (n) */
@@ -50,20 +50,15 @@ struct harken_kernels {
     void (*self_attention)(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
                            int32_t n, int32_t head_size, float *scores, float *to);
 
-    /* Attention of some queries to `n` positions of one head: keys by tiles of 16 positions (tiles, head_size, 16),
-     * values (n, head_size), both float16. weights[i], if not NULL, receives exp(score - peak). */
-    void (*cross_attention)(const float *const *queries, int32_t n_queries, const uint16_t *keys,
-                            const uint16_t *values, int32_t n, int32_t head_size,
-                            struct harken_partial *const *to, float *const *weights);
+    /* Attention of n queries, at most HARKEN_ROWS, to one chunk of positions of one head: a row of `keys` and a column of
+     * `values` for each. weights[i], if not NULL, receives exp(score - peak). */
+    void (*cross_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
+                            const struct harken_matrix16 *values, struct harken_partial *const *to,
+                            float *const *weights);
 
     /* The attention over all chunks; chunks that were weighted get their factor in `factors`. */
     void (*merge_chunks)(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
                          float *factors);
-
-    /* Keys and values of one head, (n, head_size) with `stride` floats from row to row, to the layout of
-     * cross_attention. */
-    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, uint16_t *to);
-    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, uint16_t *to);
 
     /* n rows of x, each `stride` floats behind the one before, or the same with mean 0 and variance 1, as integers. */
     void (*quantise_rows)(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
@@ -73,12 +68,11 @@ struct harken_kernels {
     void (*multiply)(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
                      enum harken_output output, float *y, int64_t stride);
 
-    /* The keys and the values of one head, n rows of floats, as the matrices that window_attention takes: a row for each
-     * key, a column for each value. `row` has room for a key; `padded` is n rounded up to whole groups. */
-    void (*pack_key_matrix)(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *row,
-                            int16_t *weights, float *scales);
-    void (*pack_value_matrix)(const float *values, int64_t stride, int32_t n, int32_t padded, int32_t head_size,
-                              int16_t *weights, float *scales);
+    /* Keys of one head, n rows of floats, as a matrix with a row for each; values as one with a row for each channel,
+     * and a column for each of the positions, rounded up to whole groups. */
+    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *weights, float *scales);
+    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+                        float *scales);
 
     /* Attention of n queries to all positions of a window. `rows` and `scores` have room for n rows of them. */
     void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,

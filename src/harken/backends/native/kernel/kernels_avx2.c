@@ -76,7 +76,7 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
 }
 
 #define LINEAR_TILE 4
-#define QUERY_TILE 2
+#define LINEAR_GROUPS 1
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #define KERNELS_NAME avx2

@@ -1,5 +1,5 @@
-/* All kernels of one instruction set. Included by a file that has defined dot products, LINEAR_TILE, QUERY_TILE,
- * ROW_TILE and GROUP_TILE (the numbers of vectors, of queries, of rows, and of groups of a matrix that share what is
+/* All kernels of one instruction set. Included by a file that has defined dot products, LINEAR_TILE and
+ * LINEAR_GROUPS, ROW_TILE and GROUP_TILE (the numbers of vectors, of rows, and of groups of a matrix that share what is
  * read; they change the speed and no bit), and KERNELS_NAME. */
 #include "attention.h"
 #include "choice.h"
@@ -23,8 +23,6 @@ const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME) = {
     .pack_values = pack_values,
     .quantise_rows = quantise_rows,
     .multiply = multiply,
-    .pack_key_matrix = pack_key_matrix,
-    .pack_value_matrix = pack_value_matrix,
     .window_attention = window_attention,
     .normalise_row = normalise_row,
     .embed = embed,

@@ -7,7 +7,7 @@
 #include "dot_neon.h"
 
 #define LINEAR_TILE 4
-#define QUERY_TILE 2
+#define LINEAR_GROUPS 1
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #define KERNELS_NAME dotprod

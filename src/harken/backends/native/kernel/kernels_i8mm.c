@@ -35,7 +35,7 @@ INLINE void dot_block_pair(const int8_t *weights, const int8_t *x, int64_t strid
 
 #define DOT_BLOCK_PAIR
 #define LINEAR_TILE 4
-#define QUERY_TILE 2
+#define LINEAR_GROUPS 1
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #define KERNELS_NAME i8mm

@@ -1,18 +1,41 @@
-/* The layout of a window's packed keys and values: for each layer and head the keys, then the values. */
+/* The layout of a window's packed keys and values: for each layer and head two matrices of 16-bit integers, the second
+ * in chunks of positions, and then the scales of both. */
 #ifndef HARKEN_LAYOUT_H
 #define HARKEN_LAYOUT_H
 
-#include "harken.h"
+#include "kernels.h"
 
-/* The number of float16 values of the keys, and of the values, of one head: whole tiles of positions. */
-static inline int64_t harken_key_halves(const struct harken_model *model, int32_t positions) {
-    int64_t padded = (positions + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
-    return padded * (model->n_state / model->n_heads);
+struct harken_head_layout {
+    int32_t head_size, padded; /* positions, rounded up to whole groups */
+    int64_t size;              /* bytes, a multiple of 64 */
+};
+
+static inline struct harken_head_layout harken_head_layout(const struct harken_model *model, int32_t positions) {
+    struct harken_head_layout head = {.head_size = model->n_state / model->n_heads};
+    head.padded = (positions + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
+    int64_t chunks = (positions + HARKEN_CHUNK - 1) / HARKEN_CHUNK;
+    head.size = 2 * (int64_t)sizeof(int16_t) * head.padded * head.head_size +
+                (int64_t)sizeof(float) * (head.padded + chunks * head.head_size);
+    return head;
 }
 
-static inline int64_t harken_window_offset(const struct harken_model *model, int32_t positions, int32_t layer,
-                                           int32_t head) {
-    return 2 * harken_key_halves(model, positions) * ((int64_t)layer * model->n_heads + head);
+/* The keys of one chunk of one head, and the values; `packed` is the window's buffer. */
+static inline void harken_chunk_matrices(const struct harken_model *model, void *packed, int32_t positions,
+                                         int32_t layer, int32_t head, int32_t chunk, struct harken_matrix16 *keys,
+                                         struct harken_matrix16 *values) {
+    struct harken_head_layout layout = harken_head_layout(model, positions);
+    char *place = (char *)packed + layout.size * ((int64_t)layer * model->n_heads + head);
+    int16_t *key_weights = (int16_t *)place, *value_weights = key_weights + (int64_t)layout.padded * layout.head_size;
+    float *key_scales = (float *)(value_weights + (int64_t)layout.padded * layout.head_size);
+    int32_t first = chunk * HARKEN_CHUNK, rest = positions - first, n = rest < HARKEN_CHUNK ? rest : HARKEN_CHUNK;
+    keys->weights = key_weights + (int64_t)first * layout.head_size;
+    keys->scales = key_scales + first;
+    values->weights = value_weights + (int64_t)first * layout.head_size;
+    values->scales = key_scales + layout.padded + (int64_t)chunk * layout.head_size;
+    keys->bias = values->bias = NULL;
+    keys->rows = n;
+    keys->columns = values->rows = layout.head_size;
+    values->columns = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
 }
 
 #endif

@@ -14,16 +14,22 @@ INLINE i8x64 load_bytes(const int8_t *from) {
     return x;
 }
 
-/* Adds the products of one block of a group's rows and of n vectors to `sums`. */
-INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+/* Adds the products of one block of some groups' rows and of n vectors to `sums`. */
+INLINE void dot_block_8(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride, int n,
+                        i32x16 (*sums)[LINEAR_TILE]) {
+    int first = 0;
 #ifdef DOT_BLOCK_PAIR
-    for (; n >= 2; n -= 2, x += 2 * stride, sums += 2)
-        dot_block_pair(weights, x, stride, sums);
+    for (; first + 2 <= n; first += 2)
+        for (int g = 0; g < n_groups; g++)
+            dot_block_pair(weights[g], x + first * stride, stride, sums[g] + first);
 #endif
     for (int column = 0; column < HARKEN_BLOCK; column += 4) {
-        dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
-        for (int i = 0; i < n; i++)
-            sums[i] = dot_signed(sums[i], prepared, x + i * stride + column);
+        dot_weights prepared[LINEAR_GROUPS];
+        for (int g = 0; g < n_groups; g++)
+            prepared[g] = prepare_signed(load_bytes(weights[g] + column * HARKEN_GROUP));
+        for (int i = first; i < n; i++)
+            for (int g = 0; g < n_groups; g++)
+                sums[g][i] = dot_signed(sums[g][i], prepared[g], x + i * stride + column);
     }
 }
 
@@ -43,59 +49,73 @@ INLINE int32_t first_sum(int32_t offset, int bits) {
     return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
 }
 
-/* The rows of one group times vectors `first` to `first + n`. */
-INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                        int64_t first, int n, int bits, enum harken_output output, void *const *y, int64_t shift) {
+/* The rows of some groups times vectors `first` to `first + n`. */
+INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
+                        const struct harken_activations *x, int64_t first, int n, int bits, enum harken_output output,
+                        void *const *y, int64_t shift) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
     int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP * bits / 8;
-    const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes;
-    const uint16_t *scales = matrix->scales + group * n_blocks * HARKEN_GROUP;
+    const int8_t *weights[LINEAR_GROUPS];
+    const uint16_t *scales[LINEAR_GROUPS];
     const int8_t *values = x->values + first * matrix->columns;
     const float *x_scales = x->scales + first * n_blocks;
     const int32_t *offsets = x->offsets + first * n_blocks;
-    f32x16 totals[LINEAR_TILE];
-    for (int i = 0; i < n; i++)
-        totals[i] = splat(0);
-    for (int64_t block = 0; block < n_blocks; block++) {
-        i32x16 sums[LINEAR_TILE];
+    f32x16 totals[LINEAR_GROUPS][LINEAR_TILE];
+    for (int g = 0; g < n_groups; g++) {
+        weights[g] = (const int8_t *)matrix->weights + (group + g) * n_blocks * block_bytes;
+        scales[g] = matrix->scales + (group + g) * n_blocks * HARKEN_GROUP;
         for (int i = 0; i < n; i++)
-            sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
-        if (bits == 8)
-            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
-        else
-            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
-        f32x16 scale = load_bfloat(scales);
-        for (int i = 0; i < n; i++) {
-            f32x16 both = scale * x_scales[i * n_blocks + block];
-            totals[i] = fma16(__builtin_convertvector(sums[i], f32x16), both, totals[i]);
-        }
-        weights += block_bytes;
-        scales += HARKEN_GROUP;
+            totals[g][i] = splat(0);
     }
-    f32x16 bias = matrix->bias ? load(matrix->bias + group * HARKEN_GROUP) : splat(0);
-    for (int i = 0; i < n; i++) {
-        int64_t place = shift + group * HARKEN_GROUP;
-        float *to = y[first + i];
-        f32x16 result = totals[i] + bias;
-        if (output == HARKEN_HALF)
-            store_half((uint16_t *)y[first + i] + place, result);
-        else if (output == HARKEN_ADD)
-            store(to + place, load(to + place) + result);
-        else if (output == HARKEN_GELU)
-            store(to + place, gelu16(result));
+    for (int64_t block = 0; block < n_blocks; block++) {
+        i32x16 sums[LINEAR_GROUPS][LINEAR_TILE];
+        for (int g = 0; g < n_groups; g++)
+            for (int i = 0; i < n; i++)
+                sums[g][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
+        if (bits == 8)
+            dot_block_8(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
         else
-            store(to + place, result);
+            for (int g = 0; g < n_groups; g++)
+                dot_block_4(weights[g], values + block * HARKEN_BLOCK, matrix->columns, n, sums[g]);
+        for (int g = 0; g < n_groups; g++) {
+            f32x16 scale = load_bfloat(scales[g]);
+            for (int i = 0; i < n; i++) {
+                f32x16 both = scale * x_scales[i * n_blocks + block];
+                totals[g][i] = fma16(__builtin_convertvector(sums[g][i], f32x16), both, totals[g][i]);
+            }
+            weights[g] += block_bytes;
+            scales[g] += HARKEN_GROUP;
+        }
+    }
+    for (int g = 0; g < n_groups; g++) {
+        int64_t row = (group + g) * HARKEN_GROUP, place = shift + row;
+        f32x16 bias = matrix->bias ? load(matrix->bias + row) : splat(0);
+        for (int i = 0; i < n; i++) {
+            float *to = y[first + i];
+            f32x16 result = totals[g][i] + bias;
+            if (output == HARKEN_HALF)
+                store_half((uint16_t *)y[first + i] + place, result);
+            else if (output == HARKEN_ADD)
+                store(to + place, load(to + place) + result);
+            else if (output == HARKEN_GELU)
+                store(to + place, gelu16(result));
+            else
+                store(to + place, result);
+        }
     }
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
-    static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
-                           int64_t first, enum harken_output output, void *const *y, int64_t shift) {                  \
-        if (matrix->bits == 8)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                              \
+    static void linear_##n(const struct harken_matrix *matrix, int64_t group, int n_groups,                            \
+                           const struct harken_activations *x, int64_t first, enum harken_output output,               \
+                           void *const *y, int64_t shift) {                                                            \
+        if (matrix->bits == 4)                                                                                         \
+            linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
+        else if (n_groups == 1)                                                                                        \
+            linear_tile(matrix, group, 1, x, first, n, 8, output, y, shift);                                           \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                              \
+            linear_tile(matrix, group, LINEAR_GROUPS, x, first, n, 8, output, y, shift);                               \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -112,7 +132,7 @@ TILE_OF(8)
 static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                    const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
                    int64_t shift) {
-    typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
+    typedef void tile_function(const struct harken_matrix *, int64_t, int, const struct harken_activations *, int64_t,
                                enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
         linear_1, linear_2, linear_3, linear_4,
@@ -120,11 +140,14 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-    for (int64_t group = first_group; group < end_group; group++)
+    for (int64_t group = first_group; group < end_group;) {
+        int n_groups = matrix->bits == 4 || end_group - group < LINEAR_GROUPS ? 1 : LINEAR_GROUPS;
         for (int64_t first = 0; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
-            tiles[size - 1](matrix, group, x, first, output, y, shift);
+            tiles[size - 1](matrix, group, n_groups, x, first, output, y, shift);
         }
+        group += n_groups;
+    }
 }
 
 /* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,

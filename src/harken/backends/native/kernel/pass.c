@@ -158,27 +158,22 @@ static float *kept_attention(const struct work *work, int32_t query, int32_t lay
 /* One chunk of positions of one window, for one head and all queries of the window. */
 static void attend_to_chunk(const struct work *work, const struct harken_run *run, int32_t layer, int32_t head,
                             int32_t chunk) {
-    enum { QUERIES = 16 };
     const struct harken_window *window = &work->pass->windows[run->window];
-    int32_t first = chunk * HARKEN_CHUNK, n = min(window->positions - first, HARKEN_CHUNK);
-    const uint16_t *keys = window->packed + harken_window_offset(work->model, window->positions, layer, head);
-    const uint16_t *values = keys + harken_key_halves(work->model, window->positions);
-    int64_t offset = (int64_t)first * work->head_size;
-    for (int32_t start = 0; start < run->n; start += QUERIES) {
-        const float *queries[QUERIES];
-        struct harken_partial *partials[QUERIES];
-        float *weights[QUERIES];
-        int32_t n_queries = min(run->n - start, QUERIES);
-        for (int32_t i = 0; i < n_queries; i++) {
-            int32_t query = run->first + start + i;
-            float *kept = kept_attention(work, query, layer, head);
-            queries[i] = work->projected_rows[query] + head * work->head_size;
+    int64_t state = work->model->n_state;
+    struct harken_matrix16 keys, values;
+    harken_chunk_matrices(work->model, (void *)window->packed, window->positions, layer, head, chunk, &keys, &values);
+    for (int32_t start = 0; start < run->n; start += HARKEN_ROWS) {
+        struct harken_partial *partials[HARKEN_ROWS];
+        float *weights[HARKEN_ROWS];
+        int32_t first = run->first + start, n = min(run->n - start, HARKEN_ROWS);
+        for (int32_t i = 0; i < n; i++) {
+            float *kept = kept_attention(work, first + i, layer, head);
             partials[i] =
-                work->partials + ((int64_t)query * work->model->n_heads + head) * work->max_chunks + chunk;
-            weights[i] = kept ? kept + first : NULL;
+                work->partials + ((int64_t)(first + i) * work->model->n_heads + head) * work->max_chunks + chunk;
+            weights[i] = kept ? kept + chunk * HARKEN_CHUNK : NULL;
         }
-        work->kernels->cross_attention(queries, n_queries, keys + offset, values + offset, n, work->head_size,
-                                       partials, weights);
+        work->kernels->cross_attention(work->projected + first * state + head * work->head_size, state, n, &keys,
+                                       &values, partials, weights);
     }
 }
 
@@ -245,11 +240,12 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
 
 /* -- Their order, and the number of items of each ----------------------------------------------------------------- */
 
-/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams. */
+/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams; pairs, as
+ * `linear` takes them. */
 static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups, int32_t threads) {
     int64_t group_bytes = (int64_t)matrix->columns * HARKEN_GROUP * matrix->bits / 8;
     int32_t balanced = n_groups / (threads * 4), streamed = (int32_t)((64 << 10) / group_bytes);
-    return max(min(balanced, streamed), 1);
+    return max(min(balanced, streamed) / 2 * 2, 2);
 }
 
 enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };

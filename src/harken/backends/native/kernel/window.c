@@ -2,109 +2,107 @@
 #include "decoder.h"
 #include "layout.h"
 
-enum { BLOCK_ROWS = 48 }; /* positions of an item: whole tiles of rows and of packed keys */
+enum { BLOCK_ROWS = 48 }; /* positions of an item of projection, whole tiles of rows */
 
 struct work {
     const harken_decoder *decoder;
-    int32_t positions, layer;
-    int64_t head_stride;
-    const float *keys, *values, *encoder_output;
-    struct harken_rows *rows; /* (threads), each (48, n_state) */
-    float *projected;         /* (threads, 48, n_state) */
-    uint16_t *packed;
+    int32_t positions;
+    int64_t row_stride, head_stride;
+    float *keys, *values; /* of one layer */
+    const float *encoder_output;
+    struct harken_rows *rows; /* (threads), each (48, n_audio_state) */
+    void *packed;
 };
 
+static int32_t count(int32_t n, int32_t size) {
+    return (n + size - 1) / size;
+}
+
 int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions) {
-    return harken_window_offset(&decoder->model, positions, decoder->model.n_layers, 0) * (int64_t)sizeof(uint16_t);
+    const struct harken_model *model = &decoder->model;
+    return harken_head_layout(model, positions).size * model->n_layers * model->n_heads;
 }
 
-static int32_t head_size(const struct work *work) {
-    return work->decoder->model.n_state / work->decoder->model.n_heads;
-}
-
-static int32_t blocks(const struct work *work) {
-    return (work->positions + BLOCK_ROWS - 1) / BLOCK_ROWS;
-}
-
-/* The place of a head's keys, from a position on that begins a tile, and that of its values. */
-static uint16_t *packed_keys(const struct work *work, int32_t layer, int32_t head, int32_t position) {
-    int64_t offset = harken_window_offset(&work->decoder->model, work->positions, layer, head);
-    return work->packed + offset + (int64_t)position * head_size(work);
-}
-
-static uint16_t *packed_values(const struct work *work, int32_t layer, int32_t head, int32_t position) {
-    return packed_keys(work, layer, head, position) + harken_key_halves(&work->decoder->model, work->positions);
-}
-
-static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+/* Items are the chunks of each head. */
+static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_kernels *kernels = work->decoder->kernels;
-    int32_t size = head_size(work);
+    int32_t chunks = count(work->positions, HARKEN_CHUNK);
     (void)thread;
-    for (int32_t head = begin; head < end; head++) {
-        int64_t from = head * work->head_stride;
-        kernels->pack_keys(work->keys + from, size, work->positions, size, packed_keys(work, layer, head, 0));
-        kernels->pack_values(work->values + from, size, work->positions, size, packed_values(work, layer, head, 0));
+    for (int32_t item = begin; item < end; item++) {
+        int32_t head = item / chunks, chunk = item % chunks;
+        struct harken_matrix16 keys, values;
+        harken_chunk_matrices(&work->decoder->model, work->packed, work->positions, layer, head, chunk, &keys, &values);
+        int64_t from = head * work->head_stride + (int64_t)chunk * HARKEN_CHUNK * work->row_stride;
+        kernels->pack_keys(work->keys + from, work->row_stride, keys.rows, keys.columns, (int16_t *)keys.weights,
+                           (float *)keys.scales);
+        kernels->pack_values(work->values + from, work->row_stride, keys.rows, keys.columns,
+                             (int16_t *)values.weights, (float *)values.scales);
     }
 }
 
+static struct harken_phase pack_layer(const struct work *work, int32_t layer) {
+    int32_t items = work->decoder->model.n_heads * count(work->positions, HARKEN_CHUNK);
+    return (struct harken_phase){pack_chunks, layer, items, 1};
+}
+
 void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
-                        int64_t head_stride, int32_t positions, uint16_t *packed) {
+                        int64_t head_stride, int32_t positions, void *packed) {
     struct work work = {.decoder = decoder, .positions = positions, .head_stride = head_stride, .packed = packed};
-    work.keys = keys;
-    work.values = values;
-    struct harken_phase phase = {pack_heads, layer, decoder->model.n_heads, 1};
+    work.row_stride = decoder->model.n_state / decoder->model.n_heads;
+    work.keys = (float *)keys;
+    work.values = (float *)values;
+    struct harken_phase phase = pack_layer(&work, layer);
     harken_team_run(decoder->team, &phase, 1, &work);
 }
 
 /* Items are blocks of positions. */
 static void project_blocks(void *context, int32_t number, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
-    const struct harken_model *model = &work->decoder->model;
     const struct harken_kernels *kernels = work->decoder->kernels;
-    const struct harken_layer *layer = &model->layers[number];
-    int32_t size = head_size(work);
-    int64_t state = model->n_state, columns = layer->cross_key.columns;
-    float *projected = work->projected + thread * BLOCK_ROWS * state;
+    const struct harken_layer *layer = &work->decoder->model.layers[number];
+    const struct harken_rows *rows = &work->rows[thread];
+    int64_t columns = layer->cross_key.columns, stride = work->row_stride;
     for (int32_t first = begin * BLOCK_ROWS; first < end * BLOCK_ROWS; first += BLOCK_ROWS) {
         int32_t n = work->positions - first < BLOCK_ROWS ? work->positions - first : BLOCK_ROWS;
-        kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0,
-                               &work->rows[thread]);
-        kernels->multiply(&layer->cross_key, &work->rows[thread], n, HARKEN_STORE, projected, state);
-        for (int32_t head = 0; head < model->n_heads; head++)
-            kernels->pack_keys(projected + head * size, state, n, size, packed_keys(work, number, head, first));
-        kernels->multiply(&layer->cross_value, &work->rows[thread], n, HARKEN_STORE, projected, state);
-        for (int32_t head = 0; head < model->n_heads; head++)
-            kernels->pack_values(projected + head * size, state, n, size, packed_values(work, number, head, first));
+        kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0, rows);
+        kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * stride, stride);
+        kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * stride, stride);
     }
 }
 
 static void take_memory(struct work *work, struct harken_arena *arena) {
     const struct harken_model *model = &work->decoder->model;
-    size_t threads = (size_t)harken_team_threads(work->decoder->team), state = (size_t)model->n_state;
-    size_t columns = (size_t)model->layers[0].cross_key.columns;
+    size_t threads = (size_t)harken_team_threads(work->decoder->team);
+    size_t projected = (size_t)work->positions * (size_t)model->n_state;
+    work->keys = harken_take(arena, projected, sizeof(float));
+    work->values = harken_take(arena, projected, sizeof(float));
     work->rows = harken_take(arena, threads, sizeof *work->rows);
-    work->projected = harken_take(arena, threads * BLOCK_ROWS * state, sizeof(float));
     for (size_t thread = 0; thread < threads; thread++) {
         struct harken_rows rows;
-        rows.values = harken_take(arena, BLOCK_ROWS * columns, sizeof(int16_t));
+        rows.values = harken_take(arena, BLOCK_ROWS * (size_t)model->layers[0].cross_key.columns, sizeof(int16_t));
         rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
         if (arena->memory)
             work->rows[thread] = rows;
     }
 }
 
-int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions,
-                              uint16_t *packed) {
+int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions, void *packed) {
+    const struct harken_model *model = &decoder->model;
     struct work work = {.decoder = decoder, .positions = positions, .encoder_output = encoder_output};
+    work.row_stride = model->n_state;
+    work.head_stride = model->n_state / model->n_heads;
     work.packed = packed;
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
         return HARKEN_NO_MEMORY;
     take_memory(&work, &arena);
-    for (int32_t layer = 0; layer < decoder->model.n_layers; layer++)
-        decoder->phases[layer] = (struct harken_phase){project_blocks, layer, blocks(&work), 1};
-    harken_team_run(decoder->team, decoder->phases, decoder->model.n_layers, &work);
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < model->n_layers; layer++) {
+        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, count(positions, BLOCK_ROWS), 1};
+        decoder->phases[n++] = pack_layer(&work, layer);
+    }
+    harken_team_run(decoder->team, decoder->phases, n, &work);
     return 0;
 }
