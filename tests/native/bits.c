@@ -1,13 +1,15 @@
-/* Decodes with a random model in some ways and prints a hash of the bits of all logits, a line for each instruction set
- * of this processor and number of threads. All lines of all machines have to be equal. */
+/* Encodes and decodes with random models in some ways and prints hashes of the bits of all results: a line for each model,
+ * instruction set of this processor and number of threads. All lines of one model have to be equal, on all machines. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
+#include "layout.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };
+enum { MELS = 80, MOST_FRAMES = 3000 };
 
 static uint64_t seed = 1;
 
@@ -51,14 +53,61 @@ static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t b
                                   draw_floats(padded, 0.1f), rows, columns, bits};
 }
 
-static uint64_t add_to_hash(uint64_t hash, const float *row) {
-    const unsigned char *bytes = (const unsigned char *)row;
-    for (size_t i = 0; i < VOCABULARY; i++)
-        if (!isfinite(row[i]))
-            exit(2);
-    for (size_t i = 0; i < VOCABULARY * sizeof *row; i++)
+static struct harken_matrix16 draw_matrix16(int32_t rows, int32_t columns) {
+    size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns;
+    int16_t *weights = aligned_alloc(64, n * sizeof *weights);
+    float largest = fminf(32767, 46000 / sqrtf((float)columns)); /* so that no norm is above 46,000 */
+    for (size_t i = 0; i < n; i++)
+        weights[i] = (int16_t)draw_float(largest);
+    float *scales = draw_floats(padded, 1e-5f);
+    for (size_t i = 0; i < padded; i++)
+        scales[i] += 3e-5f;
+    return (struct harken_matrix16){weights, scales, draw_floats(padded, 0.1f), rows, columns};
+}
+
+static struct harken_encoder draw_encoder(void) {
+    struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
+    for (int32_t i = 0; i < LAYERS; i++)
+        layers[i] = (struct harken_encoder_layer){draw_matrix16(3 * STATE, STATE), draw_matrix16(STATE, STATE),
+                                                  draw_matrix16(4 * STATE, STATE), draw_matrix16(STATE, 4 * STATE)};
+    return (struct harken_encoder){LAYERS,
+                                   HEADS,
+                                   STATE,
+                                   MELS,
+                                   draw_matrix16(STATE, 3 * MELS),
+                                   draw_matrix16(STATE, 3 * STATE),
+                                   draw_floats(MOST_FRAMES / 2 * STATE, 0.5f),
+                                   layers,
+                                   draw_floats(STATE, 1),
+                                   draw_floats(STATE, 1)};
+}
+
+static const uint64_t EMPTY_HASH = 14695981039346656037u;
+
+static uint64_t add_bytes(uint64_t hash, const void *from, size_t n) {
+    const unsigned char *bytes = from;
+    for (size_t i = 0; i < n; i++)
         hash = (hash ^ bytes[i]) * 1099511628211u;
     return hash;
+}
+
+static uint64_t add_floats(uint64_t hash, const float *floats, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(floats[i]))
+            exit(2);
+    return add_bytes(hash, floats, n * sizeof *floats);
+}
+
+/* float16 */
+static uint64_t add_halves(uint64_t hash, const uint16_t *halves, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((halves[i] & 0x7c00) == 0x7c00) /* infinite or NaN */
+            exit(2);
+    return add_bytes(hash, halves, n * sizeof *halves);
+}
+
+static uint64_t add_to_hash(uint64_t hash, const float *row) {
+    return add_floats(hash, row, VOCABULARY);
 }
 
 /* Appends tokens and returns the hash of the logits that come back, or fails. */
@@ -103,7 +152,7 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
         free(both);
     }
     harken_session *session = harken_session_open(decoder, windows, 2, (int32_t[]){0, 1}, 2, 1);
-    uint64_t hash = extend(14695981039346656037u, decoder, session, (int32_t[]){5, 3}, 2, 2);
+    uint64_t hash = extend(EMPTY_HASH, decoder, session, (int32_t[]){5, 3}, 2, 2);
     hash = extend(hash, decoder, session, (int32_t[]){1, 7}, 2, 7);
     harken_session_reorder(session, (int32_t[]){0, 1, 0, 0}, 4);
     hash = extend(hash, decoder, session, (int32_t[]){2, 0, 21, 1}, 4, 21);
@@ -117,6 +166,112 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     free((void *)windows[1].packed);
     harken_decoder_close(decoder);
     return hash;
+}
+
+/* Keys and values of all layers and heads; behind the last value, nothing is written. */
+static uint64_t add_packed(uint64_t hash, const struct harken_model *model, const uint16_t *packed, int32_t positions) {
+    size_t keys = (size_t)harken_key_halves(model, positions), values = (size_t)positions * (STATE / HEADS);
+    for (int32_t i = 0; i < LAYERS * HEADS; i++, packed += 2 * keys)
+        hash = add_halves(hash, packed, keys + values);
+    return hash;
+}
+
+/* Encodes windows of different lengths and projects them for the cross-attention. Each number of threads takes them in
+ * another order, so nothing may depend on what the window before left in memory. */
+static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
+                       int32_t n_windows, int32_t threads, const char *name) {
+    harken_decoder *decoder = harken_decoder_open(model, threads, name);
+    if (!decoder)
+        exit(1);
+    uint64_t hashes[8], hash = EMPTY_HASH;
+    for (int32_t i = 0; i < n_windows; i++) {
+        int32_t window = (i + threads) % n_windows, positions = frames[window] / 2;
+        size_t n = (size_t)positions * STATE, packed_bytes = (size_t)harken_window_bytes(decoder, positions);
+        seed = (uint64_t)frames[window];
+        float *mel = draw_floats((size_t)frames[window] * MELS, 1.5f);
+        float *output = malloc(n * sizeof *output);
+        uint16_t *packed = aligned_alloc(64, packed_bytes);
+        memset(output, 0xff, n * sizeof *output); /* NaN, where nothing is written */
+        memset(packed, 0xff, packed_bytes);
+        if (harken_encode(decoder, encoder, mel, frames[window], output) ||
+            harken_project_window(decoder, output, positions, packed))
+            exit(1);
+        hashes[window] = add_floats(EMPTY_HASH, output, n);
+        hashes[window] = add_packed(hashes[window], model, packed, positions);
+        free(mel);
+        free(output);
+        free(packed);
+    }
+    for (int32_t i = 0; i < n_windows; i++)
+        hash = add_bytes(hash, &hashes[i], sizeof hashes[i]);
+    harken_decoder_close(decoder);
+    return hash;
+}
+
+enum { ROWS = 5, BAD_ROW = 2, COLUMNS = 96, MATRIX_ROWS = 3 * HARKEN_GROUP };
+
+static void multiply_rows(const struct harken_kernels *kernels, const struct harken_matrix16 *matrix, const float *x,
+                          int normalise, float *y) {
+    static int16_t values[HARKEN_ROWS * COLUMNS];
+    static float scales[HARKEN_ROWS];
+    struct harken_rows rows = {values, scales};
+    kernels->quantise_rows(x, COLUMNS, ROWS, COLUMNS, normalise, &rows);
+    kernels->multiply(matrix, &rows, ROWS, HARKEN_STORE, y, MATRIX_ROWS);
+}
+
+/* A number that is not finite in a row makes all results of that row NaN, and changes no other. */
+static void check_row_not_finite(float number) {
+    struct harken_matrix16 matrix = draw_matrix16(MATRIX_ROWS, COLUMNS);
+    struct harken_supported supported = harken_supported_kernels();
+    static float expected[ROWS * MATRIX_ROWS], y[ROWS * MATRIX_ROWS];
+    for (int32_t i = 0; i < 2 * supported.n; i++) {
+        const struct harken_kernels *kernels = supported.list[i / 2];
+        float *x = draw_floats(ROWS * COLUMNS, 2);
+        multiply_rows(kernels, &matrix, x, i % 2, expected);
+        add_floats(0, expected, ROWS * MATRIX_ROWS);
+        x[BAD_ROW * COLUMNS + 37] = number;
+        multiply_rows(kernels, &matrix, x, i % 2, y);
+        for (int32_t j = 0; j < ROWS * MATRIX_ROWS; j++)
+            if (j / MATRIX_ROWS == BAD_ROW ? !isnan(y[j]) : memcmp(&y[j], &expected[j], sizeof *y) != 0)
+                exit(5);
+        free(x);
+    }
+}
+
+/* The longest rows that quantise_rows makes, multiplied by themselves and by their opposites: no sum of products can be
+ * larger. The results have to be those of 64-bit integers. */
+static void check_largest_sums(int32_t columns, float first, float other) {
+    struct harken_supported supported = harken_supported_kernels();
+    float *x = aligned_alloc(64, (size_t)columns * sizeof *x);
+    int16_t *values = aligned_alloc(64, HARKEN_ROWS * (size_t)columns * sizeof *values);
+    int16_t *weights = aligned_alloc(64, HARKEN_GROUP * (size_t)columns * sizeof *weights);
+    for (int32_t column = 0; column < columns; column++)
+        x[column] = column ? other : first;
+    for (int32_t i = 0; i < supported.n; i++) {
+        float scales[HARKEN_ROWS], ones[HARKEN_GROUP], y[HARKEN_GROUP];
+        struct harken_rows rows = {values, scales};
+        supported.list[i]->quantise_rows(x, columns, 1, columns, 0, &rows);
+        int64_t sum = 0;
+        for (int32_t column = 0; column < columns; column++) {
+            sum += (int64_t)values[column] * values[column];
+            for (int32_t row = 0; row < HARKEN_GROUP; row++)
+                weights[column / 2 * 2 * HARKEN_GROUP + 2 * row + column % 2] =
+                    row % 2 ? (int16_t)-values[column] : values[column];
+        }
+        if (sum < 45900ll * 45900 || sum > 46100ll * 46100)
+            exit(6);
+        scales[0] = 1;
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            ones[row] = 1;
+        struct harken_matrix16 matrix = {weights, ones, NULL, HARKEN_GROUP, columns};
+        supported.list[i]->multiply(&matrix, &rows, 1, HARKEN_STORE, y, HARKEN_GROUP);
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            if (y[row] != (float)(row % 2 ? -sum : sum))
+                exit(7);
+    }
+    free(x);
+    free(values);
+    free(weights);
 }
 
 /* A number that is not finite reaches the results, and hides no logit. */
@@ -141,9 +296,25 @@ static void check_not_finite(float number) {
     }
 }
 
+static void print(const char *model, uint64_t hash, const char *name, int32_t threads) {
+    printf("%s %016llx %s %d\n", model, (unsigned long long)hash, name, threads);
+}
+
 int main(void) {
     check_not_finite(NAN);
     check_not_finite(INFINITY);
+    check_row_not_finite(NAN);
+    check_row_not_finite(INFINITY);
+    check_row_not_finite(-INFINITY);
+    for (int32_t columns = 32; columns <= 8192; columns *= 2) {
+        float rest = 32292 / sqrtf((float)(columns - 1)); /* 32767 and these have the norm 46,000 */
+        check_largest_sums(columns, 32767, rest);
+        check_largest_sums(columns, -32767, rest);
+        check_largest_sums(columns, 1, 1);
+        check_largest_sums(columns, -1e-9f, 1e-9f);
+    }
+    seed = 5;
+    struct harken_encoder encoder = draw_encoder();
     for (int32_t bits = 8; bits >= 4; bits -= 4) {
         seed = 7;
         struct harken_layer layers[LAYERS];
@@ -154,6 +325,8 @@ int main(void) {
                 *square[j] = draw_matrix(STATE, STATE, bits);
             layers[i].mlp_in = draw_matrix(4 * STATE, STATE, bits);
             layers[i].mlp_out = draw_matrix(STATE, 4 * STATE, bits);
+            layers[i].cross_key = draw_matrix16(STATE, STATE);
+            layers[i].cross_value = draw_matrix16(STATE, STATE);
         }
         uint16_t *embedding = malloc(sizeof *embedding * VOCABULARY * STATE);
         for (int32_t i = 0; i < VOCABULARY * STATE; i++)
@@ -164,9 +337,16 @@ int main(void) {
                                      1,         (int32_t[]){1, 2}};
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
-        for (char *name = strtok(names, " "); name; name = strtok(NULL, " "))
-            for (int32_t threads = 1; threads <= 3; threads++)
-                printf("%d %016llx %s %d\n", bits, (unsigned long long)run(&model, threads, name), name, threads);
+        for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
+            for (int32_t threads = 1; threads <= 3; threads++) {
+                print(bits == 8 ? "8-bit-decoder" : "4-bit-decoder", run(&model, threads, name), name, threads);
+                if (bits == 8)
+                    print("encoder", encode(&model, &encoder, (int32_t[]){2, 96, 98, 1130, 14}, 5, threads, name), name,
+                          threads);
+            }
+            if (bits == 8)
+                print("longest-window", encode(&model, &encoder, (int32_t[]){MOST_FRAMES}, 1, 2, name), name, 2);
+        }
     }
     return 0;
 }

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNEL = ROOT / "src" / "harken" / "backends" / "native" / "kernel"
 # For the oldest processor of the kind, as in a wheel: else what is portable uses what this processor has, too.
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-mcpu=baseline", f"-I{KERNEL}")
-BITS_OF_WEIGHTS = ("8", "4")
+MODELS = ("8-bit-decoder", "4-bit-decoder", "encoder", "longest-window")
 
 needs_compiler = pytest.mark.skipif(
     find_spec("ziglang") is None, reason="ziglang, the compiler, is not installed"
@@ -22,10 +22,11 @@ needs_compiler = pytest.mark.skipif(
 
 
 def hashes(program: Path, *emulator: str) -> dict[str, set[str]]:
-    """Run the program; return the hashes that it prints for each number of bits of a weight."""
+    """Run the program; return the hashes that it prints for each model."""
     done = subprocess.run([*emulator, program], capture_output=True, text=True, timeout=300, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
-    return {bits: {line[1] for line in lines if line[0] == bits} for bits in BITS_OF_WEIGHTS}
+    assert {line[0] for line in lines} == {*MODELS}
+    return {model: {line[1] for line in lines if line[0] == model} for model in MODELS}
 
 
 def build(folder: Path, *options: str) -> Path:
@@ -44,7 +45,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 @pytest.mark.slow
 @needs_compiler
 def test_bits_do_not_depend_on_instruction_set_or_threads(native: dict[str, set[str]]) -> None:
-    assert [len(native[bits]) for bits in BITS_OF_WEIGHTS] == [1, 1]
+    assert {model: len(hashes) for model, hashes in native.items()} == dict.fromkeys(MODELS, 1)
 
 
 @pytest.mark.attack

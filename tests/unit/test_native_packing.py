@@ -1,4 +1,4 @@
-"""The packed layers of the native decoder: integers and scales of blocks, and the order in which they are stored."""
+"""The packed layers of the native backend: integers and their scales, and the order in which they are stored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import pytest
 from harken.backends.native.packing import (
     BLOCK,
     GROUP,
+    LARGEST_NORM,
     from_bfloat16,
     pack_integers,
+    pack_pairs,
     pack_scales,
     padded_rows,
     quantise,
+    quantise_rows,
     to_bfloat16,
 )
 from harken.contract import Floats
@@ -108,6 +111,41 @@ def test_scales_of_sixteen_rows_lie_side_by_side(weight: Floats) -> None:
     for row in range(ROWS):
         for block in range(COLUMNS // BLOCK):
             assert packed[row // GROUP, block, row % GROUP] == scales[row, block]
+
+
+def test_integers_of_16_bits_are_the_nearest_multiples_of_the_scale_of_their_row(weight: Floats) -> None:
+    integers, scales = quantise_rows(weight)
+    assert (integers.dtype, scales.dtype, scales.shape) == (np.int16, np.float32, (ROWS,))
+    error = np.abs(integers * scales[:, None].astype(np.float64) - weight)
+    assert (error <= 0.5001 * scales[:, None]).all()
+
+
+def test_rows_of_16_bits_reach_the_largest_norm_or_the_largest_integer(weight: Floats) -> None:
+    weight = weight.copy()
+    weight[3, 7] = 1e6  # that large only this number can be
+    integers, _ = quantise_rows(weight)
+    norms, peaks = np.linalg.norm(integers.astype(np.float64), axis=1), np.abs(integers.astype(int)).max(axis=1)
+    assert norms.max() < LARGEST_NORM + np.sqrt(COLUMNS) / 2
+    assert peaks.max() == peaks[3] == 32767
+    np.testing.assert_allclose(np.delete(norms, 3), LARGEST_NORM, rtol=1e-4)
+
+
+def test_row_of_zeros_stays_zero_in_16_bits(weight: Floats) -> None:
+    integers, scales = quantise_rows(np.concatenate([np.zeros_like(weight[:1]), weight]))
+    assert not integers[0].any()
+    assert scales[0] == 0
+    np.testing.assert_array_equal(integers[1:], quantise_rows(weight)[0])
+
+
+def test_integers_of_16_bits_lie_in_pairs_of_columns_of_sixteen_rows(weight: Floats) -> None:
+    integers, _ = quantise_rows(weight)
+    packed = pack_pairs(integers)
+    assert packed.shape == (ROWS // GROUP, COLUMNS // 2, GROUP, 2)
+    assert packed.dtype == np.int16
+    assert packed.flags.c_contiguous
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            assert packed[row // GROUP, column // 2, row % GROUP, column % 2] == integers[row, column]
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 16), (16, 16), (17, 32), (51864, 51872)])

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from harken.backends.onnx import runtime_plan
-from harken.backends.onnx.runtime_plan import bfloat16_is_faster, make_runtime_plan, openvino_capabilities
+from harken.backends.onnx.runtime_plan import (
+    bfloat16_is_faster,
+    has_amx,
+    make_runtime_plan,
+    openvino_capabilities,
+)
 from harken.errors import BackendUnavailable, OptionError
 
 WITHOUT_OPENVINO: frozenset[str] = frozenset()
@@ -75,6 +80,27 @@ def test_bfloat16_is_slower_on_intel_without_matrix_units(
     if description:
         cpuinfo.write_text(description)
     assert bfloat16_is_faster(cpuinfo) == faster
+
+
+@pytest.mark.parametrize(
+    ("description", "amx"),
+    [
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu amx_bf16 avx512_fp16 amx_tile amx_int8", True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_tile amx_int8", False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu not_amx_bf16", False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", False),
+        ("Features\t: fp asimd bf16 sme", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_amx_is_read_from_the_flags_of_the_processor(
+    tmp_path: Path, description: str | None, amx: bool
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if description is not None:
+        cpuinfo.write_text(description)
+    assert has_amx(cpuinfo) == amx
 
 
 @pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])

@@ -1,0 +1,196 @@
+"""The native encoder beside the reference backend, and the same bits for whatever is encoded together or before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpoint_files import random_weights
+from harken.audio import load_audio, log_mel
+from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
+from harken.backends.numpy import NumpyBackend
+from harken.contract import Floats
+from real_models import EXAMPLE, recognizer
+from tiny_models import DIMS, make_backend
+
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=unavailable_reason() or "")
+
+ENCODER_DIMS = replace(DIMS, n_mels=16, n_audio_ctx=150)
+"""The tiny model with as many bands as the library takes, and longer windows."""
+LARGEST_ERROR, LARGEST_SINGLE_ERROR = 1e-3, 4e-3
+"""The norm of the error relative to that of the output, and the largest single one relative to the root mean square."""
+HEAD_SIZE = ENCODER_DIMS.n_text_state // ENCODER_DIMS.n_text_head
+SETS = () if unavailable_reason() else instruction_sets()
+FRAMES = (2, 4, 30, 96, 98, 146, 2 * ENCODER_DIMS.n_audio_ctx)
+
+
+def make_encoder_weights() -> dict[str, Floats]:
+    """Draw weights with peaked attention."""
+    return {
+        name: np.float32(3 if name.endswith("query.weight") else 1) * values.astype(np.float32)
+        for name, values in random_weights(ENCODER_DIMS).items()
+    }
+
+
+def draw_mel(n_windows: int, frames: int, seed: int = 0) -> Floats:
+    shape = n_windows, ENCODER_DIMS.n_mels, frames
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("packed")
+
+
+def open_native(cache: Path, **options: Any) -> Any:
+    return make_backend("native-int8", cache, make_encoder_weights(), dims=ENCODER_DIMS, **options)
+
+
+@pytest.fixture(scope="module")
+def backend(cache: Path) -> Any:
+    backend = open_native(cache)
+    assert backend.plan.encoder == ("native", "int16")
+    return backend
+
+
+@pytest.fixture(scope="module")
+def reference() -> NumpyBackend:
+    return NumpyBackend(ENCODER_DIMS, make_encoder_weights())
+
+
+def check_errors(actual: Floats, expected: Floats) -> None:
+    error, size = actual - expected, np.sqrt((expected**2).mean())
+    assert np.sqrt((error**2).mean()) <= LARGEST_ERROR * size
+    assert np.abs(error).max() <= LARGEST_SINGLE_ERROR * size
+
+
+def encode(backend: Any, mel: Floats) -> list[tuple[Floats, ...]]:
+    """Encode windows together; return of each the encoder's output, and keys and values of the cross-attention."""
+    features = backend.encode(mel)
+    results = []
+    for output, (packed, positions) in zip(features.encoder_output, features.windows, strict=True):
+        heads = packed.reshape(ENCODER_DIMS.n_text_layer * ENCODER_DIMS.n_text_head, 2, -1, HEAD_SIZE)
+        results.append((output, heads[:, 0], heads[:, 1, :positions]))
+    return results
+
+
+def assert_same_bits(actual: tuple[Floats, ...], expected: tuple[Floats, ...], message: str = "") -> None:
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=message)
+
+
+@pytest.mark.parametrize("n_windows", [1, 3])
+@pytest.mark.parametrize("frames", FRAMES)
+def test_encoder_output_is_that_of_the_reference(
+    backend: Any, reference: NumpyBackend, frames: int, n_windows: int
+) -> None:
+    mel = draw_mel(n_windows, frames)
+    actual = backend.encode(mel).encoder_output
+    expected = reference.encoder_output(reference.encode(mel))
+    assert actual.shape == expected.shape == (n_windows, frames // 2, ENCODER_DIMS.n_audio_state)
+    assert actual.dtype == np.float32
+    check_errors(actual, expected)
+
+
+def test_loud_and_quiet_windows_have_the_same_relative_error(backend: Any, reference: NumpyBackend) -> None:
+    for factor in (1e-3, 30):
+        mel = np.float32(factor) * draw_mel(1, 98)
+        actual, expected = backend.encode(mel).encoder_output, reference.encoder_output(reference.encode(mel))
+        check_errors(actual, expected)
+
+
+def test_window_of_zeros_is_encoded(backend: Any, reference: NumpyBackend) -> None:
+    mel = np.zeros((1, ENCODER_DIMS.n_mels, 98), np.float32)
+    actual, expected = backend.encode(mel).encoder_output, reference.encoder_output(reference.encode(mel))
+    check_errors(actual, expected)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_number_that_is_not_finite_makes_its_whole_window_nan_and_no_other(backend: Any, number: float) -> None:
+    mel = draw_mel(3, 98)
+    expected = encode(backend, mel)
+    mel[1, 5, 40] = number
+    actual = encode(backend, mel)
+    assert np.isnan(actual[1][0]).all()
+    for window in (0, 2):
+        assert_same_bits(actual[window], expected[window])
+
+
+def test_bits_of_a_window_do_not_depend_on_the_batch(backend: Any) -> None:
+    mel = draw_mel(4, 146)
+    for window, together in enumerate(encode(backend, mel)):
+        (alone,) = encode(backend, mel[window : window + 1])
+        assert_same_bits(alone, together)
+    for window, reversed_batch in enumerate(encode(backend, mel[::-1])):
+        assert_same_bits(reversed_batch, encode(backend, mel)[3 - window])
+
+
+def test_bits_of_a_window_do_not_depend_on_what_was_encoded_before(backend: Any, cache: Path) -> None:
+    mels = {frames: draw_mel(1, frames, seed=frames) for frames in FRAMES}
+    expected = {frames: encode(open_native(cache), mel)[0] for frames, mel in mels.items()}
+    for order in (FRAMES, FRAMES[::-1], FRAMES[::2] + FRAMES[1::2]):
+        for frames in order:
+            assert_same_bits(encode(backend, mels[frames])[0], expected[frames], f"{frames} in {order}")
+    backend.encode(np.full_like(mels[FRAMES[-1]], np.nan))
+    for frames in FRAMES:
+        assert_same_bits(encode(backend, mels[frames])[0], expected[frames], f"{frames} after NaN")
+
+
+def test_bits_do_not_depend_on_a_session_that_decodes_between(backend: Any) -> None:
+    mel = draw_mel(1, 98)
+    expected = encode(backend, mel)[0]
+    session = backend.open_session(backend.encode(mel), [0, 0], 30)
+    for _ in range(3):
+        session.extend([[65, 66, 67], [68]], 3)
+        assert_same_bits(encode(backend, mel)[0], expected)
+
+
+def test_layout_of_the_mel_in_memory_changes_no_bit(backend: Any) -> None:
+    mel = draw_mel(2, 200)
+    part, copy = mel[:, :, 20:118], mel[:, :, 20:118].copy()
+    assert not part.flags.c_contiguous
+    for one, other in zip(encode(backend, part), encode(backend, copy), strict=True):
+        assert_same_bits(one, other)
+
+
+def test_threads_and_instruction_sets_change_no_bit(
+    backend: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mels = [draw_mel(2, frames) for frames in FRAMES]
+    expected = [encode(backend, mel) for mel in mels]
+    for instruction_set, threads in [(SETS[0], 2), (SETS[0], 3), *((name, 1) for name in SETS[1:])]:
+        monkeypatch.setenv(INSTRUCTION_SET_VARIABLE, instruction_set)
+        other = open_native(cache, threads=threads)
+        for mel, windows in zip(mels, expected, strict=True):
+            for one, window in zip(encode(other, mel), windows, strict=True):
+                assert_same_bits(one, window, f"{instruction_set}, {threads} threads")
+
+
+def test_windows_are_encoded_in_several_threads_at_once(backend: Any) -> None:
+    mels = [draw_mel(1, frames) for frames in FRAMES]
+    expected = [encode(backend, mel)[0] for mel in mels]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            for actual, alone in zip(
+                threads.map(lambda mel: encode(backend, mel)[0], mels), expected, strict=True
+            ):
+                assert_same_bits(actual, alone)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_published_model_encodes_a_recording_as_the_graphs_in_float32_do() -> None:
+    native, graphs = recognizer("int8").backend, recognizer("fp32").backend
+    assert native.capabilities.name == "native"
+    assert graphs.capabilities.name == "onnx"
+    mel = log_mel(load_audio(EXAMPLE))[None, :, : 2 * native.dims.n_audio_ctx]
+    for frames in (mel.shape[2] // 2 * 2, 498, 96):
+        window = np.ascontiguousarray(mel[:, :, :frames])
+        actual = native.encoder_output(native.encode(window))
+        expected = graphs.encoder_output(graphs.encode(window))
+        assert np.linalg.norm(actual - expected) <= LARGEST_ERROR * np.linalg.norm(expected)
