@@ -98,14 +98,6 @@ static uint64_t add_floats(uint64_t hash, const float *floats, size_t n) {
     return add_bytes(hash, floats, n * sizeof *floats);
 }
 
-/* float16 */
-static uint64_t add_halves(uint64_t hash, const uint16_t *halves, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if ((halves[i] & 0x7c00) == 0x7c00) /* infinite or NaN */
-            exit(2);
-    return add_bytes(hash, halves, n * sizeof *halves);
-}
-
 static uint64_t add_to_hash(uint64_t hash, const float *row) {
     return add_floats(hash, row, VOCABULARY);
 }
@@ -143,7 +135,7 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     seed = 99;
     for (int32_t i = 0; i < 2; i++) {
         int32_t positions = windows[i].positions;
-        uint16_t *packed = aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions));
+        void *packed = aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions));
         int64_t head = (int64_t)positions * (STATE / HEADS);
         float *both = draw_floats((size_t)(2 * HEADS * head), 2);
         for (int32_t layer = 0; layer < LAYERS; layer++)
@@ -168,14 +160,6 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
-/* Keys and values of all layers and heads; behind the last value, nothing is written. */
-static uint64_t add_packed(uint64_t hash, const struct harken_model *model, const uint16_t *packed, int32_t positions) {
-    size_t keys = (size_t)harken_key_halves(model, positions), values = (size_t)positions * (STATE / HEADS);
-    for (int32_t i = 0; i < LAYERS * HEADS; i++, packed += 2 * keys)
-        hash = add_halves(hash, packed, keys + values);
-    return hash;
-}
-
 /* Encodes windows of different lengths and projects them for the cross-attention. Each number of threads takes them in
  * another order, so nothing may depend on what the window before left in memory. */
 static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
@@ -190,14 +174,14 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         seed = (uint64_t)frames[window];
         float *mel = draw_floats((size_t)frames[window] * MELS, 1.5f);
         float *output = malloc(n * sizeof *output);
-        uint16_t *packed = aligned_alloc(64, packed_bytes);
+        void *packed = aligned_alloc(64, packed_bytes);
         memset(output, 0xff, n * sizeof *output); /* NaN, where nothing is written */
         memset(packed, 0xff, packed_bytes);
         if (harken_encode(decoder, encoder, mel, frames[window], output) ||
             harken_project_window(decoder, output, positions, packed))
             exit(1);
         hashes[window] = add_floats(EMPTY_HASH, output, n);
-        hashes[window] = add_packed(hashes[window], model, packed, positions);
+        hashes[window] = add_bytes(hashes[window], packed, packed_bytes);
         free(mel);
         free(output);
         free(packed);

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_runner import CliRunner
+from harken.backends.native import backend as native_backend
 from harken.backends.native import library
 from harken.backends.onnx import runtime_plan
 from harken.cli import doctor
@@ -85,7 +86,7 @@ def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (0, True)
     assert facts_by_part["advice"][0].startswith("pip install openvino ")
-    assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
+    assert facts_by_part["engine"]["streaming_encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
 
 
 @pytest.mark.parametrize(
@@ -99,15 +100,25 @@ def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[st
     cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
     facts = doctor.engine().facts
-    assert facts["encoder"] == encoder
+    assert facts["streaming_encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
 
 
-def test_compiled_decoder_is_reported_with_its_instruction_set(cli: CliRunner) -> None:
+@pytest.mark.parametrize(
+    ("graph_is_faster", "encoder"),
+    [(False, "native avx2 in int16"), (True, "openvino bf16, as the processor has bfloat16 arithmetic")],
+)
+def test_compiled_engine_is_reported_with_its_instruction_set(
+    cli: CliRunner, graph_is_faster: bool, encoder: str
+) -> None:
     cli.monkeypatch.setattr(library, "unavailable_reason", lambda: None)
     cli.monkeypatch.setattr(library, "chosen_instruction_set", lambda: "avx2")
+    cli.monkeypatch.setattr(native_backend, "graph_encodes_faster", lambda: graph_is_faster)
+    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset({"BF16"}))
+    cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
     _, facts_by_part = report(cli)
-    assert facts_by_part["engine"]["decoder"] == "native avx2"
+    assert facts_by_part["engine"]["decoder"] == "native avx2 in int8"
+    assert facts_by_part["engine"]["encoder"] == encoder
     assert not any("compiled" in text for text in facts_by_part["advice"])
 
 
@@ -116,6 +127,7 @@ def test_missing_compiled_decoder_is_reported_with_the_reason(cli: CliRunner) ->
         library, "unavailable_reason", lambda: "the compiled library was not built: no disk"
     )
     finding = doctor.engine()
+    assert finding.facts["encoder"] == finding.facts["streaming_encoder"]
     assert finding.facts["decoder"] == "onnxruntime int8, as the compiled library was not built: no disk"
     (advice,) = finding.advice
     assert not advice.needed

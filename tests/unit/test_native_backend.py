@@ -21,7 +21,6 @@ from tiny_models import DIMS, make_backend
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=unavailable_reason() or "")
 
-FITTING = replace(DIMS, n_mels=16)
 LIBRARY = ("native", "int16")
 WITH_OPENVINO = frozenset({"FP32", "BF16"})
 WITHOUT_OPENVINO: frozenset[str] = frozenset()
@@ -59,7 +58,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool, frozenset[str]
 
 @pytest.fixture
 def open_native(tmp_path: Path) -> Open:
-    def open_native(precision: str, dims: Dims = FITTING, **options: Any) -> Any:
+    def open_native(precision: str, dims: Dims = DIMS, **options: Any) -> Any:
         return make_backend(f"native-{precision}", tmp_path, make_fitting_weights(dims), dims=dims, **options)
 
     return open_native
@@ -94,20 +93,14 @@ def test_windows_are_encoded_by_a_graph_only_with_amx_and_openvino_and_never_in_
 
 
 @pytest.mark.parametrize("precision", ["auto", "int8"])
-@pytest.mark.parametrize(
-    "dims",
-    [replace(FITTING, n_audio_head=8), replace(FITTING, n_mels=8)],
-    ids=["heads of 8 channels", "8 bands"],
-)
 def test_encoder_that_does_not_fit_the_library_is_a_graph(
     open_native: Open,
     processor: Callable[[bool, frozenset[str]], None],
     loaded: list[str],
-    dims: Dims,
     precision: str,
 ) -> None:
     processor(False, WITHOUT_OPENVINO)
-    backend = open_native(precision, dims)
+    backend = open_native(precision, replace(DIMS, n_audio_head=8))
     assert encodes(backend)
     assert backend.plan.encoder != LIBRARY
     assert loaded == ["encoder"]
@@ -126,13 +119,13 @@ def test_assistant_without_an_encoder_loads_none(
     processor(amx, WITH_OPENVINO)
     whole = open_native("int8")
     before = {*tmp_path.glob("*")}
-    dims = FITTING if shares_encoder else FITTING.without_encoder()
+    dims = DIMS if shares_encoder else DIMS.without_encoder()
     assistant = open_native("int4", dims, shares_encoder=shares_encoder)
     (new,) = {*tmp_path.glob("*")} - before
     assert (new / PACKED_FILE).exists()
     assert "encoder" not in new.name
     assert not loaded
-    mel = np.random.default_rng(0).standard_normal((1, FITTING.n_mels, 20), np.float32)
+    mel = np.random.default_rng(0).standard_normal((1, DIMS.n_mels, 20), np.float32)
     session = assistant.open_session(assistant.reuse_encoder_output(whole.encode(mel)), [0], 8)
     assert len(session.extend([[65, 66]])) == 1
     with pytest.raises(AssertionError, match="no encoder"):
@@ -145,6 +138,6 @@ def test_stream_of_a_compiled_encoder_loads_its_graphs_when_it_begins(
     backend = open_native("int8")
     state = backend.open_encoder(20)
     assert not loaded
-    backend.encode_chunk([state], np.zeros((1, FITTING.n_mels, 20), np.float32), 10)
+    backend.encode_chunk([state], np.zeros((1, DIMS.n_mels, 20), np.float32), 10)
     assert "streaming_encoder" in loaded
     assert backend.stream_features([state]).n_windows == 1

@@ -10,6 +10,7 @@ import pytest
 
 from harken.backends.native.encoder_weights import EncoderWeights
 from harken.backends.native.packed_file import Arrays, map_packed, write_packed
+from harken.backends.native.packing import padded_rows
 from harken.contract import Floats
 from packed_matrices import unpack_rows
 from tiny_models import DIMS, make_weights
@@ -45,16 +46,18 @@ def normalise(x: Floats) -> Floats:
     return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
 
 
-def test_columns_of_a_convolution_are_three_frames_of_all_channels(
+def test_columns_of_a_convolution_are_three_frames_of_all_channels_in_whole_groups(
     arrays: Arrays, weights: dict[str, Floats]
 ) -> None:
     for name, channels in (("conv1", DIMS.n_mels), ("conv2", STATE)):
         weight = weights[f"encoder.{name}.weight"]
-        unpacked, steps = unpack_rows(arrays, name, 3 * channels)
+        padded = padded_rows(channels)
+        unpacked, steps = unpack_rows(arrays, name, 3 * padded)
         for frame in range(3):
             for channel in range(channels):
-                error = np.abs(unpacked[:, frame * channels + channel] - weight[:, channel, frame])
+                error = np.abs(unpacked[:, frame * padded + channel] - weight[:, channel, frame])
                 assert (error <= 0.51 * steps[:, 0]).all()
+            assert not unpacked[:, frame * padded + channels : (frame + 1) * padded].any()
         np.testing.assert_array_equal(arrays[f"{name}.bias"], weights[f"encoder.{name}.bias"])
 
 

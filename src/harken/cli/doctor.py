@@ -134,8 +134,9 @@ def packages() -> Finding:
 
 
 def engine() -> Finding:
-    """Report the runtime and the precision of encoder and decoder, with the reason."""
+    """Report what encodes and decodes, and in which precision, with the reason."""
     from harken.backends.native import library
+    from harken.backends.native.backend import graph_encodes_faster
     from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
 
     openvino_formats = openvino_capabilities()
@@ -145,18 +146,20 @@ def engine() -> Finding:
         "openvino bf16": "the processor has bfloat16 arithmetic",
         "onnxruntime fp32": "OpenVINO is not installed",
     }
-    encoder, decoder = " ".join(plan.encoder), " ".join(plan.decoder)
+    graph, onnx_decoder = " ".join(plan.encoder), " ".join(plan.decoder)
+    graph_with_reason = f"{graph}, as {reason_by_encoder[graph]}"
     unavailable = library.unavailable_reason()
+    native = "" if unavailable else f"native {library.chosen_instruction_set()}"
+    by_graph = unavailable or graph_encodes_faster()
     facts = {
         "precision": plan.precision,
-        "encoder": f"{encoder}, as {reason_by_encoder[encoder]}",
-        "decoder": f"{decoder}, as {unavailable}"
-        if unavailable
-        else f"native {library.chosen_instruction_set()}",
+        "encoder": graph_with_reason if by_graph else f"{native} in int16",
+        "decoder": f"{native} in int8" if native else f"{onnx_decoder}, as {unavailable}",
+        "streaming_encoder": graph_with_reason,
         "openvino": sorted(openvino_formats),
     }
     text = (
-        "install harken again, without HARKEN_NO_NATIVE, for a faster decoder; pip install -v shows what fails"
+        "install harken again, without HARKEN_NO_NATIVE, for a faster engine; pip install -v shows what fails"
     )
     advice = (Advice(text=text),) if unavailable else ()
     return Finding(title="engine", facts=facts, advice=advice)

@@ -17,7 +17,6 @@ from harken.backends.native.encoder_weights import EncoderWeights
 from harken.backends.native.features import NativeFeatures
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.packed_file import load_packed
-from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
 from harken.backends.onnx.backend import usable_processors
 from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend
@@ -139,7 +138,7 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
         graphs = {}
         if not self.dims.has_encoder:
             (self._decoder,) = loader.load(load_decoder)
-        elif _encodes_natively(dims, precision):
+        elif encoder_fits(dims) and (precision == "int8" or not graph_encodes_faster()):
             self._decoder, arrays = loader.load(load_decoder, load_encoder)
             self._encoder = NativeEncoder(arrays, encoder_weights, self._decoder)
         else:
@@ -193,13 +192,18 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
 
 def fits(dims: Dims) -> bool:
     """Return whether the kernels can compute a decoder of these dimensions."""
-    head_size = dims.n_text_state // dims.n_text_head
-    head_fits = head_size % HEAD_SIZE_DIVISOR == 0 and head_size <= MAX_HEAD_SIZE
-    return head_fits and dims.n_text_state % STATE_DIVISOR == 0
+    return _heads_fit(dims.n_text_state, dims.n_text_head) and dims.n_text_state % STATE_DIVISOR == 0
 
 
-def _encodes_natively(dims: Dims, precision: str) -> bool:
-    """Return whether windows are encoded by the library: where it fits, unless a graph is faster and may differ."""
-    head_size = dims.n_audio_state // dims.n_audio_head
-    library_fits = head_size % HEAD_SIZE_DIVISOR == 0 and dims.n_mels % GROUP == 0
-    return library_fits and (precision == "int8" or not (has_amx() and openvino_capabilities()))
+def encoder_fits(dims: Dims) -> bool:
+    """Return whether the kernels can compute an encoder of these dimensions."""
+    return _heads_fit(dims.n_audio_state, dims.n_audio_head)
+
+
+def graph_encodes_faster() -> bool:
+    """Return whether a graph on OpenVINO encodes windows faster than the library: in bfloat16, in Intel's AMX."""
+    return has_amx() and "BF16" in openvino_capabilities()
+
+
+def _heads_fit(state: int, heads: int) -> bool:
+    return state % (heads * HEAD_SIZE_DIVISOR) == 0 and state // heads <= MAX_HEAD_SIZE

@@ -10,6 +10,7 @@ import numpy as np
 
 from harken.backends.native.matrices import Int16Matrix
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.native.packing import GROUP, padded_rows
 from harken.contract import Floats
 from harken.types import Dims
 
@@ -33,9 +34,9 @@ class EncoderWeights:
         return f"encoder-{zlib.crc32(repr(audio_dims).encode()):08x}"
 
     def convolutions(self) -> Iterator[Int16Matrix]:
-        """Yield the convolutions, whose columns are three frames of all channels."""
+        """Yield the convolutions, whose columns are three frames of all channels, padded to whole groups."""
         state = self.dims.n_audio_state
-        yield Int16Matrix("conv1", state, CONVOLVED_FRAMES * self.dims.n_mels)
+        yield Int16Matrix("conv1", state, CONVOLVED_FRAMES * padded_rows(self.dims.n_mels))
         yield Int16Matrix("conv2", state, CONVOLVED_FRAMES * state)
 
     def layer_matrices(self, layer: int) -> Iterator[Int16Matrix]:
@@ -68,7 +69,8 @@ class EncoderWeights:
         put("last_bias", weights["encoder.ln_post.bias"])
         for convolution in self.convolutions():
             weight, bias = _linear(weights, f"encoder.{convolution.name}")
-            convolution.write(put, weight.transpose(0, 2, 1).reshape(len(weight), -1), bias)
+            padded = np.pad(weight.transpose(0, 2, 1), ((0, 0), (0, 0), (0, -weight.shape[1] % GROUP)))
+            convolution.write(put, padded.reshape(len(weight), -1), bias)
         scale = float(self.dims.n_audio_state // self.dims.n_audio_head) ** -0.5
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"

@@ -23,9 +23,10 @@ struct work {
     const struct harken_encoder *model;
     const struct harken_kernels *kernels;
     int32_t frames, positions, head_size;
+    int32_t mel_columns;                   /* n_mels rounded up to whole vectors, m */
     const float *mel;                      /* (n_mels, f) */
     float *encoder_output;                 /* (p, s) */
-    float *mel_rows;                       /* (f + 2, n_mels), a row of zeros before and behind */
+    float *mel_rows;                       /* (f + 2, m), a row of zeros before and behind */
     float *conv_rows;                      /* (f + 1, s), a row of zeros before */
     float *x, *attended;                   /* (p, s) each */
     float *qkv;                            /* (p, 3 s) */
@@ -48,9 +49,11 @@ static void transpose_mel(void *context, int32_t unused, int32_t begin, int32_t 
     struct work *work = context;
     int32_t n_mels = work->model->n_mels, last = min(end * BLOCK_ROWS, work->frames);
     (void)unused, (void)thread;
-    for (int32_t frame = begin * BLOCK_ROWS; frame < last; frame++)
-        for (int32_t mel = 0; mel < n_mels; mel++)
-            work->mel_rows[(int64_t)(frame + 1) * n_mels + mel] = work->mel[(int64_t)mel * work->frames + frame];
+    for (int32_t frame = begin * BLOCK_ROWS; frame < last; frame++) {
+        float *row = work->mel_rows + (int64_t)(frame + 1) * work->mel_columns;
+        for (int32_t mel = 0; mel < work->mel_columns; mel++)
+            row[mel] = mel < n_mels ? work->mel[(int64_t)mel * work->frames + frame] : 0;
+    }
 }
 
 /* A convolution is a product with rows that overlap: three frames each. */
@@ -61,7 +64,7 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
     (void)unused;
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->frames - first, BLOCK_ROWS);
-        work->kernels->quantise_rows(work->mel_rows + (int64_t)first * model->n_mels, model->n_mels, n,
+        work->kernels->quantise_rows(work->mel_rows + (int64_t)first * work->mel_columns, work->mel_columns, n,
                                      model->conv1.columns, 0, &scratch->rows);
         work->kernels->multiply(&model->conv1, &scratch->rows, n, HARKEN_GELU,
                                 work->conv_rows + (int64_t)(first + 1) * model->n_state, model->n_state);
@@ -186,7 +189,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     int32_t padded = count(work->positions, HARKEN_GROUP) * HARKEN_GROUP;
     size_t head_numbers = (size_t)padded * (size_t)work->head_size;
     arena->used = 0;
-    work->mel_rows = harken_take(arena, (frames + 2) * (size_t)model->n_mels, sizeof(float));
+    work->mel_rows = harken_take(arena, (frames + 2) * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames + 1) * state, sizeof(float));
     work->x = harken_take(arena, positions * state, sizeof(float));
     work->attended = harken_take(arena, positions * state, sizeof(float));
@@ -220,6 +223,7 @@ int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *enco
                       float *encoder_output) {
     struct work work = {.model = encoder, .kernels = decoder->kernels, .frames = frames, .positions = frames / 2};
     work.head_size = encoder->n_state / encoder->n_heads;
+    work.mel_columns = encoder->conv1.columns / 3;
     work.mel = mel;
     work.encoder_output = encoder_output;
     int32_t threads = harken_team_threads(decoder->team);
@@ -228,8 +232,8 @@ int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *enco
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
         return HARKEN_NO_MEMORY;
     take_memory(&work, &arena, threads);
-    memset(work.mel_rows, 0, (size_t)encoder->n_mels * sizeof(float));
-    memset(work.mel_rows + (int64_t)(frames + 1) * encoder->n_mels, 0, (size_t)encoder->n_mels * sizeof(float));
+    memset(work.mel_rows, 0, (size_t)work.mel_columns * sizeof(float));
+    memset(work.mel_rows + (int64_t)(frames + 1) * work.mel_columns, 0, (size_t)work.mel_columns * sizeof(float));
     memset(work.conv_rows, 0, (size_t)encoder->n_state * sizeof(float));
     harken_team_run(decoder->team, work.phases, list_phases(&work), &work);
     return 0;

@@ -80,8 +80,9 @@ struct harken_encoder_layer {
 };
 
 struct harken_encoder {
-    int32_t n_layers, n_heads, n_state, n_mels; /* n_mels is a multiple of HARKEN_GROUP */
-    struct harken_matrix16 conv1, conv2;        /* columns are three frames of all channels, one after the other */
+    int32_t n_layers, n_heads, n_state, n_mels; /* heads as above */
+    /* Columns are three frames of all channels, one after the other; those of conv1 padded to whole groups each. */
+    struct harken_matrix16 conv1, conv2;
     const float *positions;                     /* shape (positions, n_state) */
     const struct harken_encoder_layer *layers;
     const float *last_gain, *last_bias;
