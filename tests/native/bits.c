@@ -68,8 +68,9 @@ static struct harken_matrix16 draw_matrix16(int32_t rows, int32_t columns) {
 static struct harken_encoder draw_encoder(void) {
     struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
     for (int32_t i = 0; i < LAYERS; i++)
-        layers[i] = (struct harken_encoder_layer){draw_matrix16(3 * STATE, STATE), draw_matrix16(STATE, STATE),
-                                                  draw_matrix16(4 * STATE, STATE), draw_matrix16(STATE, 4 * STATE)};
+        layers[i] = (struct harken_encoder_layer){draw_matrix16(STATE, STATE), draw_matrix16(2 * STATE, STATE),
+                                                  draw_matrix16(STATE, STATE), draw_matrix16(4 * STATE, STATE),
+                                                  draw_matrix16(STATE, 4 * STATE)};
     return (struct harken_encoder){LAYERS,
                                    HEADS,
                                    STATE,
@@ -136,12 +137,11 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     for (int32_t i = 0; i < 2; i++) {
         int32_t positions = windows[i].positions;
         void *packed = aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions));
-        int64_t head = (int64_t)positions * (STATE / HEADS);
-        float *both = draw_floats((size_t)(2 * HEADS * head), 2);
-        for (int32_t layer = 0; layer < LAYERS; layer++)
-            harken_pack_window(decoder, layer, both, both + HEADS * head, head, positions, packed);
+        float *output = draw_floats((size_t)positions * STATE, 2);
+        if (harken_project_window(decoder, output, positions, packed))
+            exit(1);
         windows[i].packed = packed;
-        free(both);
+        free(output);
     }
     harken_session *session = harken_session_open(decoder, windows, 2, (int32_t[]){0, 1}, 2, 1);
     uint64_t hash = extend(EMPTY_HASH, decoder, session, (int32_t[]){5, 3}, 2, 2);
@@ -160,29 +160,36 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
-/* Encodes windows of different lengths and projects them for the cross-attention. Each number of threads takes them in
- * another order, so nothing may depend on what the window before left in memory. */
+/* Encodes windows of different lengths, every other one behind history, and projects them for the cross-attention. Each
+ * number of threads takes them in another order, so nothing may depend on what the window before left in memory. */
 static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
                        int32_t n_windows, int32_t threads, const char *name) {
+    enum { HISTORY = 37 };
     harken_decoder *decoder = harken_decoder_open(model, threads, name);
     if (!decoder)
         exit(1);
     uint64_t hashes[8], hash = EMPTY_HASH;
     for (int32_t i = 0; i < n_windows; i++) {
-        int32_t window = (i + threads) % n_windows, positions = frames[window] / 2;
+        int32_t window = (i + threads) % n_windows, positions = frames[window] / 2, history = window % 2 * HISTORY;
         size_t n = (size_t)positions * STATE, packed_bytes = (size_t)harken_window_bytes(decoder, positions);
+        size_t rows = (size_t)(HISTORY + positions);
         seed = (uint64_t)frames[window];
-        float *mel = draw_floats((size_t)frames[window] * MELS, 1.5f);
+        float *mel = draw_floats((size_t)(2 * positions + 3) * MELS, 1.5f);
+        float *keys_values = draw_floats(LAYERS * rows * 2 * STATE, 1);
         float *output = malloc(n * sizeof *output);
         void *packed = aligned_alloc(64, packed_bytes);
         memset(output, 0xff, n * sizeof *output); /* NaN, where nothing is written */
         memset(packed, 0xff, packed_bytes);
-        if (harken_encode(decoder, encoder, mel, frames[window], output) ||
-            harken_project_window(decoder, output, positions, packed))
+        struct harken_chunk chunk = {positions, history, mel, output, NULL, (int64_t)rows * 2 * STATE, history};
+        if (history)
+            chunk.keys_values = keys_values;
+        if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, positions, packed))
             exit(1);
         hashes[window] = add_floats(EMPTY_HASH, output, n);
+        hashes[window] = add_floats(hashes[window], keys_values, LAYERS * rows * 2 * STATE);
         hashes[window] = add_bytes(hashes[window], packed, packed_bytes);
         free(mel);
+        free(keys_values);
         free(output);
         free(packed);
     }

@@ -132,12 +132,18 @@ def test_assistant_without_an_encoder_loads_none(
         assistant.encode(mel)
 
 
-def test_stream_of_a_compiled_encoder_loads_its_graphs_when_it_begins(
-    open_native: Open, loaded: list[str]
+@pytest.mark.parametrize("precision", ["auto", "int8"])
+@pytest.mark.parametrize("amx", [True, False])
+def test_streams_are_encoded_where_windows_are(
+    open_native: Open,
+    processor: Callable[[bool, frozenset[str]], None],
+    loaded: list[str],
+    precision: str,
+    amx: bool,
 ) -> None:
-    backend = open_native("int8")
+    processor(amx, WITH_OPENVINO)
+    backend = open_native(precision)
     state = backend.open_encoder(20)
-    assert not loaded
     backend.encode_chunk([state], np.zeros((1, DIMS.n_mels, 20), np.float32), 10)
-    assert "streaming_encoder" in loaded
+    assert loaded == (["encoder", "streaming_encoder"] if amx and precision == "auto" else [])
     assert backend.stream_features([state]).n_windows == 1

@@ -71,18 +71,19 @@ def test_layers_behind_no_normalisation_are_plain(
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_queries_keys_and_values_are_one_matrix_with_the_normalisation_and_the_scale_of_queries(
+def test_attention_takes_over_the_normalisation_and_the_scale_of_queries_and_keys_lie_before_values(
     arrays: Arrays, weights: dict[str, Floats], layer: int
 ) -> None:
     block = f"encoder.blocks.{layer}"
     gain, shift = weights[f"{block}.attn_ln.weight"], weights[f"{block}.attn_ln.bias"]
-    parts = []
+    parts = {}
     for name, factor in (("query", SCALE), ("key", 1), ("value", 1)):
         weight = weights[f"{block}.attn.{name}.weight"]
         bias = weights.get(f"{block}.attn.{name}.bias", np.zeros(STATE))
-        parts.append((factor * weight * gain, factor * (weight @ shift + bias)))
-    weight, bias = (np.concatenate(sides) for sides in zip(*parts, strict=True))
-    check(arrays, f"layers.{layer}.qkv", weight, bias)
+        parts[name] = factor * weight * gain, factor * (weight @ shift + bias)
+    check(arrays, f"layers.{layer}.query", *parts["query"])
+    weight, bias = (np.concatenate(sides) for sides in zip(parts["key"], parts["value"], strict=True))
+    check(arrays, f"layers.{layer}.key_value", weight, bias)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -71,7 +71,8 @@ def test_bytes_of_a_step_are_those_of_the_formula() -> None:
     state, layers, columns = DIMS.n_text_state, DIMS.n_text_layer, -(-DIMS.n_vocab // 16) * 16
     biases = 4 * (layers * 11 * state + columns)  # keys have none
     weights = (layers * 14 * state**2 + columns * state) * 34 // 32
-    per_row = 4 * layers * state * 32 + 4 * layers * state * 5
+    scales_of_keys = 4 * layers * DIMS.n_text_head * 32
+    per_row = 4 * layers * state * 32 + 4 * layers * state * 5 + scales_of_keys
     assert native_step_bytes(DIMS, 3, 20, 5) == pytest.approx(weights + biases + 3 * per_row, abs=64 * 100)
     assert native_step_bytes(DIMS, 4, 20, 5) - native_step_bytes(DIMS, 3, 20, 5) == per_row
 

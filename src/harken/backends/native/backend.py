@@ -9,7 +9,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.decoder_weights import DecoderWeights
 from harken.backends.native.encoder import NativeEncoder
@@ -19,11 +18,10 @@ from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.packed_file import load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.onnx.backend import usable_processors
-from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend
+from harken.backends.onnx.encoding import Encoder, EncoderGraphs, EncodingBackend
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtime_plan import RuntimePlan, has_amx, openvino_capabilities
-from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.errors import OptionError
@@ -35,10 +33,10 @@ BITS = {"auto": 8, "int8": 8, "int4": 4}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
-class NativeBackend(GraphEncodingBackend[NativeFeatures]):
+class NativeBackend(EncodingBackend[NativeFeatures]):
     """`harken.contract.Backend` on a compiled encoder and decoder.
 
-    Streams are encoded by the graphs of the ONNX engine, and so are windows where bfloat16 in matrix units is faster.
+    The graphs of the ONNX engine encode where bfloat16 in matrix units is faster.
 
     Parameters
     ----------
@@ -134,19 +132,21 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
         def load_encoder(weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             return load(weights, contents=encoder_weights)
 
-        self._encoder: NativeEncoder | None = None
-        graphs = {}
-        if not self.dims.has_encoder:
-            (self._decoder,) = loader.load(load_decoder)
-        elif encoder_fits(dims) and (precision == "int8" or not graph_encodes_faster()):
+        encoder_plan = ("native", "int16")
+        self._encoder: Encoder
+        if self.dims.has_encoder and encoder_fits(dims) and (precision == "int8" or not graph_encodes_faster()):
             self._decoder, arrays = loader.load(load_decoder, load_encoder)
             self._encoder = NativeEncoder(arrays, encoder_weights, self._decoder)
         else:
-            self._decoder, graphs["encoder"] = loader.load(load_decoder, "encoder")
-        self._encoder_graphs = EncoderGraphs(self.dims, loader, graphs)
+            names = ("encoder",) if self.dims.has_encoder else ()
+            self._decoder, *graphs = loader.load(load_decoder, *names)
+            loaded = dict(zip(names, graphs, strict=True))
+            self._encoder = EncoderGraphs(self.dims, loader, loaded, projects_chunks=False)
+            if names:
+                encoder_plan = loader.plan.encoder
         self.plan = RuntimePlan(
             precision="int8" if precision == "auto" else precision,
-            encoder=loader.plan.encoder if graphs else ("native", "int16"),
+            encoder=encoder_plan,
             decoder=("native", f"int{decoder_weights.bits}"),
         )
         self.capabilities = Capabilities(
@@ -156,22 +156,8 @@ class NativeBackend(GraphEncodingBackend[NativeFeatures]):
             detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
         )
 
-    def encode(self, mel: Floats) -> NativeFeatures:
-        return self._project(self._encoder.encode(mel)) if self._encoder else super().encode(mel)
-
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
-        features = OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
-        lengths = [state.positions for state in states]
-        windows = [
-            (
-                self._decoder.pack_window(
-                    {name: array[window] for name, array in features.cross_kv.items()}, length
-                ),
-                length,
-            )
-            for window, length in enumerate(lengths)
-        ]
-        return NativeFeatures(features.encoder_output, windows, lengths)
+        return self._project(self._encoder.stack_outputs(states), [state.positions for state in states])
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False

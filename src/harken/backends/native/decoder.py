@@ -109,34 +109,6 @@ class NativeDecoder:
             raise OutOfMemory("not enough memory for the keys and values of a window")
         return packed
 
-    def pack_window(self, cross_kv: Mapping[str, Floats], positions: int) -> Packed:
-        """Pack the keys and values of the cross-attention of one window.
-
-        Parameters
-        ----------
-        cross_kv : mapping of str to ndarray
-            For each layer i "cross_k.i" and "cross_v.i" of shape (n_text_head, at least `positions`, head size).
-        positions : int
-            Positions that the window has.
-        """
-        packed = aligned_empty(self.call(self.library.harken_window_bytes, self.handle, positions))
-        for layer in range(self.dims.n_text_layer):
-            keys, values = cross_kv[f"cross_k.{layer}"], cross_kv[f"cross_v.{layer}"]
-            assert keys.dtype == values.dtype == np.float32
-            assert keys[0].flags.c_contiguous
-            assert keys.strides == values.strides
-            self.call(
-                self.library.harken_pack_window,
-                self.handle,
-                layer,
-                keys.ctypes.data,
-                values.ctypes.data,
-                keys.strides[0] // keys.itemsize,
-                positions,
-                packed.ctypes.data,
-            )
-        return packed
-
     def open_session(
         self, windows: Sequence[tuple[Packed, int]], row_windows: Sequence[int], keep_attention: bool
     ) -> int:

@@ -1,24 +1,30 @@
-"""A compiled encoder: its weights handed to the library, which encodes on the threads of a decoder."""
+"""A compiled encoder of windows and streams: weights handed to the library, which encodes on the decoder's threads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.encoder_weights import EncoderWeights
-from harken.backends.native.library import NO_MEMORY, Encoder, EncoderLayer
-from harken.contract import Floats
+from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
+from harken.backends.native.streaming_encoder import (
+    LEFT_CONTEXT_FRAMES,
+    RIGHT_CONTEXT_FRAMES,
+    NativeEncoderState,
+)
+from harken.contract import Floats, StreamingEncoderState
 from harken.errors import OutOfMemory
 from harken.types import FRAMES_PER_POSITION
 
 
 class NativeEncoder:
-    """An encoder of the library, with everything that it points to.
+    """An encoder of the library (see `harken.backends.onnx.encoding.Encoder`), with everything that it points to.
 
     Parameters
     ----------
@@ -34,36 +40,40 @@ class NativeEncoder:
         self, arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights, decoder: NativeDecoder
     ) -> None:
         self._arrays = arrays  # the model points to them
+        self._dims = contents.dims
         self._decoder = decoder
         self._model = _make_model(arrays, contents)
 
     def encode(self, mel: Floats) -> Floats:
-        """Encode windows of log-mel.
-
-        Parameters
-        ----------
-        mel : ndarray of shape (windows, n_mels, frames), float32
-
-        Returns
-        -------
-        ndarray of shape (windows, frames / 2, n_audio_state), float32
-
-        Raises
-        ------
-        OutOfMemory
-            If there is no memory for it.
-        """
         n_windows, _, frames = mel.shape
-        mel = np.ascontiguousarray(mel, np.float32)
         encoder_output = np.empty((n_windows, frames // FRAMES_PER_POSITION, self._model.n_state), np.float32)
-        encode, handle = self._decoder.library.harken_encode, self._decoder.handle
         for window, output in zip(mel, encoder_output, strict=True):
-            status = self._decoder.call(
-                encode, handle, byref(self._model), window.ctypes.data, frames, output.ctypes.data
-            )
-            if status == NO_MEMORY:
-                raise OutOfMemory("not enough memory to encode a window")
+            self._encode(Chunk(), np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES))), output)
         return encoder_output
+
+    def open_encoder(self, history_frames: int) -> NativeEncoderState:
+        return NativeEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        for state, frames in zip(own_states(states, NativeEncoderState), mel, strict=True):
+            chunk, padded, encoder_output = state.next_chunk(frames)
+            self._encode(chunk, padded, encoder_output)
+            state.append_chunk(padded, encoder_output, final_frames // FRAMES_PER_POSITION)
+
+    def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
+        return NativeEncoderState.stack_outputs(own_states(states, NativeEncoderState))
+
+    def _encode(self, chunk: Chunk, mel: Floats, encoder_output: Floats) -> None:
+        """Encode a chunk of frames, with those around it, and write its output."""
+        mel = np.ascontiguousarray(mel, np.float32)
+        chunk.positions, chunk.mel, chunk.encoder_output = (
+            len(encoder_output),
+            mel.ctypes.data,
+            encoder_output.ctypes.data,
+        )
+        encode = self._decoder.library.harken_encode
+        if self._decoder.call(encode, self._decoder.handle, byref(self._model), byref(chunk)) == NO_MEMORY:
+            raise OutOfMemory("not enough memory to encode")
 
 
 def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) -> Encoder:

@@ -43,7 +43,8 @@ class EncoderWeights:
         """Yield the matrices of a block in the order of ``struct harken_encoder_layer``."""
         state = self.dims.n_audio_state
         for name, rows, columns in (
-            ("qkv", 3 * state, state),
+            ("query", state, state),
+            ("key_value", 2 * state, state),
             ("out", state, state),
             ("mlp_in", 4 * state, state),
             ("mlp_out", state, 4 * state),
@@ -71,15 +72,13 @@ class EncoderWeights:
             weight, bias = _linear(weights, f"encoder.{convolution.name}")
             padded = np.pad(weight.transpose(0, 2, 1), ((0, 0), (0, 0), (0, -weight.shape[1] % GROUP)))
             convolution.write(put, padded.reshape(len(weight), -1), bias)
-        scale = float(self.dims.n_audio_state // self.dims.n_audio_head) ** -0.5
+        scale = np.float32((self.dims.n_audio_state // self.dims.n_audio_head) ** -0.5)
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
-            qkv, out, mlp_in, mlp_out = self.layer_matrices(layer)
-            projections = [
-                _folded(weights, block, "attn_ln", f"attn.{name}") for name in ("query", "key", "value")
-            ]
-            projections[0] = tuple(part * np.float32(scale) for part in projections[0])
-            qkv.write(put, *(np.concatenate(parts) for parts in zip(*projections, strict=True)))
+            query, key_value, out, mlp_in, mlp_out = self.layer_matrices(layer)
+            query.write(put, *(part * scale for part in _folded(weights, block, "attn_ln", "attn.query")))
+            keys, values = (_folded(weights, block, "attn_ln", f"attn.{name}") for name in ("key", "value"))
+            key_value.write(put, *(np.concatenate(parts) for parts in zip(keys, values, strict=True)))
             out.write(put, *_linear(weights, f"{block}.attn.out"))
             mlp_in.write(put, *_folded(weights, block, "mlp_ln", "mlp.0"))
             mlp_out.write(put, *_linear(weights, f"{block}.mlp.2"))

@@ -75,7 +75,7 @@ class Model(Structure):
 class EncoderLayer(Structure):
     """``struct harken_encoder_layer``: the linear layers of a block of the encoder."""
 
-    _fields_ = tuple((name, Matrix16) for name in ("qkv", "out", "mlp_in", "mlp_out"))
+    _fields_ = tuple((name, Matrix16) for name in ("query", "key_value", "out", "mlp_in", "mlp_out"))
 
 
 class Encoder(Structure):
@@ -95,6 +95,20 @@ class Encoder(Structure):
     )
 
 
+class Chunk(Structure):
+    """``struct harken_chunk``: positions that are encoded together."""
+
+    _fields_ = (
+        ("positions", c_int32),
+        ("first_position", c_int32),
+        ("mel", c_void_p),
+        ("encoder_output", c_void_p),
+        ("keys_values", c_void_p),
+        ("layer_stride", c_int64),
+        ("n_history", c_int32),
+    )
+
+
 class Window(Structure):
     """``struct harken_window``: the keys and values of the cross-attention of one window."""
 
@@ -107,9 +121,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
     "harken_window_bytes": (c_int64, (c_void_p, c_int32)),
-    "harken_encode": (c_int32, (c_void_p, POINTER(Encoder), c_void_p, c_int32, c_void_p)),
+    "harken_encode": (c_int32, (c_void_p, POINTER(Encoder), POINTER(Chunk))),
     "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
-    "harken_pack_window": (None, (c_void_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_void_p)),
     "harken_session_open": (c_void_p, (c_void_p, POINTER(Window), c_int32, c_void_p, c_int32, c_int32)),
     "harken_session_close": (None, (c_void_p,)),
     "harken_session_extend": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int64)),

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.backends.checks import own_states
-from harken.backends.onnx.encoding import EncoderGraphs, GraphEncodingBackend, single_window_slices
+from harken.backends.onnx.encoding import EncoderGraphs, EncodingBackend, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -20,7 +20,7 @@ from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncod
 from harken.types import Dims
 
 
-class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
+class OnnxBackend(EncodingBackend[OnnxFeatures]):
     """`harken.contract.Backend` on ONNX Runtime and OpenVINO.
 
     Parameters
@@ -60,6 +60,8 @@ class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
         If a runtime is not installed.
     """
 
+    _encoder: EncoderGraphs
+
     def __init__(
         self,
         dims: Dims,
@@ -91,7 +93,7 @@ class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
         )
         names = EncoderGraphs.names(self.dims)
         self._decoder, *graphs = loader.load("decoder", *names)
-        self._encoder_graphs = EncoderGraphs(self.dims, loader, dict(zip(names, graphs, strict=True)))
+        self._encoder = EncoderGraphs(self.dims, loader, dict(zip(names, graphs, strict=True)))
         self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",
@@ -121,9 +123,9 @@ class OnnxBackend(GraphEncodingBackend[OnnxFeatures]):
 
     def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
         n_windows, positions, _ = encoder_output.shape
-        cross_kv = self._encoder_graphs.allocate_cross_kv(n_windows, positions)
+        cross_kv = self._encoder.allocate_cross_kv(n_windows, positions)
         for window in single_window_slices(n_windows):
-            self._encoder_graphs.project_window(
+            self._encoder.project_window(
                 encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
             )
         return OnnxFeatures(encoder_output, cross_kv, lengths)

@@ -1,15 +1,11 @@
-"""The part of the CPU engine before the decoder, in graphs: windows and streams encoded, and projected for the
-cross-attention.
-
-The native backend uses it for streams, and for windows where a graph is faster.
-"""
+"""The part of the CPU engine before the decoder: windows and streams encoded, and projected for the cross-attention."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,8 +18,28 @@ from harken.contract import Features, Floats, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
+class Encoder(Protocol):
+    """An encoder of windows and of streams."""
+
+    def encode(self, mel: Floats) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
+        ...
+
+    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
+        """Open the encoder of a stream."""
+        ...
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
+        ...
+
+    def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
+        """Return the output of some streams, shape (streams, positions of the longest, n_audio_state)."""
+        ...
+
+
 class EncoderGraphs:
-    """The graphs before the decoder.
+    """The graphs before the decoder (see `Encoder`).
 
     Parameters
     ----------
@@ -32,10 +48,15 @@ class EncoderGraphs:
         Loads a graph when it is first used.
     loaded : mapping of str to Graph
         Those that are loaded already.
+    projects_chunks : bool
+        Project the chunks of streams for the cross-attention, too.
     """
 
-    def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
+    def __init__(
+        self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph], *, projects_chunks: bool = True
+    ) -> None:
         self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
+        self._projects_chunks = projects_chunks
         self._lock = Lock()
 
     @staticmethod
@@ -44,7 +65,6 @@ class EncoderGraphs:
         return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
 
     def encode(self, mel: Floats) -> Floats:
-        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
         assert self._dims.has_encoder, NO_ENCODER
         encode = self._graph("encoder")
         encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
@@ -65,25 +85,28 @@ class EncoderGraphs:
         self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        """Open the encoder of a stream."""
         assert self._dims.has_encoder, NO_ENCODER
         return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        """Encode the next chunks of some streams together (see `harken.contract.Backend.encode_chunk`)."""
         onnx_states = own_states(states, OnnxEncoderState)
         inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
         self._graph("streaming_encoder")(inputs, outputs)
         encoder_output = outputs["encoder_output"]
-        # The projection is the same at every position, so the chunks of all streams are projected as one window.
-        all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
-        cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
-        self.project_window(all_chunks, cross_kv)
+        cross_kv: dict[str, Floats] = {}
+        if self._projects_chunks:
+            # The projection is the same at every position: the chunks of all streams are projected as one window.
+            all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
+            cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
+            self.project_window(all_chunks, cross_kv)
         for row, state in enumerate(onnx_states):
             chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
             stream_outputs = {name: array[row] for name, array in outputs.items()}
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
             state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+
+    def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
+        return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState)).encoder_output
 
     def _graph(self, name: str) -> Graph:
         with self._lock:
@@ -95,17 +118,17 @@ class EncoderGraphs:
 F = TypeVar("F", bound=EncodedWindows)
 
 
-class GraphEncodingBackend(ABC, Generic[F]):
+class EncodingBackend(ABC, Generic[F]):
     """The methods of `harken.contract.Backend` before the decoder, for a decoder with features of type F."""
 
-    _encoder_graphs: EncoderGraphs
+    _encoder: Encoder
 
     @abstractmethod
     def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> F:
         """Make features: project the encoder's output to the keys and values of the cross-attention."""
 
     def encode(self, mel: Floats) -> F:
-        return self._project(self._encoder_graphs.encode(mel))
+        return self._project(self._encoder.encode(mel))
 
     def encoder_output(self, features: Features) -> Floats:
         assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
@@ -115,11 +138,11 @@ class GraphEncodingBackend(ABC, Generic[F]):
         assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
         return self._project(features.encoder_output, features.lengths)
 
-    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        return self._encoder_graphs.open_encoder(history_frames)
+    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
+        return self._encoder.open_encoder(history_frames)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        self._encoder_graphs.encode_chunk(states, mel, final_frames)
+        self._encoder.encode_chunk(states, mel, final_frames)
 
 
 def single_window_slices(n_windows: int) -> Iterator[slice]:

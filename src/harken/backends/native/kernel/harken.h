@@ -73,10 +73,10 @@ struct harken_model {
     const int32_t *alignment_heads; /* pairs of layer and head, sorted */
 };
 
-/* The layers of one block of the encoder; the three projections of attention are one matrix. Normalisations and the
- * queries' scale are folded as above. */
+/* The layers of one block of the encoder; keys and then values are one matrix. Normalisations and the queries' scale are
+ * folded as above. */
 struct harken_encoder_layer {
-    struct harken_matrix16 qkv, out, mlp_in, mlp_out;
+    struct harken_matrix16 query, key_value, out, mlp_in, mlp_out;
 };
 
 struct harken_encoder {
@@ -88,7 +88,19 @@ struct harken_encoder {
     const float *last_gain, *last_bias;
 };
 
-/* The keys and values of the cross-attention of one window, all layers (see harken_pack_window). */
+/* Positions that are encoded together; they attend to one another, and to earlier ones of the same stream. */
+struct harken_chunk {
+    int32_t positions, first_position; /* at least 1; counted from the start of the recording or stream */
+    const float *mel;      /* shape (n_mels, 2 positions + 3): two frames before, two for each position, one behind */
+    float *encoder_output; /* shape (positions, n_state) */
+    /* Keys and values of every layer, rows of 2 n_state floats, or NULL where there is no history and none is kept:
+     * `n_history` rows of earlier positions, behind which those of the chunk are written. */
+    float *keys_values;
+    int64_t layer_stride; /* floats from layer to layer */
+    int32_t n_history;
+};
+
+/* The keys and values of the cross-attention of one window, all layers (see harken_project_window). */
 struct harken_window {
     const void *packed;
     int32_t positions; /* at least 1 */
@@ -113,20 +125,15 @@ HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sess
 /* The size in bytes of the packed keys and values of a window of so many positions, a multiple of 64. */
 HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions);
 
-/* Encode one window of log-mel, shape (n_mels, frames) with an even number of frames, on the threads of a decoder, whose
- * other calls it must not overlap. Writes shape (frames / 2, n_state). Returns 0 or HARKEN_NO_MEMORY. */
-HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *encoder, const float *mel,
-                                 int32_t frames, float *encoder_output);
+/* Encode a window, or the next chunk of a stream, on the threads of a decoder, whose other calls it must not overlap.
+ * Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *encoder,
+                                 const struct harken_chunk *chunk);
 
 /* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, and pack
  * them into the buffer of the window, aligned to 64 bytes. Returns 0 or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions,
                                          void *packed);
-
-/* Pack one layer's keys and values of a window, each (n_heads, positions, head size) with `head_stride` floats from
- * head to head, into the buffer of the window, aligned to 64 bytes. */
-HARKEN_API void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
-                                   int64_t head_stride, int32_t positions, void *packed);
 
 /* Open a session of n_rows rows, row r over windows[row_windows[r]]. The array of windows is copied, what they point to
  * is not. */

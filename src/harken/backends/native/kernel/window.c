@@ -7,9 +7,8 @@ enum { BLOCK_ROWS = 48 }; /* positions of an item of projection, whole tiles of 
 struct work {
     const harken_decoder *decoder;
     int32_t positions;
-    int64_t row_stride, head_stride;
-    float *keys, *values; /* of one layer */
     const float *encoder_output;
+    float *keys, *values;     /* of one layer, (positions, n_state) each */
     struct harken_rows *rows; /* (threads), each (48, n_audio_state) */
     void *packed;
 };
@@ -27,33 +26,19 @@ int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions) {
 static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_kernels *kernels = work->decoder->kernels;
+    int64_t state = work->decoder->model.n_state;
     int32_t chunks = count(work->positions, HARKEN_CHUNK);
     (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item / chunks, chunk = item % chunks;
         struct harken_matrix16 keys, values;
         harken_chunk_matrices(&work->decoder->model, work->packed, work->positions, layer, head, chunk, &keys, &values);
-        int64_t from = head * work->head_stride + (int64_t)chunk * HARKEN_CHUNK * work->row_stride;
-        kernels->pack_keys(work->keys + from, work->row_stride, keys.rows, keys.columns, (int16_t *)keys.weights,
+        int64_t from = chunk * HARKEN_CHUNK * state + head * keys.columns;
+        kernels->pack_keys(work->keys + from, state, keys.rows, keys.columns, (int16_t *)keys.weights,
                            (float *)keys.scales);
-        kernels->pack_values(work->values + from, work->row_stride, keys.rows, keys.columns,
-                             (int16_t *)values.weights, (float *)values.scales);
+        kernels->pack_values(work->values + from, state, keys.rows, keys.columns, (int16_t *)values.weights,
+                             (float *)values.scales);
     }
-}
-
-static struct harken_phase pack_layer(const struct work *work, int32_t layer) {
-    int32_t items = work->decoder->model.n_heads * count(work->positions, HARKEN_CHUNK);
-    return (struct harken_phase){pack_chunks, layer, items, 1};
-}
-
-void harken_pack_window(harken_decoder *decoder, int32_t layer, const float *keys, const float *values,
-                        int64_t head_stride, int32_t positions, void *packed) {
-    struct work work = {.decoder = decoder, .positions = positions, .head_stride = head_stride, .packed = packed};
-    work.row_stride = decoder->model.n_state / decoder->model.n_heads;
-    work.keys = (float *)keys;
-    work.values = (float *)values;
-    struct harken_phase phase = pack_layer(&work, layer);
-    harken_team_run(decoder->team, &phase, 1, &work);
 }
 
 /* Items are blocks of positions. */
@@ -62,12 +47,12 @@ static void project_blocks(void *context, int32_t number, int32_t begin, int32_t
     const struct harken_kernels *kernels = work->decoder->kernels;
     const struct harken_layer *layer = &work->decoder->model.layers[number];
     const struct harken_rows *rows = &work->rows[thread];
-    int64_t columns = layer->cross_key.columns, stride = work->row_stride;
+    int64_t columns = layer->cross_key.columns, state = work->decoder->model.n_state;
     for (int32_t first = begin * BLOCK_ROWS; first < end * BLOCK_ROWS; first += BLOCK_ROWS) {
         int32_t n = work->positions - first < BLOCK_ROWS ? work->positions - first : BLOCK_ROWS;
         kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0, rows);
-        kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * stride, stride);
-        kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * stride, stride);
+        kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * state, state);
+        kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * state, state);
     }
 }
 
@@ -90,18 +75,16 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
 int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions, void *packed) {
     const struct harken_model *model = &decoder->model;
     struct work work = {.decoder = decoder, .positions = positions, .encoder_output = encoder_output};
-    work.row_stride = model->n_state;
-    work.head_stride = model->n_state / model->n_heads;
     work.packed = packed;
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
         return HARKEN_NO_MEMORY;
     take_memory(&work, &arena);
-    int32_t n = 0;
+    int32_t n = 0, chunk_items = model->n_heads * count(positions, HARKEN_CHUNK);
     for (int32_t layer = 0; layer < model->n_layers; layer++) {
         decoder->phases[n++] = (struct harken_phase){project_blocks, layer, count(positions, BLOCK_ROWS), 1};
-        decoder->phases[n++] = pack_layer(&work, layer);
+        decoder->phases[n++] = (struct harken_phase){pack_chunks, layer, chunk_items, 1};
     }
     harken_team_run(decoder->team, decoder->phases, n, &work);
     return 0;
