@@ -240,7 +240,9 @@ class TimedBackend:
         features = self._backend.encode(mel)
         self._positions = mel.shape[-1] // 2
         limits, dims = self._limits, replace(self._backend.dims, n_audio_ctx=self._positions)
-        rate = limits.bf16 if self._backend.plan.encoder[1] == "bf16" else limits.fp32
+        # An instruction for 16-bit integers multiplies twice as many numbers as one for float32.
+        rates = {"bf16": limits.bf16, "int16": 2 * limits.fp32}
+        rate = rates.get(self._backend.plan.encoder[1], limits.fp32)
         self._account(ENCODER, len(mel) * encoder_operations(dims) / rate)
         return features
 

@@ -82,11 +82,12 @@ def test_missing_required_package_fails(cli: CliRunner) -> None:
 def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
     break_imports(cli.monkeypatch, "openvino")
     cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
+    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: "the compiled library was not built")
     cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (0, True)
     assert facts_by_part["advice"][0].startswith("pip install openvino ")
-    assert facts_by_part["engine"]["streaming_encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
+    assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,9 @@ def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
 def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[str], encoder: str) -> None:
     cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
     cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
+    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: "the compiled library was not built")
     facts = doctor.engine().facts
-    assert facts["streaming_encoder"] == encoder
+    assert facts["encoder"] == encoder
     assert facts["openvino"] == sorted(capable)
 
 
@@ -127,7 +129,6 @@ def test_missing_compiled_decoder_is_reported_with_the_reason(cli: CliRunner) ->
         library, "unavailable_reason", lambda: "the compiled library was not built: no disk"
     )
     finding = doctor.engine()
-    assert finding.facts["encoder"] == finding.facts["streaming_encoder"]
     assert finding.facts["decoder"] == "onnxruntime int8, as the compiled library was not built: no disk"
     (advice,) = finding.advice
     assert not advice.needed

@@ -54,7 +54,7 @@ PACKAGES = (
     Package("av", "av", "audio of any kind"),
     Package("onnx", "onnx", "building graphs"),
     Package("onnxruntime", "onnxruntime", "running graphs"),
-    Package("openvino", "openvino", "a faster encoder", needed=False),
+    Package("openvino", "openvino", "a faster encoder of backend onnx", needed=False),
     Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
     Package("rich", "rich", "the progress bar", needed=False),
 )
@@ -147,15 +147,13 @@ def engine() -> Finding:
         "onnxruntime fp32": "OpenVINO is not installed",
     }
     graph, onnx_decoder = " ".join(plan.encoder), " ".join(plan.decoder)
-    graph_with_reason = f"{graph}, as {reason_by_encoder[graph]}"
     unavailable = library.unavailable_reason()
     native = "" if unavailable else f"native {library.chosen_instruction_set()}"
     by_graph = unavailable or graph_encodes_faster()
     facts = {
         "precision": plan.precision,
-        "encoder": graph_with_reason if by_graph else f"{native} in int16",
+        "encoder": f"{graph}, as {reason_by_encoder[graph]}" if by_graph else f"{native} in int16",
         "decoder": f"{native} in int8" if native else f"{onnx_decoder}, as {unavailable}",
-        "streaming_encoder": graph_with_reason,
         "openvino": sorted(openvino_formats),
     }
     text = (

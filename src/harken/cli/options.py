@@ -172,7 +172,10 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "default": "auto",
             "type": click.Choice((*PRECISIONS, "fp16")),
-            "help": "Number format to compute in; auto is int8, with torch fp16 on a GPU and fp32 on the CPU.",
+            "help": (
+                "Number format to compute in; auto is int8, with an encoder in bf16 where the processor has AMX, and "
+                "with torch fp16 on a GPU and fp32 on the CPU."
+            ),
         },
     ),
     "threads": (
@@ -185,7 +188,7 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "default": "auto",
             "type": click.Choice(BACKENDS),
             "help": (
-                "CPU engine with a compiled decoder or with that of ONNX Runtime, PyTorch for a GPU, or the slow numpy "
+                "Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
                 "reference; auto is native where it was built and fits, else onnx."
             ),
         },

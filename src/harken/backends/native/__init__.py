@@ -1,7 +1,7 @@
-"""The CPU engine with a compiled decoder: 8-bit weights in blocks, one call a step, the same bits on every processor.
+"""The compiled CPU engine: weights as integers, one call a window and one a step, the same bits on every processor.
 
-The encoder is that of `harken.backends.onnx`. The decoder is the C library of ``kernel/``; `packing` and `packed_file`
-write what it reads, `library` loads it, `decoder` and `session` call it.
+The C library lies in ``kernel/``. `packing`, `matrices`, `packed_file`, `encoder_weights` and `decoder_weights` write
+what it reads, `library` loads it, `encoder`, `decoder` and `session` call it.
 """
 
 from harken.backends.native.backend import NativeBackend
