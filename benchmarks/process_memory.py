@@ -16,7 +16,7 @@ def peak_mb() -> float:
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-    except OSError:
+    except (OSError, IndexError):
         pass
     try:
         import resource

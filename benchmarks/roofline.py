@@ -30,8 +30,7 @@ WEIGHT_BYTES = {"fp32": FLOAT_BYTES, "int8": 1}
 LARGE_BYTES = 256_000_000
 HALF_BYTES = 2
 NOT_READ = {"embedding", "positions", "cross_key", "cross_value"}
-"""Arrays of a decoder of which a step reads a row or nothing."""
-"""Arrays of the native decoder of which a step reads one row a token, not all."""
+"""Arrays of the native decoder of which a step reads a row or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

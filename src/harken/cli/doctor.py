@@ -54,7 +54,7 @@ PACKAGES = (
     Package("av", "av", "audio of any kind"),
     Package("onnx", "onnx", "building graphs"),
     Package("onnxruntime", "onnxruntime", "running graphs"),
-    Package("openvino", "openvino", "a faster encoder of backend onnx", needed=False),
+    Package("openvino", "openvino", "a faster encoder on some processors", needed=False),
     Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
     Package("rich", "rich", "the progress bar", needed=False),
 )
@@ -149,7 +149,7 @@ def engine() -> Finding:
     graph, onnx_decoder = " ".join(plan.encoder), " ".join(plan.decoder)
     unavailable = library.unavailable_reason()
     native = "" if unavailable else f"native {library.chosen_instruction_set()}"
-    by_graph = unavailable or graph_encodes_faster()
+    by_graph = unavailable is not None or graph_encodes_faster()
     facts = {
         "precision": plan.precision,
         "encoder": f"{graph}, as {reason_by_encoder[graph]}" if by_graph else f"{native} in int16",

@@ -173,8 +173,8 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "default": "auto",
             "type": click.Choice((*PRECISIONS, "fp16")),
             "help": (
-                "Number format to compute in; auto is int8, with an encoder in bf16 where the processor has AMX, and "
-                "with torch fp16 on a GPU and fp32 on the CPU."
+                "Number format to compute in; auto is int8, with an encoder in bf16 where that is faster, and with "
+                "torch fp16 on a GPU and fp32 on the CPU."
             ),
         },
     ),

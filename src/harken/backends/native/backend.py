@@ -16,6 +16,7 @@ from harken.backends.native.encoder_weights import EncoderWeights
 from harken.backends.native.features import NativeFeatures
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.packed_file import load_packed
+from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
 from harken.backends.onnx.backend import usable_processors
 from harken.backends.onnx.encoding import Encoder, EncoderGraphs, EncodingBackend
@@ -36,7 +37,8 @@ STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 class NativeBackend(EncodingBackend[NativeFeatures]):
     """`harken.contract.Backend` on a compiled encoder and decoder.
 
-    The graphs of the ONNX engine encode where bfloat16 in matrix units is faster.
+    The graphs of the ONNX engine encode where bfloat16 in matrix units is faster, or where the encoder's heads do not
+    fit the kernels. Calls take turns: while a window is encoded, a decoder step of another thread waits.
 
     Parameters
     ----------
@@ -47,8 +49,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Digest of the weights; stored graphs and packed weights are reused where it is the same.
     precision : {"auto", "int8", "int4"}
         Of the decoder; the encoder computes in 16-bit integers. "auto" is int8 with the fastest encoder, which on
-        processors with AMX is a graph in bfloat16; "int8" gives the same bits on every processor. int4 is for
-        assistants.
+        processors with AMX is a graph in bfloat16; "int8" gives the same bits on every processor, if the encoder fits
+        the kernels. int4 is for assistants.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
@@ -96,9 +98,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             raise OptionError("precision", precision, f"{' or '.join(PRECISIONS)} with backend='native'")
         if not fits(dims):
             allowed = (
-                f"another backend for a model with n_text_state={dims.n_text_state} and "
-                f"n_text_head={dims.n_text_head}: native takes a multiple of {STATE_DIVISOR} with heads of a multiple "
-                f"of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}"
+                f"another backend for a model with n_text_state={dims.n_text_state}, "
+                f"n_text_head={dims.n_text_head} and n_audio_state={dims.n_audio_state}: native takes a multiple of "
+                f"{STATE_DIVISOR} with heads of a multiple of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}, and of {GROUP}"
             )
             raise OptionError("backend", "native", allowed)
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
@@ -132,7 +134,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         def load_encoder(weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             return load(weights, contents=encoder_weights)
 
-        encoder_plan = ("native", "int16")
+        encoder_plan = ("shared", "output") if not self.dims.has_encoder else ("native", "int16")
         self._encoder: Encoder
         if self.dims.has_encoder and encoder_fits(dims) and (precision == "int8" or not graph_encodes_faster()):
             self._decoder, arrays = loader.load(load_decoder, load_encoder)
@@ -178,7 +180,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
 
 def fits(dims: Dims) -> bool:
     """Return whether the kernels can compute a decoder of these dimensions."""
-    return _heads_fit(dims.n_text_state, dims.n_text_head) and dims.n_text_state % STATE_DIVISOR == 0
+    states_fit = dims.n_text_state % STATE_DIVISOR == 0 and dims.n_audio_state % GROUP == 0
+    return states_fit and _heads_fit(dims.n_text_state, dims.n_text_head)
 
 
 def encoder_fits(dims: Dims) -> bool:

@@ -59,7 +59,7 @@ class DecoderWeights:
         """The name of these contents among all those of the same weights."""
         dims = self.dims
         text_dims = (dims.n_vocab, dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer)
-        checksum = zlib.crc32(repr(text_dims).encode())
+        checksum = zlib.crc32(repr((*text_dims, dims.n_audio_state)).encode())
         if self.vocab_subset is not None:
             checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
         return f"int{self.bits}-{checksum:08x}"

@@ -13,14 +13,10 @@ from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.encoder_weights import EncoderWeights
 from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
-from harken.backends.native.streaming_encoder import (
-    LEFT_CONTEXT_FRAMES,
-    RIGHT_CONTEXT_FRAMES,
-    NativeEncoderState,
-)
+from harken.backends.native.streaming_encoder import RIGHT_CONTEXT_FRAMES, NativeEncoderState
 from harken.contract import Floats, StreamingEncoderState
 from harken.errors import OutOfMemory
-from harken.types import FRAMES_PER_POSITION
+from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES
 
 
 class NativeEncoder:
@@ -55,9 +51,11 @@ class NativeEncoder:
         return NativeEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        for state, frames in zip(own_states(states, NativeEncoderState), mel, strict=True):
-            chunk, padded, encoder_output = state.next_chunk(frames)
-            self._encode(chunk, padded, encoder_output)
+        own = own_states(states, NativeEncoderState)
+        chunks = [state.next_chunk(frames) for state, frames in zip(own, mel, strict=True)]
+        for chunk in chunks:
+            self._encode(*chunk)
+        for state, (_, padded, encoder_output) in zip(own, chunks, strict=True):
             state.append_chunk(padded, encoder_output, final_frames // FRAMES_PER_POSITION)
 
     def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
@@ -66,8 +64,11 @@ class NativeEncoder:
     def _encode(self, chunk: Chunk, mel: Floats, encoder_output: Floats) -> None:
         """Encode a chunk of frames, with those around it, and write its output."""
         mel = np.ascontiguousarray(mel, np.float32)
+        positions, frames_around = len(encoder_output), LEFT_CONTEXT_FRAMES + RIGHT_CONTEXT_FRAMES
+        assert mel.shape == (self._dims.n_mels, FRAMES_PER_POSITION * positions + frames_around)
+        assert 0 < chunk.first_position + positions <= self._dims.n_audio_ctx
         chunk.positions, chunk.mel, chunk.encoder_output = (
-            len(encoder_output),
+            positions,
             mel.ctypes.data,
             encoder_output.ctypes.data,
         )

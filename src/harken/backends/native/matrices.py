@@ -23,8 +23,8 @@ from harken.backends.native.packing import (
 )
 from harken.contract import Floats
 
-ROWS_AT_ONCE = 256 * GROUP
-"""Rows that are quantised together: the largest matrix is held in memory once, in float32."""
+ROWS_AT_ONCE = 64 * GROUP
+"""Rows that are quantised together, which takes some copies of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def load_packed(
 def map_packed(path: Path, contents: PackedContents) -> Arrays:
     """Map the arrays of a packed file."""
     file = np.asarray(np.memmap(path, np.uint8, mode="r"))
+    assert len(file) == max(place.end for place in places(contents).values()), "the key names other contents"
     return {
         name: file[place.offset : place.end].view(place.dtype).reshape(place.shape)
         for name, place in places(contents).items()

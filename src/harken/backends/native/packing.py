@@ -1,7 +1,7 @@
-"""The arrays of a linear layer as the compiled decoder reads them: integers in blocks, 16 rows side by side.
+"""The arrays of a linear layer as the compiled library reads them: integers, 16 rows side by side.
 
-32 consecutive columns of a row are a block with a scale of its own. The layouts are those of ``kernel/harken.h``, whose
-vectors hold 16 rows.
+With 8 or 4 bits 32 consecutive columns of a row are a block with a scale of its own; with 16 bits a row has one scale.
+The layouts are those of ``kernel/harken.h``, whose vectors hold 16 rows.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ import numpy as np
 
 from harken.backends.native.library import Chunk
 from harken.contract import Floats
-from harken.types import FRAMES_PER_POSITION, Dims
+from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
-LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES = 2, 1
-"""Frames around a chunk that the convolutions read."""
+RIGHT_CONTEXT_FRAMES = 1
+"""Frames behind a chunk that the convolutions read."""
 
 
 class NativeEncoderState:
@@ -66,8 +66,9 @@ class NativeEncoderState:
         """
         end = self._n_history + final_positions
         self._n_history = min(end, self._history_positions)
-        kept = self._keys_values[:, end - self._n_history : end].copy()
-        self._keys_values[:, : self._n_history] = kept
+        if end > self._n_history:
+            for layer in self._keys_values:
+                layer[: self._n_history] = layer[end - self._n_history : end].copy()
         last_final_frame = FRAMES_PER_POSITION * final_positions + LEFT_CONTEXT_FRAMES
         self._left_context = mel[:, last_final_frame - LEFT_CONTEXT_FRAMES : last_final_frame].copy()
         self.positions = self.final_positions + len(encoder_output)

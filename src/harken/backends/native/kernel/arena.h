@@ -23,9 +23,10 @@ static inline void *harken_take(struct harken_arena *arena, size_t n, size_t siz
 /* Makes room, and writes an empty arena of that memory to `empty`. Returns 0 or HARKEN_NO_MEMORY. */
 static inline int32_t harken_arena_grow(struct harken_arena *arena, size_t needed, struct harken_arena *empty) {
     if (needed > arena->size) {
-        char *memory = realloc(arena->memory, needed + 63);
+        char *memory = malloc(needed + 63);
         if (!memory)
             return HARKEN_NO_MEMORY;
+        free(arena->memory);
         arena->memory = memory;
         arena->size = needed;
     }

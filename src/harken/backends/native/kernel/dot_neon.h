@@ -1,4 +1,4 @@
-/* Dot products of four columns, for the instruction sets of ARM64 that have them. */
+/* Dot products of four columns of bytes, for the instruction sets of ARM64 that have them, and of two of 16 bits. */
 #include "simd.h"
 
 enum { WEIGHTS_ARE_UNSIGNED = 0 };

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counts.h"
 #include "decoder.h"
 
 enum {
-    BLOCK_ROWS = 48, /* positions of an item: a weight that was read multiplies so many rows */
+    BLOCK_ROWS = HARKEN_BLOCK_ROWS,
     QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core */
 };
 
@@ -35,14 +36,6 @@ struct work {
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
-
-static int32_t min(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
-
-static int32_t count(int32_t n, int32_t size) {
-    return (n + size - 1) / size;
-}
 
 /* -- The phases -------------------------------------------------------------------------------------------------- */
 
@@ -124,7 +117,7 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
 static void attend(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
     struct scratch *scratch = &work->scratch[thread];
-    int32_t blocks = count(work->chunk->positions, QUERY_ROWS);
+    int32_t blocks = parts(work->chunk->positions, QUERY_ROWS);
     int64_t state = work->model->n_state;
     (void)layer;
     for (int32_t item = begin; item < end; item++) {
@@ -168,27 +161,23 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
 enum { FIRST_PHASES = 3, PHASES_A_LAYER = 3 };
 
 static int32_t list_phases(struct work *work) {
-    int32_t blocks = count(work->chunk->positions, BLOCK_ROWS), heads = work->model->n_heads, n = 0;
-    work->phases[n++] = (struct harken_phase){transpose_mel, 0, count(work->frames, BLOCK_ROWS), 4};
-    work->phases[n++] = (struct harken_phase){convolve_frames, 0, count(work->frames - 2, BLOCK_ROWS), 1};
+    int32_t blocks = parts(work->chunk->positions, BLOCK_ROWS), heads = work->model->n_heads, n = 0;
+    work->phases[n++] = (struct harken_phase){transpose_mel, 0, parts(work->frames, BLOCK_ROWS), 4};
+    work->phases[n++] = (struct harken_phase){convolve_frames, 0, parts(work->frames - 2, BLOCK_ROWS), 1};
     work->phases[n++] = (struct harken_phase){embed_positions, 0, blocks, 1};
     for (int32_t layer = 0; layer < work->model->n_layers; layer++) {
         work->phases[n++] = (struct harken_phase){pack_heads, layer, 2 * heads, 1};
-        work->phases[n++] = (struct harken_phase){attend, layer, heads * count(work->chunk->positions, QUERY_ROWS), 1};
+        work->phases[n++] = (struct harken_phase){attend, layer, heads * parts(work->chunk->positions, QUERY_ROWS), 1};
         work->phases[n++] = (struct harken_phase){transform, layer, blocks, 1};
     }
     return n;
-}
-
-static int32_t max(int32_t a, int32_t b) {
-    return a > b ? a : b;
 }
 
 static void take_memory(struct work *work, struct harken_arena *arena, int32_t threads) {
     const struct harken_encoder *model = work->model;
     size_t frames = (size_t)work->frames, positions = (size_t)work->chunk->positions, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows;
-    int32_t padded_keys = count(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
+    int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
     size_t keys = (size_t)padded_keys, head_numbers = keys * (size_t)work->head_size;
     work->mel_rows = harken_take(arena, frames * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));

@@ -1,4 +1,4 @@
-/* The interface of the library: a Whisper decoder whose weights are integers, its sessions, and its logits.
+/* The interface of the library: a Whisper encoder and decoder whose weights are integers, sessions, and logits.
  *
  * Python calls these functions (library.py repeats their types). All pointers that are passed in stay the caller's and
  * must outlive the object that they are given to. Functions that can run out of memory return NULL or HARKEN_NO_MEMORY.

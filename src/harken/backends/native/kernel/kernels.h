@@ -64,7 +64,7 @@ struct harken_kernels {
     void (*quantise_rows)(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
                           const struct harken_rows *to);
 
-    /* y[i] (+)= W x[i] + b for n rows. */
+    /* y[i] (+)= W x[i] + b for n rows; not as float16. */
     void (*multiply)(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
                      enum harken_output output, float *y, int64_t stride);
 

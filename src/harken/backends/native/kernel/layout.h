@@ -3,6 +3,7 @@
 #ifndef HARKEN_LAYOUT_H
 #define HARKEN_LAYOUT_H
 
+#include "counts.h"
 #include "kernels.h"
 
 struct harken_head_layout {
@@ -12,8 +13,8 @@ struct harken_head_layout {
 
 static inline struct harken_head_layout harken_head_layout(const struct harken_model *model, int32_t positions) {
     struct harken_head_layout head = {.head_size = model->n_state / model->n_heads};
-    head.padded = (positions + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
-    int64_t chunks = (positions + HARKEN_CHUNK - 1) / HARKEN_CHUNK;
+    head.padded = parts(positions, HARKEN_GROUP) * HARKEN_GROUP;
+    int64_t chunks = parts(positions, HARKEN_CHUNK);
     head.size = 2 * (int64_t)sizeof(int16_t) * head.padded * head.head_size +
                 (int64_t)sizeof(float) * (head.padded + chunks * head.head_size);
     return head;
@@ -27,7 +28,7 @@ static inline void harken_chunk_matrices(const struct harken_model *model, void 
     char *place = (char *)packed + layout.size * ((int64_t)layer * model->n_heads + head);
     int16_t *key_weights = (int16_t *)place, *value_weights = key_weights + (int64_t)layout.padded * layout.head_size;
     float *key_scales = (float *)(value_weights + (int64_t)layout.padded * layout.head_size);
-    int32_t first = chunk * HARKEN_CHUNK, rest = positions - first, n = rest < HARKEN_CHUNK ? rest : HARKEN_CHUNK;
+    int32_t first = chunk * HARKEN_CHUNK, n = min(positions - first, HARKEN_CHUNK);
     keys->weights = key_weights + (int64_t)first * layout.head_size;
     keys->scales = key_scales + first;
     values->weights = value_weights + (int64_t)first * layout.head_size;
@@ -35,7 +36,7 @@ static inline void harken_chunk_matrices(const struct harken_model *model, void 
     keys->bias = values->bias = NULL;
     keys->rows = n;
     keys->columns = values->rows = layout.head_size;
-    values->columns = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
+    values->columns = parts(n, HARKEN_GROUP) * HARKEN_GROUP;
 }
 
 #endif

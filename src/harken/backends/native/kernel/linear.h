@@ -186,6 +186,6 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             sums = sums + integers;
         }
         to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? peak * (1.0f / 127) : NAN;
-        to->offsets[(int64_t)i * n_blocks + block] = -128 * __builtin_reduce_add(sums);
+        to->offsets[(int64_t)i * n_blocks + block] = (int32_t)(-128u * (uint32_t)__builtin_reduce_add(sums));
     }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counts.h"
 #include "decoder.h"
 #include "layout.h"
 
@@ -22,20 +23,12 @@ struct work {
     int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
 };
 
-static int32_t min(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
-
-static int32_t max(int32_t a, int32_t b) {
-    return a > b ? a : b;
-}
-
 static int32_t groups(const struct harken_matrix *matrix) {
-    return (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
+    return parts(matrix->rows, HARKEN_GROUP);
 }
 
 static int32_t chunks(int32_t positions) {
-    return (positions + HARKEN_CHUNK - 1) / HARKEN_CHUNK;
+    return parts(positions, HARKEN_CHUNK);
 }
 
 /* -- The phases: functions of a range of items ------------------------------------------------------------------- */
@@ -296,7 +289,6 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     size_t n = (size_t)work->pass->n_queries, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows, threads = (size_t)harken_team_threads(work->pass->decoder->team);
     size_t slots = (size_t)work->max_slots;
-    arena->used = 0;
     work->x = harken_take(arena, n * state, sizeof(float));
     work->projected = harken_take(arena, n * state, sizeof(float));
     work->attended = harken_take(arena, n * state, sizeof(float));

@@ -1,8 +1,9 @@
 /* The keys and values of a window for the cross-attention: projected from the encoder's output, and packed. */
+#include "counts.h"
 #include "decoder.h"
 #include "layout.h"
 
-enum { BLOCK_ROWS = 48 }; /* positions of an item of projection, whole tiles of rows */
+enum { BLOCK_ROWS = HARKEN_BLOCK_ROWS };
 
 struct work {
     const harken_decoder *decoder;
@@ -12,10 +13,6 @@ struct work {
     struct harken_rows *rows; /* (threads), each (48, n_audio_state) */
     void *packed;
 };
-
-static int32_t count(int32_t n, int32_t size) {
-    return (n + size - 1) / size;
-}
 
 int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions) {
     const struct harken_model *model = &decoder->model;
@@ -27,7 +24,7 @@ static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end
     const struct work *work = context;
     const struct harken_kernels *kernels = work->decoder->kernels;
     int64_t state = work->decoder->model.n_state;
-    int32_t chunks = count(work->positions, HARKEN_CHUNK);
+    int32_t chunks = parts(work->positions, HARKEN_CHUNK);
     (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item / chunks, chunk = item % chunks;
@@ -49,7 +46,7 @@ static void project_blocks(void *context, int32_t number, int32_t begin, int32_t
     const struct harken_rows *rows = &work->rows[thread];
     int64_t columns = layer->cross_key.columns, state = work->decoder->model.n_state;
     for (int32_t first = begin * BLOCK_ROWS; first < end * BLOCK_ROWS; first += BLOCK_ROWS) {
-        int32_t n = work->positions - first < BLOCK_ROWS ? work->positions - first : BLOCK_ROWS;
+        int32_t n = min(work->positions - first, BLOCK_ROWS);
         kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0, rows);
         kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * state, state);
         kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * state, state);
@@ -74,16 +71,16 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
 
 int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions, void *packed) {
     const struct harken_model *model = &decoder->model;
-    struct work work = {.decoder = decoder, .positions = positions, .encoder_output = encoder_output};
-    work.packed = packed;
+    struct work work = {
+        .decoder = decoder, .positions = positions, .encoder_output = encoder_output, .packed = packed};
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
         return HARKEN_NO_MEMORY;
     take_memory(&work, &arena);
-    int32_t n = 0, chunk_items = model->n_heads * count(positions, HARKEN_CHUNK);
+    int32_t n = 0, chunk_items = model->n_heads * parts(positions, HARKEN_CHUNK);
     for (int32_t layer = 0; layer < model->n_layers; layer++) {
-        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, count(positions, BLOCK_ROWS), 1};
+        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, parts(positions, BLOCK_ROWS), 1};
         decoder->phases[n++] = (struct harken_phase){pack_chunks, layer, chunk_items, 1};
     }
     harken_team_run(decoder->team, decoder->phases, n, &work);
