@@ -171,9 +171,10 @@ class TestManyRecordings:
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "harken: none.mp3: no such file\n")
 
 
-def test_damaged_graph_cache_is_rebuilt(workdir: Path, run: Runner, tmp_path: Path) -> None:
+def test_damaged_cache_is_rebuilt(workdir: Path, run: Runner, tmp_path: Path) -> None:
     run("transcribe", JFK)  # fills the cache if no test did
-    kept = sorted((workdir / "cache" / "graphs").glob("*/model.data"))
+    graphs = workdir / "cache" / "graphs"
+    kept = sorted({*graphs.glob("*/model.data"), *graphs.glob("*/weights.packed")})
     assert kept
     broken = kept[-1]
     whole = broken.read_bytes()

@@ -247,7 +247,7 @@ def test_native_says_why_it_is_not_available(
 
 def test_native_refuses_a_model_that_does_not_fit_its_kernels(models: Models, tmp_path: Path) -> None:
     with pytest.raises(
-        OptionError, match="n_text_state=32 and n_text_head=4: native takes a multiple"
+        OptionError, match="n_text_state=32, n_text_head=4 and n_audio_state=32: native takes text states of a"
     ) as caught:
         BackendFactory(backend="native", cache=tmp_path).make_backend(open_checkpoint(models["small"]))
     assert caught.value.field == "backend"

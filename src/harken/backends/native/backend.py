@@ -99,8 +99,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         if not fits(dims):
             allowed = (
                 f"another backend for a model with n_text_state={dims.n_text_state}, "
-                f"n_text_head={dims.n_text_head} and n_audio_state={dims.n_audio_state}: native takes a multiple of "
-                f"{STATE_DIVISOR} with heads of a multiple of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}, and of {GROUP}"
+                f"n_text_head={dims.n_text_head} and n_audio_state={dims.n_audio_state}: native takes text states of a "
+                f"multiple of {STATE_DIVISOR} in heads of a multiple of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}, and "
+                f"audio states of a multiple of {GROUP}"
             )
             raise OptionError("backend", "native", allowed)
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
