@@ -17,16 +17,6 @@ INLINE i16x16 to_int16(f32x16 x) {
     return __builtin_convertvector(round_to_integer(x), i16x16);
 }
 
-INLINE i32x16 magnitude_bits(f32x16 x) {
-    return (i32x16)x & 0x7fffffff;
-}
-
-INLINE float float_of_bits(int32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* The factor that makes integers of numbers with this peak and this sum of squares. */
 INLINE float integer_factor(float peak, float squares) {
     if (!(peak > 1e-18f))
@@ -38,13 +28,6 @@ INLINE float integer_factor(float peak, float squares) {
 /* The scale of such integers. Numbers that are not finite give NaN. */
 INLINE float integer_scale(float factor, float squares) {
     return !(squares < INFINITY) ? NAN : factor > 0 ? 1 / factor : 0;
-}
-
-INLINE float mean_of(const float *x, int32_t columns) {
-    f32x16 total = splat(0);
-    for (int32_t column = 0; column < columns; column += LANES)
-        total = total + load(x + column);
-    return sum_lanes(total) / (float)columns;
 }
 
 /* x - mean as integers; returns their scale, and the sum of the squares. */
@@ -267,13 +250,7 @@ static void cross_attention(const float *queries, int64_t stride, int32_t n, con
 
 /* y = x with mean 0 and variance 1, times gain, plus bias. */
 static void normalise_row(const float *x, int32_t columns, const float *gain, const float *bias, float *y) {
-    float mean = mean_of(x, columns);
-    f32x16 squares = splat(0);
-    for (int32_t column = 0; column < columns; column += LANES) {
-        f32x16 centred = load(x + column) - mean;
-        squares = fma16(centred, centred, squares);
-    }
-    float factor = 1 / sqrtf(sum_lanes(squares) / (float)columns + 1e-5f);
+    float mean, factor = normalising_factor(x, columns, &mean);
     for (int32_t column = 0; column < columns; column += LANES)
         store(y + column, fma16((load(x + column) - mean) * factor, load(gain + column), load(bias + column)));
 }

@@ -154,28 +154,17 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
  * among which NaN is the largest: a block with a number that is not finite gets the scale NaN. */
 static void quantise(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
     float mean = 0, factor = 1;
-    if (normalise) {
-        f32x16 total = splat(0), squares = splat(0);
-        for (int32_t column = 0; column < columns; column += LANES)
-            total = total + load(x + column);
-        mean = sum_lanes(total) / (float)columns;
-        for (int32_t column = 0; column < columns; column += LANES) {
-            f32x16 centred = load(x + column) - mean;
-            squares = fma16(centred, centred, squares);
-        }
-        factor = 1 / sqrtf(sum_lanes(squares) / (float)columns + 1e-5f);
-    }
+    if (normalise)
+        factor = normalising_factor(x, columns, &mean);
     int32_t n_blocks = columns / HARKEN_BLOCK;
     for (int32_t block = 0; block < n_blocks; block++) {
         f32x16 parts[HARKEN_BLOCK / LANES];
         i32x16 largest = splat_integer(0);
         for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
             parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
-            largest = __builtin_elementwise_max(largest, (i32x16)parts[part] & 0x7fffffff);
+            largest = __builtin_elementwise_max(largest, magnitude_bits(parts[part]));
         }
-        int32_t peak_bits = __builtin_reduce_max(largest);
-        float peak;
-        memcpy(&peak, &peak_bits, sizeof peak);
+        float peak = float_of_bits(__builtin_reduce_max(largest));
         float inverse = peak > 1e-30f ? 127 / peak : 0;
         int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
         i32x16 sums = splat_integer(0);

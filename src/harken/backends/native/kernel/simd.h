@@ -194,4 +194,33 @@ INLINE float natural_log(double x) {
     return (float)(exponent * 0.69314718055994531 + 2 * s * series);
 }
 
+/* Magnitudes compare as their bits do, among which those of NaN are the largest. */
+INLINE i32x16 magnitude_bits(f32x16 x) {
+    return (i32x16)x & 0x7fffffff;
+}
+
+INLINE float float_of_bits(int32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+INLINE float mean_of(const float *x, int32_t columns) {
+    f32x16 total = splat(0);
+    for (int32_t column = 0; column < columns; column += LANES)
+        total = total + load(x + column);
+    return sum_lanes(total) / (float)columns;
+}
+
+/* The mean, and the factor that makes the variance of x - mean 1. */
+INLINE float normalising_factor(const float *x, int32_t columns, float *mean) {
+    f32x16 squares = splat(0);
+    *mean = mean_of(x, columns);
+    for (int32_t column = 0; column < columns; column += LANES) {
+        f32x16 centred = load(x + column) - *mean;
+        squares = fma16(centred, centred, squares);
+    }
+    return 1 / sqrtf(sum_lanes(squares) / (float)columns + 1e-5f);
+}
+
 #endif
