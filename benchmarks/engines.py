@@ -48,8 +48,8 @@ class Request:
     once: bool = False
 
 
-Transcribe = Callable[[Request], str]
-"""From a request to the text."""
+Transcribe = Callable[[Request], tuple[str, str | None]]
+"""From a request to the text and the code of its language; None where the engine does not tell."""
 
 _NO_REJECTION: dict[str, Any] = {"compression_ratio_threshold": None, "no_speech_threshold": None}
 ONCE: dict[str, dict[str, Any]] = {
@@ -95,6 +95,7 @@ class Reply:
     cpu_s: float
     peak_mb: float
     text: str = ""
+    language: str | None = None
 
 
 class Worker:
@@ -150,6 +151,11 @@ def harken(engine: Engine) -> Transcribe:
     return _harken(engine, batch_size=1)
 
 
+def harken_exact(engine: Engine) -> Transcribe:
+    """harken with whole windows, as the reference makes them."""
+    return _harken(engine, batch_size=1, fidelity="exact")
+
+
 def harken_batched(engine: Engine) -> Transcribe:
     """harken with several windows at a time."""
     return _harken(engine, batch_size=BATCH)
@@ -188,7 +194,7 @@ def openai_whisper(engine: Engine) -> Transcribe:
     model = whisper.load_model(engine.model, device="cpu")
     temperatures = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
-    def transcribe(request: Request) -> str:
+    def transcribe(request: Request) -> tuple[str, str | None]:
         beam = {"beam_size": request.beam_size} if request.beam_size > 1 else {}
         result = model.transcribe(
             load_audio(request.path),
@@ -198,7 +204,7 @@ def openai_whisper(engine: Engine) -> Transcribe:
             fp16=False,
             **beam,
         )
-        return str(result["text"])
+        return str(result["text"]), str(result["language"])
 
     return transcribe
 
@@ -215,15 +221,16 @@ def openvino_genai(engine: Engine) -> Transcribe:
     pipeline = genai.WhisperPipeline(engine.model, "CPU", INFERENCE_NUM_THREADS=engine.threads)
     multilingual = pipeline.get_generation_config().is_multilingual
 
-    def transcribe(request: Request) -> str:
+    def transcribe(request: Request) -> tuple[str, str | None]:
         language = {"language": f"<|{request.language}|>"} if multilingual and request.language else {}
-        return str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language))
+        return str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language)), None
 
     return transcribe
 
 
 LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
     "harken": harken,
+    "harken exact": harken_exact,
     "harken batched": harken_batched,
     "faster-whisper": faster_whisper,
     "faster-whisper batched": faster_whisper_batched,
@@ -232,19 +239,22 @@ LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
 }
 
 
-def _harken(engine: Engine, batch_size: int) -> Transcribe:
+def _harken(engine: Engine, batch_size: int, **options: Any) -> Transcribe:
     from harken import load
 
     recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
-    return lambda request: (
-        recognizer.transcribe(
+
+    def transcribe(request: Request) -> tuple[str, str | None]:
+        transcription = recognizer.transcribe(
             request.path,
             language=request.language,
             beam_size=request.beam_size,
             batch_size=batch_size,
-            **(ONCE["harken"] if request.once else {}),
-        ).text
-    )
+            **options | (ONCE["harken"] if request.once else {}),
+        )
+        return transcription.text, transcription.language
+
+    return transcribe
 
 
 def _faster_whisper_model(engine: Engine) -> Any:
@@ -254,9 +264,9 @@ def _faster_whisper_model(engine: Engine) -> Any:
     )
 
 
-def _text(result: tuple[Any, Any]) -> str:
-    segments, _ = result
-    return "".join(segment.text for segment in segments)
+def _text(result: tuple[Any, Any]) -> tuple[str, str | None]:
+    segments, information = result
+    return "".join(segment.text for segment in segments), str(information.language)
 
 
 def serve(engine: Engine) -> None:
@@ -264,9 +274,9 @@ def serve(engine: Engine) -> None:
     replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what an engine prints must not come between the replies
 
-    def reply(started: tuple[float, float], text: str = "") -> None:
+    def reply(started: tuple[float, float], text: str = "", language: str | None = None) -> None:
         seconds, cpu_s = perf_counter() - started[0], process_time() - started[1]
-        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_mb(), text=text)
+        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_mb(), text=text, language=language)
         replies.write(json.dumps(asdict(answer)) + "\n")
 
     started = perf_counter(), process_time()
@@ -274,7 +284,7 @@ def serve(engine: Engine) -> None:
     reply(started)
     for line in sys.stdin:
         started = perf_counter(), process_time()
-        reply(started, transcribe(Request(**json.loads(line))))
+        reply(started, *transcribe(Request(**json.loads(line))))
 
 
 if __name__ == "__main__":
