@@ -42,6 +42,32 @@ class Capabilities:
     precision: str
     device: str
     detail: str
+    sparse_positions: bool = False
+    """True if `Backend.encode` takes `SparsePositions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePositions:
+    """Positions of a window of which only some are encoded, each in place of itself and others.
+
+    The logarithm of that number is added to the scores of the position's key, in the encoder and in the
+    cross-attention, so attention is what it would be if all these positions had the same keys and values.
+
+    Parameters
+    ----------
+    numbers : tuple of int
+        The encoded positions, ascending.
+    counts : tuple of float
+        Number of positions that each stands for.
+    """
+
+    numbers: tuple[int, ...]
+    counts: tuple[float, ...]
+
+    @property
+    def key_bias(self) -> Floats:
+        """The logarithm of the counts, float32."""
+        return np.log(np.array(self.counts, np.float32))
 
 
 class Features(Protocol):
@@ -184,11 +210,18 @@ class Backend(Protocol):
         """Description of the device and the precision."""
         ...
 
-    def encode(self, mel: Floats) -> Features:
-        """Encode windows of shape (windows, n_mels, frames), float32, normalised log10 mel.
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Features:
+        """Encode windows of log-mel.
 
-        `frames` is even and at most ``2 * n_audio_ctx``; a shorter window has fewer positions. Not to be called where
-        ``dims.has_encoder`` is false.
+        Not to be called where ``dims.has_encoder`` is false.
+
+        Parameters
+        ----------
+        mel : ndarray of shape (windows, n_mels, frames), float32
+            Normalised log10 mel. The number of frames is even and at most ``2 * n_audio_ctx``; a shorter window has
+            fewer positions.
+        positions : SparsePositions, optional
+            The position of each two frames in the whole window; only where ``capabilities.sparse_positions`` is true.
         """
         ...
 

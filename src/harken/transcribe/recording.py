@@ -93,7 +93,7 @@ class RecordingTranscriber:
             self._segmenter.blocks() if self._segmenter else blocks,
             window_decoder.backend.dims.n_mels,
             self._window_frames,
-            pad_with_silence=not window_decoder.exact,
+            pad_with_silence=False,
         )
         self._frame_sources = self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
@@ -232,8 +232,8 @@ class RecordingTranscriber:
             raise self.failure
         if not window:
             return {}
-        n_frames = self.window_decoder.frames_to_encode(window.content_frames)
-        (probabilities,) = self.window_decoder.detect_languages(window.mel[:, :, :n_frames])
+        positions = self.window_decoder.positions_to_encode(window.content_frames)
+        (probabilities,) = self.window_decoder.detect_languages(window.mel, positions)
         return dict(self._vote_on_language(window.seek, probabilities).probabilities)
 
     def _end_with(self, failure: OutputError) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from harken.contract import Backend, Features, Floats
+from harken.contract import Backend, Features, Floats, SparsePositions
 from harken.decoding import (
     DecodeStats,
     DecodingResult,
@@ -29,26 +29,47 @@ from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-FINAL_SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
-"""Silence that is encoded behind short audio; with 1 s the decoder loops (docs/decisions/fidelity.md)."""
-ENCODE_BUCKET_FRAMES = 2 * FRAMES_PER_SECOND
-"""Lengths to encode are rounded up to a multiple of this, so that there are few shapes to compile for."""
-MAX_PARTIAL_WINDOW_RATIO = 2 / 3
-"""Above this share a window is encoded whole: windows of one length can be decoded together."""
+PADDING_BLOCK, PADDING_STRIDE = 16, 64
+"""Of every so many positions of padding, a block of so many is encoded (docs/decisions/fidelity.md)."""
+MIN_PADDING_POSITIONS = 16
+"""Positions behind the audio that are all encoded."""
+DENSE_POSITIONS_STEP = 50
+"""The number of positions that are all encoded is a multiple of this: windows with the same are decoded together."""
+MAX_SPARSE_RATIO = 2 / 3
+"""Above this share of its positions a window is encoded whole."""
 
 
-def partial_window_frames(content_frames: int, window_frames: int) -> int:
-    """Return the number of frames to encode first of a window that ends in silence.
+@cache
+def positions_to_encode(content_frames: int, window_positions: int) -> SparsePositions | None:
+    """Choose the positions to encode of a window that ends in padding; None is all.
 
     Parameters
     ----------
     content_frames : int
         Frames of the window that hold audio.
-    window_frames : int
-        Frames of a whole window.
+    window_positions : int
+        Positions of a whole window.
     """
-    rounded = -(-(content_frames + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
-    return rounded if rounded <= window_frames * MAX_PARTIAL_WINDOW_RATIO else window_frames
+    content_positions = -(-content_frames // FRAMES_PER_POSITION)
+    dense = -(-(content_positions + MIN_PADDING_POSITIONS) // DENSE_POSITIONS_STEP) * DENSE_POSITIONS_STEP
+    numbers, counts = [*range(dense)], [1.0] * dense
+    for start in range(dense, window_positions, PADDING_STRIDE):
+        stride = min(PADDING_STRIDE, window_positions - start)
+        block = max(1, stride * PADDING_BLOCK // PADDING_STRIDE)
+        first = start + (stride - block) // 2
+        numbers += range(first, first + block)
+        counts += [stride / block] * block
+    if len(numbers) > MAX_SPARSE_RATIO * window_positions:
+        return None
+    return SparsePositions(tuple(numbers), tuple(counts))
+
+
+def encode_positions(backend: Backend, mel: Floats, positions: SparsePositions | None) -> Features:
+    """Encode some positions of whole windows that end in padding, or all."""
+    if positions is None:
+        return backend.encode(mel)
+    # Padding is the same everywhere, so the first frames of it stand for those of the positions.
+    return backend.encode(mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)], positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,11 +252,13 @@ class WindowDecoder:
 
     def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
         """Encode windows; of one that ends in silence only the beginning, unless windows are exact."""
-        return self._encode(windows, [self.frames_to_encode(window.content_frames) for window in windows])
+        return self._encode(windows, [self.positions_to_encode(window.content_frames) for window in windows])
 
-    def frames_to_encode(self, content_frames: int) -> int:
-        """Return the number of frames to encode first of a window with so many frames of audio."""
-        return self.window_frames if self.exact else partial_window_frames(content_frames, self.window_frames)
+    def positions_to_encode(self, content_frames: int) -> SparsePositions | None:
+        """Choose the positions to encode of a window with so many frames of audio; None is all."""
+        if self.exact or not self.backend.capabilities.sparse_positions:
+            return None
+        return positions_to_encode(content_frames, self.backend.dims.n_audio_ctx)
 
     def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
         """Return the probability of each allowed language in a window."""
@@ -243,9 +266,9 @@ class WindowDecoder:
         batch.probabilities = batch.probabilities or self._detect_languages(batch.features)
         return batch.probabilities[encoded.index]
 
-    def detect_languages(self, mel: Floats) -> list[dict[str, float]]:
-        """Return the probability of each allowed language in each window of shape (n_mels, frames)."""
-        return self._detect_languages(self.backend.encode(mel))
+    def detect_languages(self, mel: Floats, positions: SparsePositions | None = None) -> list[dict[str, float]]:
+        """Return the probability of each allowed language in each whole window of shape (n_mels, frames)."""
+        return self._detect_languages(encode_positions(self.backend, mel, positions))
 
     def decode(
         self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
@@ -282,9 +305,7 @@ class WindowDecoder:
             windows = [requests[i].encoded.window for i in rejections]
             retries = [
                 replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
-                for i, encoded in zip(
-                    rejections, self._encode(windows, [self.window_frames] * len(windows)), strict=True
-                )
+                for i, encoded in zip(rejections, self._encode(windows, [None] * len(windows)), strict=True)
             ]
             retried, retry_passes = self._decode(retries, [callbacks[i] for i in rejections])
             for (i, rejection), result in zip(rejections.items(), retried, strict=True):
@@ -299,21 +320,23 @@ class WindowDecoder:
             callback.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
         return results, passes
 
-    def _encode(self, windows: Sequence[AudioWindow], frame_counts: Sequence[int]) -> list[EncodedWindow]:
-        """Encode so many frames of each window, those of one length together."""
-        groups: dict[tuple[int, bool], list[int]] = {}
-        for i, (window, n_frames) in enumerate(zip(windows, frame_counts, strict=True)):
-            groups.setdefault((n_frames, window.is_first), []).append(i)
+    def _encode(
+        self, windows: Sequence[AudioWindow], positions_of_windows: Sequence[SparsePositions | None]
+    ) -> list[EncodedWindow]:
+        """Encode some positions of each window, or all where it has None; those of equal positions together."""
+        groups: dict[tuple[SparsePositions | None, bool], list[int]] = {}
+        for i, (window, positions) in enumerate(zip(windows, positions_of_windows, strict=True)):
+            groups.setdefault((positions, window.is_first), []).append(i)
         encoded: dict[int, EncodedWindow] = {}
-        for (n_frames, is_first), indices in groups.items():
-            mel = np.concatenate([windows[i].mel[:, :, :n_frames] for i in indices])
+        for (positions, is_first), indices in groups.items():
+            mel = np.concatenate([windows[i].mel for i in indices])
             began_s = self._now_s()
-            features = self.backend.encode(mel)
+            features = encode_positions(self.backend, mel, positions)
             encode_s = self._now_s() - began_s
             batch = EncodedBatch(
                 features=features,
                 is_first=is_first,
-                partial=n_frames < self.window_frames,
+                partial=positions is not None,
                 encode_s=encode_s,
                 draft_context=self.speculator.prepare(mel, features, encode_s) if self.speculator else None,
             )

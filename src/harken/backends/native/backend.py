@@ -24,7 +24,7 @@ from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtime_plan import RuntimePlan, has_amx, openvino_capabilities
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError
 from harken.types import Dims
 
@@ -157,6 +157,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             precision=self.plan.precision,
             device="cpu",
             detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
+            sparse_positions=True,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
@@ -170,13 +171,18 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         )
         return NativeSession(self._decoder, features, row_windows, capacity, attention=attention)
 
-    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> NativeFeatures:
-        n_windows, positions, _ = encoder_output.shape
+    def _project(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        positions: SparsePositions | None = None,
+    ) -> NativeFeatures:
+        n_windows, n_positions, _ = encoder_output.shape
         windows = [
             (self._decoder.project_window(output[:length]), length)
-            for output, length in zip(encoder_output, lengths or [positions] * n_windows, strict=True)
+            for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
         ]
-        return NativeFeatures(encoder_output, windows, lengths)
+        return NativeFeatures(encoder_output, windows, lengths, positions)
 
 
 def fits(dims: Dims) -> bool:

@@ -110,11 +110,16 @@ class NativeDecoder:
         return packed
 
     def open_session(
-        self, windows: Sequence[tuple[Packed, int]], row_windows: Sequence[int], keep_attention: bool
+        self,
+        windows: Sequence[tuple[Packed, int]],
+        row_windows: Sequence[int],
+        keep_attention: bool,
+        key_bias: Floats | None = None,
     ) -> int:
         """Open a session over packed windows and their numbers of positions; return its handle."""
+        bias = None if key_bias is None else key_bias.ctypes.data
         window_array = (Window * len(windows))(
-            *(Window(packed.ctypes.data, positions) for packed, positions in windows)
+            *(Window(packed.ctypes.data, positions, bias) for packed, positions in windows)
         )
         rows = (c_int32 * len(row_windows))(*row_windows)
         handle: int | None = self.call(

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.encoder_weights import EncoderWeights
+from harken.backends.native.features import padded_key_bias
 from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
 from harken.backends.native.streaming_encoder import RIGHT_CONTEXT_FRAMES, NativeEncoderState
-from harken.contract import Floats, StreamingEncoderState
+from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.errors import OutOfMemory
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES
 
@@ -40,11 +41,19 @@ class NativeEncoder:
         self._decoder = decoder
         self._model = _make_model(arrays, contents)
 
-    def encode(self, mel: Floats) -> Floats:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
         n_windows, _, frames = mel.shape
         encoder_output = np.empty((n_windows, frames // FRAMES_PER_POSITION, self._model.n_state), np.float32)
+        chunk = Chunk()
+        if positions:
+            embeddings, key_bias = (
+                self._arrays["positions"][list(positions.numbers)],
+                padded_key_bias(positions),
+            )
+            assert len(embeddings) == encoder_output.shape[1], "a number for each position"
+            chunk.embeddings, chunk.key_bias = embeddings.ctypes.data, key_bias.ctypes.data
         for window, output in zip(mel, encoder_output, strict=True):
-            self._encode(Chunk(), np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES))), output)
+            self._encode(chunk, np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES))), output)
         return encoder_output
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:

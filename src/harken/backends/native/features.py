@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
 
 from harken.backends.native.decoder import Packed
+from harken.backends.native.packing import GROUP
 from harken.backends.onnx.session import EncodedWindows
-from harken.contract import Floats
+from harken.contract import Floats, SparsePositions
 
 
 class NativeFeatures(EncodedWindows):
@@ -20,6 +24,8 @@ class NativeFeatures(EncodedWindows):
         Packed keys and values of each window, and its number of positions.
     lengths : sequence of int, or None
         Number of positions of each window, where they differ.
+    sparse_positions : SparsePositions, optional
+        What the positions of all windows stand for.
     """
 
     def __init__(
@@ -27,6 +33,14 @@ class NativeFeatures(EncodedWindows):
         encoder_output: Floats,
         windows: Sequence[tuple[Packed, int]],
         lengths: Sequence[int] | None = None,
+        sparse_positions: SparsePositions | None = None,
     ) -> None:
-        super().__init__(encoder_output, lengths)
+        super().__init__(encoder_output, lengths, sparse_positions)
         self.windows = windows
+        self.key_bias = padded_key_bias(sparse_positions) if sparse_positions else None
+
+
+@cache
+def padded_key_bias(positions: SparsePositions) -> Floats:
+    """Return the bias of the keys of some positions, rounded up to whole groups as the library reads it."""
+    return np.pad(positions.key_bias, (0, -len(positions.counts) % GROUP))

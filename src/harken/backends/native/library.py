@@ -103,6 +103,8 @@ class Chunk(Structure):
         ("first_position", c_int32),
         ("mel", c_void_p),
         ("encoder_output", c_void_p),
+        ("embeddings", c_void_p),
+        ("key_bias", c_void_p),
         ("keys_values", c_void_p),
         ("layer_stride", c_int64),
         ("n_history", c_int32),
@@ -112,7 +114,7 @@ class Chunk(Structure):
 class Window(Structure):
     """``struct harken_window``: the keys and values of the cross-attention of one window."""
 
-    _fields_ = (("packed", c_void_p), ("positions", c_int32))
+    _fields_ = (("packed", c_void_p), ("positions", c_int32), ("key_bias", c_void_p))
 
 
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride

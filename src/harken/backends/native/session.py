@@ -43,7 +43,7 @@ class NativeSession:
         assert capacity <= decoder.dims.n_text_ctx, "the library has room for the model's context"
         self._decoder, self._features, self._capacity, self._attention = decoder, features, capacity, attention
         self._lengths = [0] * len(row_windows)
-        self._handle = decoder.open_session(features.windows, row_windows, attention)
+        self._handle = decoder.open_session(features.windows, row_windows, attention, features.key_bias)
         close_when_collected(self, decoder.close_session, self._handle, features)
 
     @property

@@ -12,7 +12,7 @@ from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.streaming_encoder import NumpyEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import Dims
 
 
@@ -26,19 +26,22 @@ class NumpyFeatures:
         NaN behind the end of a window that is shorter than others.
     lengths : sequence of int
         Number of positions of each window.
+    positions : SparsePositions or None
+        What the positions of all windows stand for.
     """
 
     encoder_output: Floats
     lengths: Sequence[int]
+    positions: SparsePositions | None = None
 
     @classmethod
-    def from_windows(cls, windows: Sequence[Floats]) -> NumpyFeatures:
+    def from_windows(cls, windows: Sequence[Floats], positions: SparsePositions | None = None) -> NumpyFeatures:
         """Stack windows of shape (positions, n_audio_state) and pad the shorter ones."""
         lengths = [len(window) for window in windows]
         encoder_output = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
         for row, window in zip(encoder_output, windows, strict=True):
             row[: len(window)] = window
-        return cls(encoder_output, lengths)
+        return cls(encoder_output, lengths, positions)
 
     @property
     def n_windows(self) -> int:
@@ -76,12 +79,17 @@ class NumpyBackend:
         names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
         self.weights = {name: np.asarray(weights[name], np.float32) for name in names}
         self.capabilities = Capabilities(
-            name="numpy", precision="fp32", device="cpu", detail=f"numpy {np.__version__}"
+            name="numpy",
+            precision="fp32",
+            device="cpu",
+            detail=f"numpy {np.__version__}",
+            sparse_positions=True,
         )
 
-    def encode(self, mel: Floats) -> NumpyFeatures:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NumpyFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        return NumpyFeatures.from_windows([model.encode(window, self.weights, self.dims) for window in mel])
+        windows = [model.encode(window, self.weights, self.dims, positions) for window in mel]
+        return NumpyFeatures.from_windows(windows, positions)
 
     def encoder_output(self, features: Features) -> Floats:
         assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
@@ -161,4 +169,5 @@ class NumpySession:
         window, seen = self._rows[row]
         backend, features = self._backend, self._features
         encoder_output = features.encoder_output[window, : features.lengths[window]]
-        return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims)
+        key_bias = features.positions.key_bias if features.positions else None
+        return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims, key_bias)

@@ -7,12 +7,12 @@ Supervision", section 2.2. Weights go by the names of the original state dict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.contract import Floats, Ints
+from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
 
 Weights = Mapping[str, Floats]
@@ -20,34 +20,44 @@ Mask = NDArray[np.bool_]
 """True where a query attends to a key, shape (queries, keys)."""
 
 
-def encode(mel: Floats, weights: Weights, dims: Dims) -> Floats:
+def encode(mel: Floats, weights: Weights, dims: Dims, positions: SparsePositions | None = None) -> Floats:
     """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx."""
-    return encoder_blocks(stem(mel, weights), weights, dims)
+    if positions is None:
+        return encoder_blocks(stem(mel, weights), weights, dims)
+    return encoder_blocks(stem(mel, weights, positions.numbers), weights, dims, key_bias=positions.key_bias)
 
 
-def stem(mel: Floats, weights: Weights) -> Floats:
+def stem(mel: Floats, weights: Weights, positions: Sequence[int] | None = None) -> Floats:
     """Compute the input of the encoder's first layer: two convolutions, and the embedding of each position.
+
+    Positions are numbered from 0 unless their numbers are given.
 
     With an odd number of frames, 2 n + 1, the n positions do not depend on what follows in the stream.
     """
     x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
     x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T[: mel.shape[1] // 2]
-    y: Floats = x + weights["encoder.positional_embedding"][: len(x)]
+    y: Floats = x + weights["encoder.positional_embedding"][list(positions or range(len(x)))]
     return y
 
 
-def encoder_blocks(x: Floats, weights: Weights, dims: Dims, mask: Mask | None = None) -> Floats:
+def encoder_blocks(
+    x: Floats, weights: Weights, dims: Dims, mask: Mask | None = None, key_bias: Floats | None = None
+) -> Floats:
     """Apply the encoder's layers to positions of shape (n, n_audio_state); without a mask, each attends to all."""
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, mask)[0]
+        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, mask, key_bias)[0]
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "encoder.ln_post")
 
 
-def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tuple[Floats, Floats]:
+def decode(
+    tokens: Ints, features: Floats, weights: Weights, dims: Dims, key_bias: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Decode all tokens of one row, shape (n,): the logits after each, and its cross-attention.
+
+    The bias, shape (positions,), is added to the scores of the cross-attention.
 
     Returns
     -------
@@ -64,7 +74,9 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
         y = _layer_norm(x, weights, f"{block}.attn_ln")
         x = x + _attention(y, y, weights, f"{block}.attn", dims.n_text_head, causal)[0]
         y = _layer_norm(x, weights, f"{block}.cross_attn_ln")
-        attended, attention_weights = _attention(y, features, weights, f"{block}.cross_attn", dims.n_text_head)
+        attended, attention_weights = _attention(
+            y, features, weights, f"{block}.cross_attn", dims.n_text_head, key_bias=key_bias
+        )
         attention.append(attention_weights)
         x = x + attended
         x = x + _mlp(x, weights, block)
@@ -72,7 +84,13 @@ def decode(tokens: Ints, features: Floats, weights: Weights, dims: Dims) -> tupl
 
 
 def _attention(
-    x: Floats, key_value_source: Floats, weights: Weights, name: str, heads: int, mask: Mask | None = None
+    x: Floats,
+    key_value_source: Floats,
+    weights: Weights,
+    name: str,
+    heads: int,
+    mask: Mask | None = None,
+    key_bias: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Compute multi-head attention of x to a source; also return the weights, shape (heads, n, positions)."""
 
@@ -83,6 +101,8 @@ def _attention(
     key = split(_linear(key_value_source, weights, f"{name}.key"))
     value = split(_linear(key_value_source, weights, f"{name}.value"))
     scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
+    if key_bias is not None:
+        scores = scores + key_bias
     if mask is not None:
         scores = np.where(mask, scores, np.float32(-np.inf))
     attention_weights = _softmax(scores)

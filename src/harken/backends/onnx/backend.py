@@ -16,7 +16,7 @@ from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import Dims
 
 
@@ -100,6 +100,7 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             precision=self.plan.precision,
             device="cpu",
             detail=f"{self.plan}, {self.threads} threads",
+            sparse_positions=True,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
@@ -121,14 +122,19 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             vocab_subset=self.vocab_subset,
         )
 
-    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> OnnxFeatures:
-        n_windows, positions, _ = encoder_output.shape
-        cross_kv = self._encoder.allocate_cross_kv(n_windows, positions)
+    def _project(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        positions: SparsePositions | None = None,
+    ) -> OnnxFeatures:
+        n_windows, n_positions, _ = encoder_output.shape
+        cross_kv = self._encoder.allocate_cross_kv(n_windows, n_positions)
         for window in single_window_slices(n_windows):
             self._encoder.project_window(
                 encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
             )
-        return OnnxFeatures(encoder_output, cross_kv, lengths)
+        return OnnxFeatures(encoder_output, cross_kv, lengths, positions)
 
 
 def usable_processors() -> int:

@@ -14,14 +14,14 @@ from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Graph
 from harken.backends.onnx.session import EncodedWindows
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
-from harken.contract import Features, Floats, StreamingEncoderState
+from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class Encoder(Protocol):
     """An encoder of windows and of streams."""
 
-    def encode(self, mel: Floats) -> Floats:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
         """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
         ...
 
@@ -64,8 +64,12 @@ class EncoderGraphs:
         """Return the names of the graphs that windows need."""
         return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
 
-    def encode(self, mel: Floats) -> Floats:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
         assert self._dims.has_encoder, NO_ENCODER
+        if positions:
+            return np.concatenate(
+                [self._encode_sparse(mel[i], positions) for i in single_window_slices(len(mel))]
+            )
         encode = self._graph("encoder")
         encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
         for window in single_window_slices(len(mel)):
@@ -108,6 +112,14 @@ class EncoderGraphs:
     def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
         return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState)).encoder_output
 
+    def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
+        """Encode some positions of one window, by the graph of streams, which takes positions and a mask."""
+        state = OnnxEncoderState(self._dims, history_positions=1)  # masked; the runtimes take no empty history
+        inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
+        inputs["mask"][..., 1:] = positions.key_bias
+        self._graph("streaming_encoder")({**inputs, "positions": np.array([positions.numbers])}, outputs)
+        return outputs["encoder_output"]
+
     def _graph(self, name: str) -> Graph:
         with self._lock:
             if name not in self._loaded:
@@ -124,11 +136,16 @@ class EncodingBackend(ABC, Generic[F]):
     _encoder: Encoder
 
     @abstractmethod
-    def _project(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> F:
+    def _project(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        positions: SparsePositions | None = None,
+    ) -> F:
         """Make features: project the encoder's output to the keys and values of the cross-attention."""
 
-    def encode(self, mel: Floats) -> F:
-        return self._project(self._encoder.encode(mel))
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> F:
+        return self._project(self._encoder.encode(mel, positions), positions=positions)
 
     def encoder_output(self, features: Features) -> Floats:
         assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
@@ -136,7 +153,7 @@ class EncodingBackend(ABC, Generic[F]):
 
     def reuse_encoder_output(self, features: Features) -> F:
         assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return self._project(features.encoder_output, features.lengths)
+        return self._project(features.encoder_output, features.lengths, features.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> StreamingEncoderState:
         return self._encoder.open_encoder(history_frames)

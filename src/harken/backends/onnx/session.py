@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
-from harken.contract import Floats, Ints
+from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
 
 MASKED = np.float32(-1e9)
@@ -57,10 +57,18 @@ class EncodedWindows:
     encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
     lengths : sequence of int, or None
         Number of positions of each window, where they differ; behind them the array holds any finite values.
+    sparse_positions : SparsePositions, optional
+        What the positions of all windows stand for.
     """
 
-    def __init__(self, encoder_output: Floats, lengths: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        sparse_positions: SparsePositions | None = None,
+    ) -> None:
         self.encoder_output, self.lengths = encoder_output, lengths
+        self.sparse_positions = sparse_positions
 
     @property
     def n_windows(self) -> int:
@@ -82,16 +90,24 @@ class OnnxFeatures(EncodedWindows):
         One array for each input of the decoder graph, with the windows along axis 0.
     lengths : sequence of int, or None
         Number of positions of each window, where they differ; behind them the arrays hold any finite values.
+    sparse_positions : SparsePositions, optional
+        What the positions of all windows stand for.
     """
 
     def __init__(
-        self, encoder_output: Floats, cross_kv: dict[str, Floats], lengths: Sequence[int] | None = None
+        self,
+        encoder_output: Floats,
+        cross_kv: dict[str, Floats],
+        lengths: Sequence[int] | None = None,
+        sparse_positions: SparsePositions | None = None,
     ) -> None:
-        super().__init__(encoder_output, lengths)
+        super().__init__(encoder_output, lengths, sparse_positions)
         self.cross_kv = cross_kv
         self._cross_attention_mask = np.zeros(
             (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
         )
+        if sparse_positions:
+            self._cross_attention_mask += sparse_positions.key_bias
         for window, length in enumerate(lengths or ()):
             self._cross_attention_mask[window, ..., length:] = MASKED
 

@@ -22,7 +22,7 @@ from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import StaticCachePool
 from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
-from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
@@ -106,8 +106,9 @@ class TorchBackend:
             detail=f"torch {torch.__version__} {precision} on {describe_device(torch_device)}",
         )
 
-    def encode(self, mel: Floats) -> TorchFeatures:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER
+        assert positions is None, "all positions are encoded: on a GPU that takes no longer"
         encoder_output = self._model.encode(torch.tensor(mel))
         return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
 

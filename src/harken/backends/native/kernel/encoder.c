@@ -85,12 +85,13 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
         float *x = work->x + first * state;
-        const float *positions = model->positions + (work->chunk->first_position + first) * state;
+        const float *embeddings = work->chunk->embeddings ? work->chunk->embeddings + first * state
+                                                          : model->positions + (work->chunk->first_position + first) * state;
         work->kernels->quantise_rows(work->conv_rows + 2 * first * state, 2 * state, n, model->conv2.columns, 0,
                                      &scratch->rows);
         work->kernels->multiply(&model->conv2, &scratch->rows, n, HARKEN_GELU, x, state);
         for (int64_t i = 0; i < n * state; i++)
-            x[i] += positions[i];
+            x[i] += embeddings[i];
         project_qkv(work, 0, first, n, scratch);
     }
 }
@@ -190,7 +191,8 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->values = harken_take(arena, (size_t)model->n_heads, sizeof *work->values);
     work->phases = harken_take(arena, FIRST_PHASES + PHASES_A_LAYER * (size_t)model->n_layers, sizeof *work->phases);
     for (int32_t head = 0; head < model->n_heads; head++) {
-        struct harken_matrix16 head_keys = {.rows = work->n_keys, .columns = work->head_size};
+        struct harken_matrix16 head_keys = {
+            .rows = work->n_keys, .columns = work->head_size, .bias = work->chunk->key_bias};
         struct harken_matrix16 head_values = {.rows = work->head_size, .columns = padded_keys};
         head_keys.weights = harken_take(arena, head_numbers, sizeof(int16_t));
         head_keys.scales = harken_take(arena, keys, sizeof(float));

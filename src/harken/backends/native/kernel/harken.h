@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 3
+#define HARKEN_ABI_VERSION 4
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -93,6 +93,10 @@ struct harken_chunk {
     int32_t positions, first_position; /* at least 1; counted from the start of the recording or stream */
     const float *mel;      /* shape (n_mels, 2 positions + 3): two frames before, two for each position, one behind */
     float *encoder_output; /* shape (positions, n_state) */
+    /* Where each position stands for some of the window, the embedding of each, shape (positions, n_state), and the
+     * logarithm of their number, which is added to the scores of its key; else NULL. The second is rounded up to whole
+     * groups. */
+    const float *embeddings, *key_bias;
     /* Keys and values of every layer, rows of 2 n_state floats, or NULL where there is no history and none is kept:
      * `n_history` rows of earlier positions, behind which those of the chunk are written. */
     float *keys_values;
@@ -103,7 +107,8 @@ struct harken_chunk {
 /* The keys and values of the cross-attention of one window, all layers (see harken_project_window). */
 struct harken_window {
     const void *packed;
-    int32_t positions; /* at least 1 */
+    int32_t positions;     /* at least 1 */
+    const float *key_bias; /* added to the scores of each position, rounded up to whole groups; or NULL */
 };
 
 typedef struct harken_decoder harken_decoder;

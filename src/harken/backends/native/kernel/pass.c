@@ -155,6 +155,8 @@ static void attend_to_chunk(const struct work *work, const struct harken_run *ru
     int64_t state = work->model->n_state;
     struct harken_matrix16 keys, values;
     harken_chunk_matrices(work->model, (void *)window->packed, window->positions, layer, head, chunk, &keys, &values);
+    if (window->key_bias)
+        keys.bias = window->key_bias + chunk * HARKEN_CHUNK;
     for (int32_t start = 0; start < run->n; start += HARKEN_ROWS) {
         struct harken_partial *partials[HARKEN_ROWS];
         float *weights[HARKEN_ROWS];
