@@ -11,7 +11,7 @@ import numpy as np
 
 from fakes.clock import FakeClock
 from harken.backends.host_logits import HostLogits
-from harken.contract import Capabilities, Floats, Ints
+from harken.contract import Capabilities, Floats, Ints, SparsePositions
 from harken.types import Dims
 from tiny_models import DIMS, TOKENIZER
 
@@ -104,7 +104,9 @@ class FakeBackend:
 
     def __init__(self, n_text_ctx: int = DIMS.n_text_ctx) -> None:
         self.dims: Dims = replace(DIMS, n_text_ctx=n_text_ctx)
-        self.capabilities = Capabilities(name="fake", precision="exact", device="none", detail="fixed logits")
+        self.capabilities = Capabilities(
+            name="fake", precision="exact", device="none", detail="fixed logits", sparse_positions=True
+        )
 
 
 # --- logits of a function ----------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ class ScriptedBackend(FakeBackend):
         self.next_logits, self.vocabulary, self.clock, self.cost = next_logits, vocabulary, clock, cost
         self.sessions: list[Any] = []
 
-    def encode(self, mel: Floats) -> Any:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Any:
         return FakeFeatures(len(mel))
 
     def reuse_encoder_output(self, features: FakeFeatures) -> FakeFeatures:
@@ -290,7 +292,7 @@ class TranscriptBackend(FakeBackend):
         self._windows = [[texts] if isinstance(texts, WindowText) else list(texts) for texts in windows]
         self._attempts: list[int] = []
 
-    def encode(self, mel: Floats) -> FakeFeatures:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
         self.mels.append(mel)
         self._attempts.append(0)
         return FakeFeatures(encode_call=len(self.mels) - 1)

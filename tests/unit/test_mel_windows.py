@@ -90,17 +90,6 @@ def test_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int | N
     assert not mel[..., frames:].any()
 
 
-@pytest.mark.parametrize("end", [None, 280])
-def test_silence_padding_equals_the_log_mel_of_silence(end: int | None) -> None:
-    windows = MelWindows(iter([RECORDING]), n_mels=8, window_frames=120, pad_with_silence=True)
-    mel, frames = windows.window(250, end)
-    # Log-mel of the recording continued in silence, without the frames that its last samples reach into.
-    continued = log_mel(RECORDING, 8, padding_samples=WINDOW_SAMPLES)
-    assert frames == (end or 300) - 250
-    np.testing.assert_array_equal(mel[0, :, :frames], continued[:, 250 : 250 + frames])
-    np.testing.assert_array_equal(mel[0, :, frames:], continued[:, 310 : 310 + 120 - frames])
-
-
 class SilentMel:
     """A stand-in for `LogMel` that computes nothing."""
 

@@ -21,7 +21,8 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, window_decoder
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
+from harken.transcribe.sparse_padding import PaddingSample
 from harken.types import SAMPLE_RATE
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -38,6 +39,10 @@ AGAIN = window_text(0, "again", WINDOW_POSITIONS)
 SILENCE = window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9)
 UNSURE = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
 BLANK = window_text(0, "\n", WINDOW_POSITIONS)
+
+
+SMALL_SAMPLE = PaddingSample(block=1, period=4, min_dense=1, dense_step=4)
+"""Padding of windows of 24 positions."""
 
 
 def work(
@@ -333,8 +338,14 @@ class TestCallbacks:
             next(segments)
 
 
+def test_last_window_is_padded_with_zeros() -> None:
+    backend = TranscriptBackend(HELLO)
+    list(work(backend, windows=1.5).segments())
+    assert not backend.mels[1][..., WINDOW_POSITIONS:].any()
+
+
 @pytest.mark.parametrize(
-    ("fidelity", "precision", "silent"),
+    ("fidelity", "precision", "sparse"),
     [
         ("auto", "fp32", False),
         ("auto", "int8", True),
@@ -343,13 +354,14 @@ class TestCallbacks:
         ("exact", "int8", False),
     ],
 )
-def test_last_window_is_padded_with_zeros_or_with_silence(fidelity: str, precision: str, silent: bool) -> None:
+def test_padding_is_sparse_by_default_but_not_in_float32(
+    monkeypatch: pytest.MonkeyPatch, fidelity: str, precision: str, sparse: bool
+) -> None:
+    monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
     backend = TranscriptBackend(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
-    list(work(backend, windows=1.5, fidelity=fidelity).segments())
-    (behind,) = np.unique(backend.mels[1][..., WINDOW_POSITIONS:])
-    assert (behind < 0) == silent
-    assert (behind == 0) != silent
+    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity=fidelity))
+    assert bool(decoder.positions_to_encode(4)) == sparse
 
 
 class TestPartialWindows:
@@ -357,8 +369,7 @@ class TestPartialWindows:
 
     @pytest.fixture(autouse=True)
     def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 10)
-        monkeypatch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
+        monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
 
     def lengths(
         self, *lines: WindowText, windows: float = 0.25, **options: Any
@@ -369,7 +380,7 @@ class TestPartialWindows:
 
     def test_accepted_partial_result_is_not_decoded_again(self) -> None:
         lengths, (segment,) = self.lengths(HELLO)
-        assert lengths == [24]  # 12 frames of sound and 10 of silence, rounded up
+        assert lengths == [24]  # 6 positions of sound, 2 of padding, and 4 of the other 16
         assert [attempt.reason for attempt in segment.attempts] == [None]
 
     def test_a_whole_window_is_encoded_once(self) -> None:

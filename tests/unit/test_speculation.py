@@ -28,7 +28,7 @@ from fakes.drafts import (
     measured_controller,
     unrestricted_rules,
 )
-from harken.contract import Backend, Floats
+from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import (
     Assistant,
     Beam,
@@ -45,6 +45,7 @@ from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERV
 from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback, window_decoder
+from harken.transcribe.sparse_padding import PaddingSample
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
 from tiny_models import DIMS, TOKENIZER, make_mel
 
@@ -434,7 +435,7 @@ def decoded(strategy: Any, decoder: SpeculativeDecoder, encode_s: float = 0.0) -
 
 
 class NoEncoder(ScriptedBackend):
-    def encode(self, mel: Floats) -> FakeFeatures:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
         raise AssertionError("no draft was requested")
 
 
@@ -489,8 +490,8 @@ def decode_windows(
     )
     decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 0)
-        patch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
+        sample = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
+        patch.setattr(window_decoder, "PADDING_SAMPLE", sample)
         encoded = decoder.encode(
             [
                 AudioWindow(mel=mel[None], content_frames=content_frames, seek=0, is_first=False)

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from fakes.speech_detector import noise_and_silence, split_at
-from harken.contract import Backend, Floats
+from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, window_decoder
+from harken.transcribe.sparse_padding import PaddingSample
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 WINDOW_FRAMES = 2 * DIMS.n_audio_ctx
+SMALL_SAMPLE = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
 PROMPT = TOKENIZER.sot_sequence("en")
 
 
@@ -36,8 +38,7 @@ def backend(open_backend: Callable[[str], Backend]) -> Backend:
 @pytest.fixture
 def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a window with 24 frames of audio be encoded in part: the tiny model's windows have 48."""
-    monkeypatch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 0)
-    monkeypatch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
+    monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
 
 
 def audio_window(
@@ -92,7 +93,7 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
     for i, window in enumerate(encoded):
         probabilities = decoder.language_probabilities(window)
         if i % 2:
-            (whole_or_part,) = decoder.detect_languages(mels[i : i + 1, :, :24])
+            (whole_or_part,) = decoder.detect_languages(mels[i : i + 1], decoder.positions_to_encode(24))
         else:
             whole_or_part = whole[i]
         assert probabilities == pytest.approx(whole_or_part, abs=1e-5)
@@ -104,7 +105,7 @@ def test_no_requests_give_no_results(backend: Backend) -> None:
 
 @pytest.mark.usefixtures("short_buckets")
 @pytest.mark.parametrize(
-    ("probable", "encoded", "accepted"), [(True, [24], [True]), (False, [24, WINDOW_FRAMES], [False, True])]
+    ("probable", "encoded", "accepted"), [(True, [30], [True]), (False, [30, WINDOW_FRAMES], [False, True])]
 )
 def test_only_a_rejected_partial_window_is_encoded_again(
     probable: bool, encoded: list[int], accepted: list[bool]
@@ -169,8 +170,7 @@ def test_result_does_not_depend_on_the_sizes_of_the_sample_blocks(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
-        patch.setattr(window_decoder, "FINAL_SILENCE_FRAMES", 10)
-        patch.setattr(window_decoder, "ENCODE_BUCKET_FRAMES", 8)
+        patch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
         found, dropped, language = transcribe(split_at(samples, [round(p * len(samples)) for p in points]))
         assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]
@@ -198,9 +198,9 @@ class QuickMel:
 class Forgetful(TranscriptBackend):
     """A `TranscriptBackend` that keeps no prompts and no log-mel."""
 
-    def encode(self, mel: Floats) -> Any:
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Any:
         self.prompts.clear()
-        features = super().encode(mel)
+        features = super().encode(mel, positions)
         self.mels[:-1] = [mel[:, :0]] * (len(self.mels) - 1)
         return features
 

@@ -21,11 +21,15 @@ from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
 from harken.transcribe import TranscribeOptions
-from harken.transcribe.window_decoder import partial_window_frames
-from harken.types import TIMESTAMP_STEP_S, Dims
+from harken.types import FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
 
 ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
 """Options whose thresholds reject transcripts of the teacher, as in the first attempt of a transcription."""
+
+SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
+"""Silence behind the audio of a training window; a third of the time and memory of whole windows."""
+LENGTH_STEP_FRAMES = 2 * FRAMES_PER_SECOND
+"""Lengths of training windows are rounded up to a multiple of this."""
 
 PromptedText = tuple[tuple[int, ...], Sequence[int]]
 """A prompt, and the text tokens that follow it."""
@@ -155,10 +159,11 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
 
 
 def window_log_mel(samples: Floats, dims: Dims) -> Floats:
-    """Return the log-mel of a window as a transcription encodes it, shape (n_mels, frames), padded with silence."""
+    """Return the log-mel of a training window, shape (n_mels, frames), with some silence behind it."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    n_frames = partial_window_frames(frames.shape[1], max_frames)
+    with_silence = frames.shape[1] + SILENCE_FRAMES
+    n_frames = min(-(-with_silence // LENGTH_STEP_FRAMES) * LENGTH_STEP_FRAMES, max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
 

@@ -20,6 +20,7 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
+from harken.transcribe.sparse_padding import encode_positions
 from harken.transcribe.window_decoder import WindowDecoder
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_words
@@ -81,14 +82,9 @@ def _align_window(
     """Return the words of a text with their times in samples of up to one window."""
     backend, tokenizer, options = window_decoder.backend, window_decoder.tokenizer, window_decoder.options
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
-    windows = MelWindows(
-        segmenter.blocks(),
-        backend.dims.n_mels,
-        window_decoder.window_frames,
-        pad_with_silence=not window_decoder.exact,
-    )
+    windows = MelWindows(segmenter.blocks(), backend.dims.n_mels, window_decoder.window_frames)
     mel, frames = windows.window(0, None)
-    features = backend.encode(mel)
+    features = encode_positions(backend, mel, window_decoder.positions_to_encode(frames))
     if language is None:
         (probabilities,) = language_probabilities(backend, features, tokenizer, options.languages)
         language = next(iter(probabilities))

@@ -32,9 +32,6 @@ class MelWindows:
     n_mels : int
     window_frames : int
         Length of a window.
-    pad_with_silence : bool
-        Pad behind the end of the recording or of a clip with silence, as in the recordings that Whisper was trained on;
-        False pads with zeros, as in the reference's `transcribe`, which are louder than silence.
 
     Attributes
     ----------
@@ -42,12 +39,9 @@ class MelWindows:
         Error that ended the recording early, once it has occurred; frames read before it are delivered.
     """
 
-    def __init__(
-        self, blocks: Iterator[Floats], n_mels: int, window_frames: int, *, pad_with_silence: bool = False
-    ) -> None:
+    def __init__(self, blocks: Iterator[Floats], n_mels: int, window_frames: int) -> None:
         self._blocks = blocks
         self._window_frames = window_frames
-        self._pad_with_silence = pad_with_silence
         self._mel = LogMel(n_mels)
         self._buffer = _FrameBuffer(n_mels)
         self._ended = False
@@ -66,7 +60,7 @@ class MelWindows:
         Returns
         -------
         mel : ndarray of shape (1, n_mels, window_frames), float32
-            Padded behind the recording's frames with silence or zeros.
+            Padded behind the recording's frames with zeros.
         frames : int
             Frames of the recording, 0 to window_frames.
         """
@@ -98,11 +92,13 @@ class MelWindows:
         return self._buffer.copy(spans), ceiling
 
     def pad_and_normalize(self, frames: Floats, ceiling: float) -> Floats:
-        """Normalise frames of `read_spans` and pad them to a window of shape (1, n_mels, window_frames)."""
-        if not self._pad_with_silence:
-            return pad_or_trim(normalize(frames, ceiling), self._window_frames)[None]
-        missing = self._window_frames - frames.shape[1]
-        return normalize(np.pad(frames, ((0, 0), (0, missing)), constant_values=LOG_MEL_FLOOR), ceiling)[None]
+        """Normalise frames of `read_spans` and pad them to a window of shape (1, n_mels, window_frames).
+
+        Notes
+        -----
+        Source: openai/whisper, transcribe.py, pads the normalised log-mel with zeros, which are louder than silence.
+        """
+        return pad_or_trim(normalize(frames, ceiling), self._window_frames)[None]
 
     def discard_before(self, frame: int) -> None:
         """Discard the frames before a frame, except for their peak, and read on to that frame if necessary."""

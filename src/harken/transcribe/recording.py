@@ -93,7 +93,6 @@ class RecordingTranscriber:
             self._segmenter.blocks() if self._segmenter else blocks,
             window_decoder.backend.dims.n_mels,
             self._window_frames,
-            pad_with_silence=False,
         )
         self._frame_sources = self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
         # Clips share what they have read; windows that are conditioned on one another wait for one another.

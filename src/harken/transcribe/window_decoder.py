@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -27,49 +27,10 @@ from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.fallback import decode_with_fallback
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import TranscribeOptions
+from harken.transcribe.sparse_padding import PaddingSample, encode_positions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-PADDING_BLOCK, PADDING_STRIDE = 16, 64
-"""Of every so many positions of padding, a block of so many is encoded (docs/decisions/fidelity.md)."""
-MIN_PADDING_POSITIONS = 16
-"""Positions behind the audio that are all encoded."""
-DENSE_POSITIONS_STEP = 50
-"""The number of positions that are all encoded is a multiple of this: windows with the same are decoded together."""
-MAX_SPARSE_RATIO = 2 / 3
-"""Above this share of its positions a window is encoded whole."""
-
-
-@cache
-def positions_to_encode(content_frames: int, window_positions: int) -> SparsePositions | None:
-    """Choose the positions to encode of a window that ends in padding; None is all.
-
-    Parameters
-    ----------
-    content_frames : int
-        Frames of the window that hold audio.
-    window_positions : int
-        Positions of a whole window.
-    """
-    content_positions = -(-content_frames // FRAMES_PER_POSITION)
-    dense = -(-(content_positions + MIN_PADDING_POSITIONS) // DENSE_POSITIONS_STEP) * DENSE_POSITIONS_STEP
-    numbers, counts = [*range(dense)], [1.0] * dense
-    for start in range(dense, window_positions, PADDING_STRIDE):
-        stride = min(PADDING_STRIDE, window_positions - start)
-        block = max(1, stride * PADDING_BLOCK // PADDING_STRIDE)
-        first = start + (stride - block) // 2
-        numbers += range(first, first + block)
-        counts += [stride / block] * block
-    if len(numbers) > MAX_SPARSE_RATIO * window_positions:
-        return None
-    return SparsePositions(tuple(numbers), tuple(counts))
-
-
-def encode_positions(backend: Backend, mel: Floats, positions: SparsePositions | None) -> Features:
-    """Encode some positions of whole windows that end in padding, or all."""
-    if positions is None:
-        return backend.encode(mel)
-    # Padding is the same everywhere, so the first frames of it stand for those of the positions.
-    return backend.encode(mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)], positions)
+PADDING_SAMPLE = PaddingSample()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -258,7 +219,7 @@ class WindowDecoder:
         """Choose the positions to encode of a window with so many frames of audio; None is all."""
         if self.exact or not self.backend.capabilities.sparse_positions:
             return None
-        return positions_to_encode(content_frames, self.backend.dims.n_audio_ctx)
+        return PADDING_SAMPLE.positions(content_frames, self.backend.dims.n_audio_ctx)
 
     def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
         """Return the probability of each allowed language in a window."""
