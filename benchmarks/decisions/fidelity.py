@@ -1,50 +1,52 @@
-"""Windows as the reference makes them against windows with a little silence: error rates and time.
+"""Whole windows against windows with sparse padding: error rates and time.
 
-A window of the reference has 30 s, with zeros behind the end of the recording. A row with a number encodes that many
-seconds of silence behind the end instead; 30 of them fill the whole window.
+A window has 30 s, with zeros behind the end of the recording. A row with two numbers, BLOCK/PERIOD, encodes so many of
+every so many positions of these zeros; the others encode all of them. For differences with intervals and for other
+engines see ``benchmarks/errors.py``.
 
-    python benchmarks/decisions fidelity --silence 2 4 6 30
+    python benchmarks/decisions fidelity --model base --padding 8/64 16/64 32/64
 """
 
 from __future__ import annotations
 
+import argparse
 from time import perf_counter
 
 import results
-from arguments import limit_threads, parser, positive, require
+from arguments import limit_threads, parser, require
+from errors import SETS
 from recordings import error_percent, read_set
-
-SETS = ("librispeech-test-other", "librispeech-train-clean", "arctic", "ljspeech")
-DEFAULT_S = 4
-"""Silence that harken encodes by default."""
 
 
 def main() -> None:
     options = parser(__doc__, model="tiny.en", sets=SETS)
     options.add_argument("--precision", default="int8", metavar="P", help="(int8)")
     options.add_argument(
-        "--silence", type=positive, nargs="*", default=[DEFAULT_S], metavar="S", help="seconds (4)"
+        "--padding", type=block_of_period, nargs="*", default=[(16, 64)], metavar="B/P", help="(16/64)"
     )
     args = options.parse_args()
     require("harken", "jiwer", "whisper_normalizer")
     limit_threads(args.threads)
     import harken
     from harken.transcribe import window_decoder
-    from harken.types import FRAMES_PER_SECOND
+    from harken.transcribe.sparse_padding import PaddingSample
 
     settings = {"model": args.model, "precision": args.precision, "threads": args.threads}
     result = results.begin(args.save or "fidelity", settings)
     recognizer = harken.load(args.model, precision=args.precision, threads=args.threads)
     sets = {name: read_set(args.audio, name, args.limit, model=args.model) for name in args.set}
-    for silence_s in (None, *args.silence):
-        window_decoder.FINAL_SILENCE_FRAMES = (silence_s or 0) * FRAMES_PER_SECOND
-        fidelity = "fast" if silence_s else "exact"
+    for padding in (None, *args.padding):
+        if padding:
+            window_decoder.PADDING_SAMPLE = PaddingSample(block=padding[0], period=padding[1])
+        windows, fidelity = ("{}/{}".format(*padding), "fast") if padding else ("whole", "exact")
         everything, all_texts, total_s = [], [], 0.0
         for name, entries in sets.items():
             began = perf_counter()
-            texts = [recognizer.transcribe(entry.path, fidelity=fidelity).text for entry in entries]
+            texts = [
+                recognizer.transcribe(entry.path, language=entry.language, fidelity=fidelity).text
+                for entry in entries
+            ]
             seconds = perf_counter() - began
-            windows = f"{silence_s} s of silence" if silence_s else "exact"
             errors = error_percent(entries, texts)
             result.add(windows=windows, set=name, error_percent=errors, seconds=round(seconds, 2))
             everything += entries
@@ -54,3 +56,11 @@ def main() -> None:
         result.add(windows=windows, set="all", error_percent=errors, seconds=round(total_s, 2))
     if args.save:
         print(results.write(result))
+
+
+def block_of_period(text: str) -> tuple[int, int]:
+    """Return two integers with a slash between them, for argparse."""
+    block, _, period = text.partition("/")
+    if not (block.isdecimal() and period.isdecimal() and 0 < int(block) <= int(period)):
+        raise argparse.ArgumentTypeError(f"{text}: allowed are two integers, B/P, with 0 < B <= P")
+    return int(block), int(period)

@@ -99,9 +99,7 @@ def detect(recognizer: Recognizer, path: Path, allowed: Collection[str]) -> tupl
     from harken.transcribe.mel_windows import MelWindows
 
     backend = recognizer.backend
-    windows = MelWindows(
-        stream_audio(path), backend.dims.n_mels, 2 * backend.dims.n_audio_ctx, pad_with_silence=True
-    )
+    windows = MelWindows(stream_audio(path), backend.dims.n_mels, 2 * backend.dims.n_audio_ctx)
     features = backend.encode(windows.window(0, None)[0])
     (among_all,) = language_probabilities(backend, features, recognizer.tokenizer)
     (among_allowed,) = language_probabilities(backend, features, recognizer.tokenizer, allowed)

@@ -97,6 +97,18 @@ class TestScreen:
         outcome = cli.run("transcribe", talk, "--verbose", "--multilingual")
         assert "talk.wav: languages: de from 00:00.000, fr from 00:00.960\n" in outcome.err
 
+    def test_doubt_about_the_language_is_said(self, cli: CliRunner, talk: Path) -> None:
+        probabilities = {"nl": 0.4, "de": 0.35, "en": 0.25}
+        cli.monkeypatch.setattr(
+            "harken.transcribe.window_decoder.language_probabilities", lambda *_: [probabilities]
+        )
+        line = (
+            "harken: talk.wav: the language may be another than nl, of probability 0.40; --language names it\n"
+        )
+        assert line in cli.run("transcribe", talk).err
+        assert cli.run("transcribe", talk, "--quiet").err == ""
+        assert cli.run("transcribe", talk, "--language", "nl").err == ""
+
     def test_recording_without_speech_has_no_text(self, cli: CliRunner) -> None:
         AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         outcome = cli.run("transcribe", "rain.wav", "--verbose", "--vad")

@@ -135,6 +135,9 @@ class FileTranscriber:
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:
             self._warn(f"{source}: {_no_speech(transcript.duration_s, transcription.peak)}")
+        probability = transcript.language_probability
+        if transcript.segments and probability is not None and probability < self.options.language_threshold:
+            self._warn(f"{source}: {_uncertain_language(transcript.language, probability)}")
         for line in (
             *_language_and_dropped_lines(transcript),
             _speed_summary(transcription, perf_counter() - began_s),
@@ -291,6 +294,10 @@ def _saved_note(paths: Sequence[Path]) -> str:
 def _no_speech(duration_s: float, peak: float) -> str:
     level = f"peak {20 * math.log10(peak):.0f} dBFS"
     return f"no speech found in {duration_s:.1f} s of sound ({level}); --no-vad transcribes it all"
+
+
+def _uncertain_language(code: str | None, probability: float) -> str:
+    return f"the language may be another than {code}, of probability {probability:.2f}; --language names it"
 
 
 def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:

@@ -97,8 +97,8 @@ class TranscribeOptions:
     )
     fidelity: str = _decoding(
         "auto",
-        "exact makes windows as the reference does, 30 s with zeros behind the end; fast encodes a few seconds of "
-        "silence behind the end instead; auto is exact in fp32.",
+        "exact encodes every position of a window of 30 s, as the reference does; fast encodes a quarter of those "
+        "behind the end of the audio, and each counts for four; auto is exact in fp32.",
     )
     suppress_tokens: tuple[int, ...] = _decoding(
         (-1,), "Token ids that are never sampled; -1 stands for symbols that are not spoken."
