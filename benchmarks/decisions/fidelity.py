@@ -22,7 +22,7 @@ def main() -> None:
     options = parser(__doc__, model="tiny.en", sets=SETS)
     options.add_argument("--precision", default="int8", metavar="P", help="(int8)")
     options.add_argument(
-        "--padding", type=block_of_period, nargs="*", default=[(16, 64)], metavar="B/P", help="(16/64)"
+        "--padding", type=block_of_period, nargs="*", default=[(24, 64)], metavar="B/P", help="(24/64)"
     )
     args = options.parse_args()
     require("harken", "jiwer", "whisper_normalizer")

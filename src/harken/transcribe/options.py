@@ -97,8 +97,8 @@ class TranscribeOptions:
     )
     fidelity: str = _decoding(
         "auto",
-        "exact encodes every position of a window of 30 s, as the reference does; fast encodes a quarter of those "
-        "behind the end of the audio, and each counts for four; auto is exact in fp32.",
+        "exact encodes every position of a window of 30 s, as the reference does; fast encodes a part of those "
+        "behind the end of the audio, which counts for all of them; auto is exact in fp32.",
     )
     suppress_tokens: tuple[int, ...] = _decoding(
         (-1,), "Token ids that are never sampled; -1 stands for symbols that are not spoken."

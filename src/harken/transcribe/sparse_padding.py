@@ -30,7 +30,7 @@ class PaddingSample:
         Where a greater share of the window would be encoded, all of it is.
     """
 
-    block: int = 16
+    block: int = 24
     period: int = 64
     min_dense: int = 16
     dense_step: int = 50
