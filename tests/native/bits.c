@@ -132,8 +132,9 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     harken_decoder *decoder = harken_decoder_open(model, threads, name);
     if (!decoder)
         exit(1);
-    struct harken_window windows[2] = {{NULL, POSITIONS}, {NULL, SHORT}};
     seed = 99;
+    float *key_bias = draw_floats(POSITIONS + HARKEN_GROUP, 2);
+    struct harken_window windows[2] = {{.positions = POSITIONS, .key_bias = key_bias}, {.positions = SHORT}};
     for (int32_t i = 0; i < 2; i++) {
         int32_t positions = windows[i].positions;
         void *packed = aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions));
@@ -156,12 +157,14 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     harken_session_close(session);
     free((void *)windows[0].packed);
     free((void *)windows[1].packed);
+    free(key_bias);
     harken_decoder_close(decoder);
     return hash;
 }
 
-/* Encodes windows of different lengths, every other one behind history, and projects them for the cross-attention. Each
- * number of threads takes them in another order, so nothing may depend on what the window before left in memory. */
+/* Encodes windows of different lengths, every other one behind history, some with embeddings and biases of their own, and
+ * projects them for the cross-attention. Each number of threads takes them in another order, so nothing may depend on
+ * what the window before left in memory. */
 static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
                        int32_t n_windows, int32_t threads, const char *name) {
     enum { HISTORY = 37 };
@@ -176,13 +179,21 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         seed = (uint64_t)frames[window];
         float *mel = draw_floats((size_t)(2 * positions + 3) * MELS, 1.5f);
         float *keys_values = draw_floats(LAYERS * rows * 2 * STATE, 1);
+        float *embeddings = draw_floats(n, 0.5f), *key_bias = draw_floats(rows + HARKEN_GROUP, 2);
         float *output = malloc(n * sizeof *output);
         void *packed = aligned_alloc(64, packed_bytes);
         memset(output, 0xff, n * sizeof *output); /* NaN, where nothing is written */
         memset(packed, 0xff, packed_bytes);
-        struct harken_chunk chunk = {positions, history, mel, output, NULL, (int64_t)rows * 2 * STATE, history};
+        struct harken_chunk chunk = {.positions = positions,
+                                     .first_position = history,
+                                     .mel = mel,
+                                     .encoder_output = output,
+                                     .layer_stride = (int64_t)rows * 2 * STATE,
+                                     .n_history = history};
         if (history)
             chunk.keys_values = keys_values;
+        if (window % 3)
+            chunk.embeddings = embeddings, chunk.key_bias = key_bias;
         if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, positions, packed))
             exit(1);
         hashes[window] = add_floats(EMPTY_HASH, output, n);
@@ -190,6 +201,8 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         hashes[window] = add_bytes(hashes[window], packed, packed_bytes);
         free(mel);
         free(keys_values);
+        free(embeddings);
+        free(key_bias);
         free(output);
         free(packed);
     }
