@@ -31,6 +31,8 @@ from harken.transcribe.sparse_padding import PaddingSample, encode_positions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 PADDING_SAMPLE = PaddingSample()
+MIN_SPARSE_LOGPROB = -0.5
+"""Average log-probability below which a multilingual model gets the whole window (docs/decisions/fidelity.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -367,8 +369,14 @@ class WindowDecoder:
 
     def _rejection_of_partial(self, decoded: DecodingResult) -> str | None:
         """Return the reason not to rely on a result of a window that was encoded in part."""
-        silent = "no speech" if self.options.is_silence(decoded) else None
-        return self.options.rejection_reason(decoded) or silent
+        if reason := self.options.rejection_reason(decoded):
+            return reason
+        if self.options.is_silence(decoded):
+            return "no speech"
+        avg_logprob = decoded.hypothesis.avg_logprob
+        if self.tokenizer.multilingual and avg_logprob < MIN_SPARSE_LOGPROB:
+            return f"average log-probability {avg_logprob:.2f} below {MIN_SPARSE_LOGPROB}"
+        return None
 
     def _detect_languages(self, features: Features) -> list[dict[str, float]]:
         return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
