@@ -16,6 +16,7 @@ from fakes.speech_detector import noise_and_silence, split_at
 from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
 from harken.results import Segment
+from harken.text import Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, window_decoder
 from harken.transcribe.sparse_padding import PaddingSample
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
@@ -120,6 +121,21 @@ def test_only_a_rejected_partial_window_is_encoded_again(
     assert [mel.shape[-1] for mel in backend.mels] == encoded
     assert result.decoded.text == "yes"
     assert [attempt.reason is None for attempt in result.attempts] == accepted
+
+
+@pytest.mark.usefixtures("short_buckets")
+@pytest.mark.parametrize(("multilingual", "encoded"), [(True, [30, WINDOW_FRAMES]), (False, [30])])
+def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
+    monkeypatch: pytest.MonkeyPatch, multilingual: bool, encoded: list[int]
+) -> None:
+    monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
+    tokenizer = Tokenizer.bytes_only(multilingual=multilingual)
+    backend = TranscriptBackend(window_text(0, "yes", WINDOW_POSITIONS))
+    decoder = WindowDecoder(backend, tokenizer, TranscribeOptions(language="en", fidelity="fast"))
+    (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
+    assert [mel.shape[-1] for mel in backend.mels] == encoded
+    if multilingual:
+        assert "below 1.0, in the encoded part of the window" in (result.attempts[0].reason or "")
 
 
 def test_the_cost_of_a_pass_names_the_requests_decoded_in_it(backend: Backend) -> None:
