@@ -435,7 +435,8 @@ class Recognizer:
         cost = UpdateCost()
         if clock:
             run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
-            cost = self._costs.pop(count, None) or measure_update_cost(run_update, clock)
+            kept_cost = self._costs.pop(count, None)
+            cost = kept_cost or measure_update_cost(run_update, clock)
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
         plan = planner.choose()
         if clock and not plan.level:  # else measured again by the next session: the machine may be free by then

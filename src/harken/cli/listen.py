@@ -121,7 +121,11 @@ class LiveRunner:
                 self.outputs.add_segment(event.segment)
             self.display.show(event)
             if isinstance(event, LoadChanged):
-                state = f"{event.lag_s:.1f} s behind:" if event.lag_s else "this machine is busy or slow; starting with"
+                state = (
+                    f"{event.lag_s:.1f} s behind:"
+                    if event.lag_s
+                    else "this machine is busy or slow; starting with"
+                )
                 self._warn(f"{state} {event.detail}")
 
     def _warn(self, text: str) -> None:

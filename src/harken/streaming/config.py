@@ -135,7 +135,8 @@ class StreamOptions:
         "low", "minimal, low, medium, high; or the most milliseconds until a word is committed."
     )
     best_effort: bool = _live_option(
-        False, "Start with the delay nearest to the milliseconds that this machine cannot keep, instead of refusing."
+        False,
+        "Start with the delay nearest to the milliseconds that this machine cannot keep, instead of refusing.",
     )
     finals: str = _live_option(
         "exact",

@@ -97,9 +97,7 @@ class Stream:
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self._worker, self._options, self._plan = worker, options, plan
         self.events: list[Event] = []
-        self._load_monitor = LoadMonitor(
-            plan.config, level=plan.level, max_level=highest_level(options.finals)
-        )
+        self._load_monitor = LoadMonitor(plan.config, level=plan.level, max_level=highest_level(options.finals))
         self._detector, self._snr = SpeechDetector(), SnrEstimator()
         self._endpointer = Endpointer(
             worker.options.vad_options(),
