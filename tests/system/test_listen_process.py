@@ -29,13 +29,7 @@ from real_models import CACHE
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
 TEXT = "your country can do for you"  # wherever the pauses before it split the text
-# With a clock that stands still no delay is refused, however busy the machine is.
-RUN = """
-from harken.cli import listen, process
-listen.perf_counter = lambda: 0.0
-process.run()
-"""
-HARKEN = [sys.executable, "-c", RUN]
+HARKEN = [sys.executable, "-m", "harken"]
 OWN_SECTIONS = ("Audio", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
@@ -141,7 +135,7 @@ class TestTranscribed:
         events = [json.loads(line) for line in done.stdout.splitlines()]
         kinds = [event["event"] for event in events]
         assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "final_segment", "speech_ended"}
-        assert kinds[0] == "speech_started"
+        assert next(kind for kind in kinds if kind != "load_changed") == "speech_started"
         emitted = [event["emitted_s"] for event in events]
         assert emitted == sorted(emitted)
         utterances = [
@@ -226,7 +220,7 @@ class TestEnds:
                 if json.loads(line).get("emitted_s", 0) > 5:
                     break
             process.send_signal(number)
-            rest, err = process.communicate(timeout=30)
+            rest, err = process.communicate(timeout=60)
         assert process.returncode == 128 + number
         events = [json.loads(line) for line in rest.splitlines()]
         said = [event["segment"]["text"].strip() for event in events if event["event"] == "final_segment"]
@@ -321,7 +315,7 @@ class TestEnds:
                 process.stdin.write(pcm[2 * 16_000 * 6 :])
                 process.stdin.close()
             assert process.stderr.read() == b""
-            assert process.wait(timeout=30) == 141
+            assert process.wait(timeout=60) == 141
 
     def test_terminal_ends_with_final_lines(self, workdir: Path, environment: dict[str, str]) -> None:
         import pty
