@@ -373,7 +373,7 @@ class Recognizer:
         ------
         OptionError
             If an option is unknown or its value not allowed, the model does not know that language or task, or this
-            machine cannot keep the delay.
+            machine cannot keep a delay in milliseconds, without `best_effort`.
 
         Examples
         --------
@@ -432,12 +432,16 @@ class Recognizer:
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
         window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
-        if clock and count not in self._costs:
+        cost = UpdateCost()
+        if clock:
             run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
-            self._costs[count] = measure_update_cost(run_update, clock)
-        cost = self._costs.get(count, UpdateCost())
+            kept_cost = self._costs.pop(count, None)
+            cost = kept_cost or measure_update_cost(run_update, clock)
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
-        return ModelWorker(window_decoder, clock), stream_options, planner.choose()
+        plan = planner.choose()
+        if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
+            self._costs[count] = cost
+        return ModelWorker(window_decoder, clock), stream_options, plan
 
     def resolve_options(
         self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]

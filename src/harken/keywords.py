@@ -75,6 +75,7 @@ class StreamKeywords(TranscribeKeywords, total=False):
     """Options of a transcription, and fields of `harken.streaming.StreamOptions`."""
 
     delay: str
+    best_effort: bool
     finals: str
     adaptive: bool
     window_frames: int | None

@@ -17,13 +17,7 @@ from processes import environment, run_program, speech
 if TYPE_CHECKING:
     from kills import Report
 
-# With a clock that stands still no delay is refused, however busy the machine is.
-LISTEN = (
-    sys.executable,
-    "-c",
-    "import runpy; from harken.cli import listen; listen.perf_counter = lambda: 0.0; "
-    "runpy.run_module('harken', run_name='__main__', alter_sys=True)",
-)
+LISTEN = (sys.executable, "-m", "harken")
 BYTES_A_SECOND = 32_000
 BLOCK_S = 0.05
 GRACE_S = 1.0

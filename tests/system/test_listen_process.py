@@ -29,13 +29,8 @@ from real_models import CACHE
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT / "examples" / "jfk.flac"
 TEXT = "your country can do for you"  # wherever the pauses before it split the text
-# With a clock that stands still no delay is refused, however busy the machine is.
-RUN = """
-from harken.cli import listen, process
-listen.perf_counter = lambda: 0.0
-process.run()
-"""
-HARKEN = [sys.executable, "-c", RUN]
+HARKEN = [sys.executable, "-m", "harken"]
+PATIENCE_S = 240  # on a machine with other work
 OWN_SECTIONS = ("Audio", "Output", "Live")
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
@@ -111,7 +106,7 @@ def started(
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    until_s = monotonic() + 60
+    until_s = monotonic() + PATIENCE_S
     while not condition() and monotonic() < until_s:
         sleep(0.02)
     return condition()
@@ -141,7 +136,7 @@ class TestTranscribed:
         events = [json.loads(line) for line in done.stdout.splitlines()]
         kinds = [event["event"] for event in events]
         assert {*kinds} - {"load_changed"} == {"speech_started", "interim", "final_segment", "speech_ended"}
-        assert kinds[0] == "speech_started"
+        assert next(kind for kind in kinds if kind != "load_changed") == "speech_started"
         emitted = [event["emitted_s"] for event in events]
         assert emitted == sorted(emitted)
         utterances = [
@@ -169,7 +164,7 @@ class TestFullDisk:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
     def test_full_standard_output_is_one_line(self, workdir: Path, environment: dict[str, str]) -> None:
         with open("/dev/full", "wb") as full, started(workdir, environment, JFK, stdout=full) as process:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 5
         assert re.fullmatch(r"harken: .*cannot be written: No space left on device\n", err.decode())
 
@@ -226,7 +221,7 @@ class TestEnds:
                 if json.loads(line).get("emitted_s", 0) > 5:
                     break
             process.send_signal(number)
-            rest, err = process.communicate(timeout=30)
+            rest, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 128 + number
         events = [json.loads(line) for line in rest.splitlines()]
         said = [event["segment"]["text"].strip() for event in events if event["event"] == "final_segment"]
@@ -247,7 +242,7 @@ class TestEnds:
         with started(workdir, environment, "-", "--pcm", "--record", "old.wav", "-o", "old.srt") as process:
             assert eventually((workdir / "old.srt.part").exists)
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 128 + number
         assert [(workdir / name).read_text() for name in ("old.wav", "old.srt")] == ["before"] * 2
         assert not [*workdir.glob("old.*.part")]
@@ -303,7 +298,7 @@ class TestEnds:
             while b"fellow" not in shown:
                 shown += os.read(controller, 4096)
             os.close(controller)
-            assert process.wait(timeout=60) in (128 + signal.SIGHUP, 5)
+            assert process.wait(timeout=PATIENCE_S) in (128 + signal.SIGHUP, 5)
             process.stdin.close()
         assert len(load_audio(workdir / "hung.wav")) == 6 * 16_000
         assert "fellow" in (workdir / "hung.txt").read_text(encoding="utf-8")
@@ -321,7 +316,7 @@ class TestEnds:
                 process.stdin.write(pcm[2 * 16_000 * 6 :])
                 process.stdin.close()
             assert process.stderr.read() == b""
-            assert process.wait(timeout=30) == 141
+            assert process.wait(timeout=PATIENCE_S) == 141
 
     def test_terminal_ends_with_final_lines(self, workdir: Path, environment: dict[str, str]) -> None:
         import pty

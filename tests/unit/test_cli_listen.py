@@ -267,6 +267,28 @@ class TestOutput:
         told = json.loads(cli.run("listen", talk, "--json").out.splitlines()[-1])
         assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
 
+    def test_work_left_out_from_the_start_is_said_in_one_line(
+        self, cli: CliRunner, session: FakeLiveSession, talk: Path
+    ) -> None:
+        began = LoadChanged(audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=0.0, detail="longer hops")
+        cli.monkeypatch.setattr(session, "close", lambda: [began])
+        outcome = cli.run("listen", talk)
+        assert (outcome.code, outcome.err) == (
+            0,
+            "harken: this machine is busy or slow; starting with longer hops\n",
+        )
+        assert cli.run("listen", talk, "--quiet").err == ""
+
+    def test_refused_milliseconds_name_the_option_to_go_on(self, cli: CliRunner, talk: Path) -> None:
+        outcome = cli.run("listen", talk, "--delay", "200")
+        assert outcome.code == 2
+        assert "--delay '200': allowed is at least " in outcome.err
+        assert outcome.err.endswith("; --best-effort starts with the nearest\n")
+
+    def test_best_effort_is_an_option(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+        assert cli.run("listen", talk, "--delay", "200", "--best-effort").code == 0
+        assert session.stream_options == StreamOptions(delay="200", best_effort=True)
+
     def test_verbose_reports_engine_and_speed(
         self, cli: CliRunner, session: FakeLiveSession, talk: Path
     ) -> None:

@@ -54,18 +54,19 @@ def wait_for_threads() -> None:
             assert not thread.is_alive()
 
 
-def test_reader_buffers_at_most_30_s() -> None:
+@pytest.mark.parametrize(("live", "blocks"), [(False, 600), (True, 12_000)])
+def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live: bool, blocks: int) -> None:
     full = threading.Event()
 
     def before(made: int) -> None:
-        if made == 602:
+        if made == blocks + 2:
             full.set()
 
-    source = EndlessSource(live=False, before=before)
+    source = EndlessSource(live=live, before=before)
     with AudioReader(source) as reader:
         assert [block[0] for block in islice(reader, 2)] == [1, 2]
-        assert full.wait(5)
-        assert source.made <= 603
+        assert full.wait(30)
+        assert source.made <= blocks + 3
     wait_for_threads()
     assert source.closed
 

@@ -31,7 +31,7 @@ from harken.streaming.latency import (
     measure_update_cost,
     speech_detection_delay_s,
 )
-from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level
+from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
 from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
 from harken.types import SAMPLE_RATE
@@ -383,47 +383,116 @@ def test_overrides_stay_with_a_delay_in_milliseconds() -> None:
     assert planner(delay="2000", window_frames=80).choose().config.window_frames == 80
 
 
-def test_refused_delay_in_milliseconds_names_the_lowest_possible() -> None:
+def test_refused_delay_in_milliseconds_names_the_lowest_possible_and_the_way_on() -> None:
     lowest = planner().bound(PRESETS["minimal"])
     with pytest.raises(OptionError) as error:
         planner(delay="200").choose()
     assert error.value.allowed == (
-        f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting"
+        f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting; "
+        "best_effort starts with the nearest"
     )
     assert planner(delay=str(lowest.total_ms)).choose().config == PRESETS["minimal"]
 
 
-def test_slow_machine_refuses_a_named_delay_and_names_possible_ones() -> None:
+def test_slow_machine_keeps_milliseconds_with_fewer_updates() -> None:
     slow = replace(LAPTOP, base_s=0.3)
-    least_ms = lowest_delay_ms(slow)
-    sustainable = [name for name, preset in PRESETS.items() if planner(slow).bound(preset).sustainable]
-    assert "high" in sustainable
-    assert "minimal" not in sustainable
-    with pytest.raises(OptionError) as error:
-        planner(slow, delay="minimal").choose()
-    update = planner(slow).bound(PRESETS["minimal"]).overload_reason
-    assert (
-        error.value.allowed == f"{', '.join(sustainable)}, or at least {least_ms} ms on this machine: {update}"
-    )
-    assert planner(slow, delay="high").choose().config == PRESETS["high"]
-    plan = planner(slow, delay=str(least_ms)).choose()
-    assert plan.config.hop_frames > PRESETS["minimal"].hop_frames, "fewer updates"
+    plan = planner(slow, delay=str(lowest_delay_ms(slow))).choose()
+    assert plan.config.hop_frames > PRESETS["minimal"].hop_frames
     assert plan.bound.utilisation <= MAX_UTILISATION
 
 
-def test_machine_too_slow_for_every_preset_names_only_milliseconds() -> None:
+def test_machine_too_slow_for_any_milliseconds_refuses_all() -> None:
     with pytest.raises(
-        OptionError, match=r"^delay='low': allowed is at least [0-9]+ ms on this machine: an update"
+        OptionError,
+        match=r"none on this machine, with this model: an update takes [0-9]+ ms, more .*; best_effort starts",
     ):
-        planner(scaled(LAPTOP, 3), delay="low").choose()
+        planner(scaled(LAPTOP, 100), delay="2000").choose()
 
 
-@pytest.mark.parametrize("delay", ["low", "2000"])
-def test_machine_too_slow_for_any_delay_refuses_all(delay: str) -> None:
-    with pytest.raises(
-        OptionError, match=r"none on this machine, with this model: an update takes [0-9]+ ms, more"
-    ):
-        planner(scaled(LAPTOP, 100), delay=delay).choose()
+# --- the load level to start with ---------------------------------------------------------------------------
+
+COSTS = [scaled(LAPTOP, factor) for factor in (0, 1, 2, 3, 4, 6, 8, 12, 100)]
+
+
+@pytest.mark.parametrize("finals", ["exact", "streamed"])
+@pytest.mark.parametrize("name", DELAYS)
+def test_named_delay_starts_at_the_first_level_that_the_machine_can_keep(name: str, finals: str) -> None:
+    levels = []
+    for cost in COSTS:
+        machine = planner(cost, delay=name, finals=finals)
+        plan = machine.choose()
+        assert plan.config == PRESETS[name]
+        assert plan.bound == machine.bound(plan.config, plan.level)
+        assert plan.bound.sustainable or plan.level == highest_level(finals)
+        assert not any(machine.bound(plan.config, level).sustainable for level in range(plan.level))
+        levels.append(plan.level)
+    assert levels == sorted(levels)
+    assert levels[0] == 0
+    assert levels[-1] == highest_level(finals)
+
+
+@pytest.mark.parametrize("level", range(len(LOAD_LEVELS)))
+@pytest.mark.parametrize("name", DELAYS)
+def test_bound_at_a_level_is_that_of_its_configuration(name: str, level: int) -> None:
+    config = PRESETS[name]
+    fixed = planner(adaptive=False)
+    assert fixed.bound(config, level) == fixed.bound(apply_load_level(level, config))
+    noisy = apply_load_level(level, scale_window(config, NOISY_WINDOW_FRAMES))
+    assert planner().bound(config, level).process_s == fixed.bound(noisy).process_s
+
+
+def test_values_set_by_themselves_stay_at_a_level() -> None:
+    plan = planner(scaled(LAPTOP, 4), delay="low", hop_frames=60).choose()
+    assert (plan.config.hop_frames, plan.bound.hop_s) == (60, 1.2)
+
+
+def test_plan_that_the_machine_cannot_keep_says_that_words_are_late() -> None:
+    plan = planner(scaled(LAPTOP, 100), delay="low").choose()
+    assert re.fullmatch(
+        r"late while somebody speaks: an update takes \d+ ms, more than 80% of the 1000 ms between two",
+        str(plan.bound),
+    )
+    assert plan.detail == f"{LOAD_LEVELS[-1].detail}; words are {plan.bound}"
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=str)
+def test_best_effort_changes_no_delay_that_the_machine_can_keep(cost: UpdateCost) -> None:
+    for delay in ("1500", "3000", "6000"):
+        try:
+            plan = planner(cost, delay=delay).choose()
+        except OptionError:
+            plan = planner(cost, delay=delay, best_effort=True).choose()
+            assert plan.level or plan.bound.total_ms > int(delay)
+        else:
+            assert planner(cost, delay=delay, best_effort=True).choose() == plan
+
+
+def test_best_effort_starts_with_the_nearest_delay_that_the_machine_can_keep() -> None:
+    assert planner(delay="200", best_effort=True).choose().config == PRESETS["minimal"]
+    slow = scaled(LAPTOP, 4)
+    nearest = planner(slow, delay="200", best_effort=True).choose()
+    assert nearest.bound.sustainable
+    assert nearest.bound.total_ms <= lowest_delay_ms(slow)
+    for preset in PRESETS.values():
+        for level in range(len(LOAD_LEVELS)):
+            bound = planner(slow).bound(preset, level)
+            assert not bound.sustainable or bound.total_s >= nearest.bound.total_s
+
+
+def test_best_effort_leaves_work_out_before_it_gives_a_longer_delay() -> None:
+    slow = scaled(LAPTOP, 5)
+    with pytest.raises(OptionError):
+        planner(slow, delay="4500").choose()
+    plan = planner(slow, delay="4500", best_effort=True).choose()
+    assert plan.level > 0
+    assert plan.bound.sustainable
+    assert 4400 < plan.bound.total_ms <= 4500
+
+
+def test_best_effort_starts_on_a_machine_that_can_keep_nothing() -> None:
+    plan = planner(scaled(LAPTOP, 100), delay="1500", best_effort=True).choose()
+    assert plan.level == len(LOAD_LEVELS) - 1
+    assert not plan.bound.sustainable
 
 
 # --- docs/streaming.md --------------------------------------------------------------------------------------
@@ -468,7 +537,7 @@ def test_docs_table_has_the_load_levels(level: int) -> None:
     assert waits == f"{bound.interim_wait_s:.4f}, {bound.wait_s:.4f}"
 
 
-@pytest.mark.parametrize(("delay", "base_s"), [("200", 0.02), ("minimal", 0.2), ("low", 2.0)])
+@pytest.mark.parametrize(("delay", "base_s"), [("200", 0.02), ("2000", 2.0)])
 def test_docs_show_the_actual_refusals(delay: str, base_s: float) -> None:
     with pytest.raises(OptionError) as error:
         planner(replace(LAPTOP, base_s=base_s), delay=delay).choose()

@@ -431,10 +431,76 @@ def test_load_level_stays_without_a_clock() -> None:
     assert not [event for event in events_of(speak_random_words(40)) if isinstance(event, LoadChanged)]
 
 
-def test_delay_that_the_machine_cannot_keep_is_refused() -> None:
+def test_delay_in_milliseconds_that_the_machine_cannot_keep_is_refused() -> None:
     clock = FakeClock()
-    with pytest.raises(OptionError, match="delay='low'"):
-        open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock)
+    with pytest.raises(OptionError, match=r"delay='1500'.*best_effort"):
+        open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock, delay="1500")
+
+
+def load_changes(events: list[Event]) -> list[LoadChanged]:
+    return [event for event in events if isinstance(event, LoadChanged)]
+
+
+@pytest.mark.parametrize("delay", ["low", "medium"])
+def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back(delay: str) -> None:
+    clock = FakeClock()
+    backend = ToneBackend(clock=clock, encode_s=0.7)
+    session = open_session(backend, clock=clock, delay=delay)
+    level = session.plan.level
+    assert level > 0
+    assert session.plan.bound.sustainable
+    busy, free = silence(0.5) + speak_random_words(20), speak_random_words(60) + silence(2.0)
+    events = session.feed(busy.samples)
+    assert load_changes(events) == events[:1]
+    assert events[0] == LoadChanged(
+        audio_s=0.0, emitted_samples=0, compute_s=0.0, level=level, lag_s=0.0, detail=session.plan.detail
+    )
+    backend.encode_s = 0.0
+    events += session.feed(free.samples) + session.close()
+    assert [event.level for event in load_changes(events)] == [*range(level, -1, -1)]
+    check_events(events, len(busy.samples) + len(free.samples))
+    assert final_text(events) == busy.text + free.text
+
+
+@pytest.mark.parametrize("finals", FINALS)
+def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> None:
+    clock = FakeClock()
+    session = open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock, finals=finals)
+    assert not session.plan.bound.sustainable
+    speech = silence(0.5) + speak_random_words(40) + silence(2.0)
+    events = run_session(session, speech.samples)
+    changes = load_changes(events)
+    assert {event.level for event in changes} == {session.plan.level}
+    assert [event.lag_s > 0 for event in changes] == [False, *[True] * (len(changes) - 1)]
+    assert len(changes) > 1, "the lag is shown as it grows"
+    assert final_text(events) == speech.text
+
+
+def test_streams_on_a_busy_machine_each_say_their_level_first() -> None:
+    clock = FakeClock()
+    recognizer = Recognizer(ToneBackend(clock=clock, encode_s=0.7), TOKENIZER, "listener")
+    sessions = recognizer.stream_many(2, clock=clock, **LETTER_OPTIONS)
+    for name in ("door", "desk"):
+        sessions.open(name)
+    events = sessions.feed(dict.fromkeys(("door", "desk"), silence(0.1).samples))
+    levels = {name: [event.level for event in load_changes(events[name])] for name in events}
+    assert levels == {"door": [sessions.plan.level], "desk": [sessions.plan.level]}
+
+
+def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
+    clock = FakeClock()
+    backend = ToneBackend(clock=clock, encode_s=5.0)
+    recognizer = Recognizer(backend, TOKENIZER, "listener")
+    options = {"clock": clock, **LETTER_OPTIONS}
+    assert recognizer.stream(**options).plan.level
+    with pytest.raises(OptionError, match="best_effort"):
+        recognizer.stream(delay="2000", **options)
+    backend.encode_s = 0.01
+    assert recognizer.stream(delay="2000", **options).plan.level == 0
+    backend.encode_s = 5.0
+    calls = backend.calls
+    assert recognizer.stream(delay="low", **options).plan.level == 0
+    assert backend.calls == calls, "what was measured on a machine that keeps up is kept"
 
 
 # --- samples ------------------------------------------------------------------------------------------------

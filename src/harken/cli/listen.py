@@ -121,7 +121,12 @@ class LiveRunner:
                 self.outputs.add_segment(event.segment)
             self.display.show(event)
             if isinstance(event, LoadChanged):
-                self._warn(f"{event.lag_s:.1f} s behind: {event.detail}")
+                state = (
+                    f"{event.lag_s:.1f} s behind:"
+                    if event.lag_s
+                    else "this machine is busy or slow; starting with"
+                )
+                self._warn(f"{state} {event.detail}")
 
     def _warn(self, text: str) -> None:
         if self.show_warnings:

@@ -179,14 +179,15 @@ def _unbuffered_stdin() -> BinaryIO:
     return file
 
 
-_QUEUE_BLOCKS = round(
-    30 / BLOCK_S
-)  # a faster sender waits; longer than the slowest final pass over an utterance
+_FILE_AHEAD_S = 30.0  # longer than the slowest final pass over an utterance
+_LIVE_BEHIND_S = 600.0  # 38 MB; a device that has to wait loses audio, and so does a sender in real time
 _POLL_S = 0.1  # Windows reports Ctrl-C only between two waits
 
 
 class AudioReader:
     """The blocks of a source, read in a thread, until the source ends or a signal arrives.
+
+    Blocks that the caller has not taken yet are kept, those of a live source for ten minutes; then the source waits.
 
     The first signal only ends the audio, so that the caller can transcribe it to its end. The second one raises
     `Stop` in the caller.
@@ -208,6 +209,7 @@ class AudioReader:
         self.stop: Stop | None = None
         self._source, self._on_audio = source, on_audio
         self._queue: SimpleQueue[Floats | BaseException | None] = SimpleQueue()
+        self._max_blocks = round((_LIVE_BEHIND_S if source.live else _FILE_AHEAD_S) / BLOCK_S)
         self._closed = self._answered_early = False
         self._signal_handling = ExitStack()
         self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
@@ -277,7 +279,7 @@ class AudioReader:
         """Put a block into the queue as soon as there is room."""
         if self._source.live:
             self._on_audio(block)
-        while self._queue.qsize() >= _QUEUE_BLOCKS and not self._ended:
+        while self._queue.qsize() >= self._max_blocks and not self._ended:
             sleep(_POLL_S)
         self._queue.put(block)
 

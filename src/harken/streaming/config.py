@@ -134,6 +134,10 @@ class StreamOptions:
     delay: str = _live_option(
         "low", "minimal, low, medium, high; or the most milliseconds until a word is committed."
     )
+    best_effort: bool = _live_option(
+        False,
+        "Start with the delay nearest to the milliseconds that this machine cannot keep, instead of refusing.",
+    )
     finals: str = _live_option(
         "exact",
         "exact transcribes each utterance once more as a whole, with the result of an offline transcription; streamed "

@@ -82,6 +82,9 @@ class SpeechEnded(_Event):
 class LoadChanged(_Event):
     """A change of the load level: the session does less work to keep up, or more again.
 
+    A session that cannot do all its work from the start says so by its first event, with a lag of 0. One that falls
+    behind although nothing more can be left out says so when the lag is 10 s, and each time that it has doubled.
+
     Parameters
     ----------
     level : int

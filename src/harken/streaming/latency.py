@@ -1,4 +1,4 @@
-"""Latency planning: the delay until a word is shown or committed, and the configuration that keeps a given delay.
+"""Latency planning: the delay until a word is shown or committed, and the configuration and load level to keep one.
 
 ::
 
@@ -35,6 +35,7 @@ from harken.streaming.config import (
     scale_window,
     with_overrides,
 )
+from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
 from harken.streaming.snr import NOISY_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
 from harken.text import Tokenizer
@@ -201,20 +202,37 @@ class LatencyBound:
         return f"an update takes {self.process_s * _MS_PER_S:.0f} ms, more than {limit}"
 
     def __str__(self) -> str:
+        if not self.sustainable:
+            return f"late while somebody speaks: {self.overload_reason}"
         return f"shown within {self.interim_s:.2f} s, committed within {self.total_s:.2f} s ({self.breakdown})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlan:
-    """A configuration and its latency bound."""
+    """A configuration, the load level to start with, and the latency bound at that level.
+
+    Parameters
+    ----------
+    config : StreamingConfig
+        At level 0.
+    bound : LatencyBound
+    level : int
+        Index into `harken.streaming.load_shedding.LOAD_LEVELS`.
+    """
 
     config: StreamingConfig
     bound: LatencyBound
+    level: int = 0
+
+    @property
+    def detail(self) -> str:
+        """Description of the level, and of the delay to expect."""
+        return f"{LOAD_LEVELS[self.level].detail}; words are {self.bound}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlanner:
-    """The choice of a configuration that keeps the delay asked for on this machine.
+    """The choice of a configuration and a load level that keep the delay asked for on this machine.
 
     Parameters
     ----------
@@ -232,12 +250,13 @@ class LatencyPlanner:
     alignatt_threshold_frames: int = ALIGNATT_THRESHOLD_FRAMES
     min_speech_s: float = VadOptions().min_speech_s
 
-    def bound(self, config: StreamingConfig) -> LatencyBound:
-        """Return the latency bound of a configuration."""
+    def bound(self, config: StreamingConfig, level: int = 0) -> LatencyBound:
+        """Return the latency bound of a configuration at a load level."""
+        longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
+        longest, config = apply_load_level(level, longest), apply_load_level(level, config)
         hop_s = config.hop_frames / FRAMES_PER_SECOND
         alignatt_threshold_s = self.alignatt_threshold_frames / FRAMES_PER_SECOND
         commit_delay_s = max(config.commit_delay_frames / FRAMES_PER_SECOND, alignatt_threshold_s)
-        longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
         return LatencyBound(
             wait_s=self._window_wait_s(commit_delay_s, hop_s) + (config.local_agreement - 1) * hop_s,
             interim_wait_s=self._window_wait_s(alignatt_threshold_s, hop_s),
@@ -248,30 +267,39 @@ class LatencyPlanner:
     def choose(self) -> LatencyPlan:
         """Return the plan for the delay that the options ask for.
 
-        A name selects its preset. For a number of milliseconds the first of `interpolated_presets` that keeps it is
-        used, with its own hop or the next longer one, in steps of 0.1 s up to half of its window. Time that is left
-        lengthens the commit delay, up to that of "high". Values that the options set themselves stay.
+        A name selects its preset, at the first load level that the machine can keep up with, or at the last. For a
+        number of milliseconds the first of `interpolated_presets` that keeps it is used, with its own hop or the next
+        longer one, in steps of 0.1 s up to half of its window. Time that is left lengthens the commit delay, up to that
+        of "high". With `best_effort` higher load levels are tried too, and then the shortest delay is used that the
+        machine can keep. Values that the options set themselves stay.
 
         Raises
         ------
         OptionError
-            If the machine cannot keep the delay; the message names delays that it can keep. Or if another option is
-            not allowed.
+            If the machine cannot keep a number of milliseconds; the message names the least that it can keep. Or if
+            another option is not allowed.
         """
-        delay = self.options.delay
+        delay, best_effort = self.options.delay, self.options.best_effort
         if delay in PRESETS:
-            plan = self._plan(with_overrides(PRESETS[delay], self.options))
-            if plan.bound.sustainable:
-                return plan
-            raise self._preset_too_slow(plan.bound)
-        for plan in self._sustainable_plans():
+            return self._first_sustainable_level(with_overrides(PRESETS[delay], self.options))
+        plans = self._sustainable_plans(highest_level(self.options.finals) if best_effort else 0)
+        for plan in plans:
             if plan.bound.total_ms <= int(delay):
                 return self._with_longer_commit_delay(plan, int(delay))
-        raise self._delay_too_short()
+        if not best_effort:
+            raise self._delay_too_short(plans)
+        return _lowest_latency(plans) if plans else self._first_sustainable_level(self._cheapest_config())
 
-    def _sustainable_plans(self) -> list[LatencyPlan]:
-        """Return all plans that this machine can keep up with, the most accurate first."""
-        return [plan for plan in map(self._plan, self._candidate_configs()) if plan.bound.sustainable]
+    def _first_sustainable_level(self, config: StreamingConfig) -> LatencyPlan:
+        """Return the plan at the lowest load level that this machine can keep up with, or at the last."""
+        plans = [self._plan(config, level) for level in range(highest_level(self.options.finals) + 1)]
+        return next((plan for plan in plans if plan.bound.sustainable), plans[-1])
+
+    def _sustainable_plans(self, max_level: int) -> list[LatencyPlan]:
+        """Return all plans that this machine can keep up with, the lowest level and the most accurate first."""
+        configs = [*self._candidate_configs()]
+        plans = [self._plan(config, level) for level in range(max_level + 1) for config in configs]
+        return [plan for plan in plans if plan.bound.sustainable]
 
     def _candidate_configs(self) -> Iterator[StreamingConfig]:
         for config in (with_overrides(preset, self.options) for preset in interpolated_presets()):
@@ -281,6 +309,9 @@ class LatencyPlanner:
                 for hop_frames in range(first, last + 1, HOP_STEP_FRAMES):
                     yield replace(config, hop_frames=hop_frames)
 
+    def _cheapest_config(self) -> StreamingConfig:
+        return min(self._candidate_configs(), key=lambda config: self.bound(config).utilisation)
+
     def _with_longer_commit_delay(self, plan: LatencyPlan, delay_ms: int) -> LatencyPlan:
         """Return a plan with the longest commit delay that keeps `delay_ms`."""
         if self.options.commit_delay_frames is not None:
@@ -288,43 +319,26 @@ class LatencyPlanner:
         for commit_delay_frames in range(
             PRESETS["high"].commit_delay_frames, plan.config.commit_delay_frames, -1
         ):
-            longer = self._plan(replace(plan.config, commit_delay_frames=commit_delay_frames))
+            longer = self._plan(replace(plan.config, commit_delay_frames=commit_delay_frames), plan.level)
             if longer.bound.sustainable and longer.bound.total_ms <= delay_ms:
                 return longer
         return plan
 
-    def _preset_too_slow(self, preset_bound: LatencyBound) -> OptionError:
-        """Return the error for a named delay."""
-        if not (plans := self._sustainable_plans()):
-            return self._none_sustainable()
-        names = [
-            name
-            for name, preset in PRESETS.items()
-            if self.bound(with_overrides(preset, self.options)).sustainable
-        ]
-        allowed = ", ".join([*names, f"or at least {_lowest_latency(plans).total_ms} ms"]).removeprefix("or ")
-        return OptionError(
-            "delay", self.options.delay, f"{allowed} on this machine: {preset_bound.overload_reason}"
-        )
-
-    def _delay_too_short(self) -> OptionError:
-        """Return the error for a number of milliseconds."""
-        if not (plans := self._sustainable_plans()):
-            return self._none_sustainable()
-        lowest = _lowest_latency(plans)
-        allowed = f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting"
+    def _delay_too_short(self, plans: Sequence[LatencyPlan]) -> OptionError:
+        """Return the error for a number of milliseconds that none of the sustainable plans keeps."""
+        if not plans:
+            reason = self.bound(self._cheapest_config()).overload_reason
+            allowed = f"none on this machine, with this model: {reason}; best_effort starts all the same"
+        else:
+            lowest = _lowest_latency(plans).bound
+            allowed = (
+                f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting; "
+                "best_effort starts with the nearest"
+            )
         return OptionError("delay", self.options.delay, allowed)
 
-    def _none_sustainable(self) -> OptionError:
-        """Return the error for a machine that cannot keep any delay."""
-        bounds = [self.bound(config) for config in self._candidate_configs()]
-        best = min(bounds, key=lambda bound: bound.utilisation)
-        return OptionError(
-            "delay", self.options.delay, f"none on this machine, with this model: {best.overload_reason}"
-        )
-
-    def _plan(self, config: StreamingConfig) -> LatencyPlan:
-        return LatencyPlan(config=config, bound=self.bound(config))
+    def _plan(self, config: StreamingConfig, level: int) -> LatencyPlan:
+        return LatencyPlan(config=config, bound=self.bound(config, level), level=level)
 
     def _window_wait_s(self, following_s: float, hop_s: float) -> float:
         """Return the wait for a window that ends `following_s` after a word; at least the detection of speech."""
@@ -335,8 +349,8 @@ def _ceil_ms(seconds: float) -> int:
     return math.ceil(round(seconds * _MS_PER_S, 6))
 
 
-def _lowest_latency(plans: Sequence[LatencyPlan]) -> LatencyBound:
-    return min((plan.bound for plan in plans), key=lambda bound: bound.total_s)
+def _lowest_latency(plans: Sequence[LatencyPlan]) -> LatencyPlan:
+    return min(plans, key=lambda plan: plan.bound.total_s)
 
 
 def max_new_tokens(config: StreamingConfig) -> int:

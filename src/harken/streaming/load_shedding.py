@@ -19,10 +19,14 @@ from harken.types import FRAMES_PER_SECOND
 
 LATE_UPDATES_TO_SHED = 2
 """Consecutive requests more than a hop late before the level rises."""
+CATCH_UP_S = 3.0
+"""Seconds for which requests may be late if the lag falls, as after the final pass over a long utterance."""
 RECOVERY_S = 5.0
 """Seconds that every request must be early before the level falls."""
 RECOVERY_LAG_HOPS = 0.5
 """Greatest lag that counts as early, in hops of the level below."""
+FIRST_REPORTED_LAG_S = 10.0
+"""Lag that is reported at the highest level, where no more work can be left out; then each time that it has doubled."""
 
 MIN_WINDOW_FRAMES = 100
 MIN_LOOK_AHEAD_FRAMES = 50
@@ -65,9 +69,14 @@ LOAD_LEVELS = (
 """From full work to least; interim updates are reduced first, the final pass last."""
 
 
+def highest_level(finals: str) -> int:
+    """Return the highest level to use: without exact finals, the last one leaves out nothing more."""
+    return len(LOAD_LEVELS) - 1 if finals == "exact" else len(LOAD_LEVELS) - 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadLevelChange:
-    """A change of the level; the fields are those of `harken.streaming.events.LoadChanged`."""
+    """A change of the level or of the lag; the fields are those of `harken.streaming.events.LoadChanged`."""
 
     level: int
     lag_s: float
@@ -93,13 +102,15 @@ def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
 class LoadMonitor:
     """The lag of one stream, and the load level that follows from it.
 
-    Where computing takes no time, as in a session without a clock, the level stays 0.
+    Where computing takes no time, as in a session without a clock, the level falls to 0 and stays there.
 
     Parameters
     ----------
     config : StreamingConfig
+    level : int
+        The level to start with.
     max_level : int
-        The highest level to use: 2 where finals are not exact anyway.
+        From `highest_level`.
 
     Attributes
     ----------
@@ -109,15 +120,19 @@ class LoadMonitor:
         Seconds from the arrival of the last request's samples to its end.
     """
 
-    def __init__(self, config: StreamingConfig, *, max_level: int = len(LOAD_LEVELS) - 1) -> None:
-        self.level = 0
+    def __init__(
+        self, config: StreamingConfig, *, level: int = 0, max_level: int = len(LOAD_LEVELS) - 1
+    ) -> None:
+        self.level = level
         self.lag_s = 0.0
         self._hops_s = [
             apply_load_level(level, config).hop_frames / FRAMES_PER_SECOND for level in range(max_level + 1)
         ]
         self._finished_s = -math.inf
         self._consecutive_late = 0
+        self._late_since_s = self._first_late_lag_s = 0.0
         self._recovering_since_s: float | None = None
+        self._lag_to_report_s = FIRST_REPORTED_LAG_S
 
     def record(self, arrival_s: float, compute_s: float) -> LoadLevelChange | None:
         """Record a request; requests are recorded in the order in which they were computed.
@@ -132,17 +147,27 @@ class LoadMonitor:
         Returns
         -------
         LoadLevelChange or None
-            The change, if the next request is to be computed at another level.
+            The change, if the next request is to be computed at another level, or the lag has grown at the highest.
         """
         self._finished_s = max(arrival_s, self._finished_s) + compute_s
         self.lag_s = self._finished_s - arrival_s
-        self._consecutive_late = self._consecutive_late + 1 if self.lag_s > self._hops_s[self.level] else 0
+        self._track_late_requests(arrival_s)
         self._track_recovery(arrival_s)
-        if self._consecutive_late >= LATE_UPDATES_TO_SHED and self.level + 1 < len(self._hops_s):
-            return self._change_level(+1)
+        if self._consecutive_late >= LATE_UPDATES_TO_SHED and not self._catches_up(arrival_s):
+            return self._change_level(+1) if self.level + 1 < len(self._hops_s) else self._report_lag()
         if self._recovering_since_s is not None and arrival_s - self._recovering_since_s >= RECOVERY_S:
             return self._change_level(-1)
         return None
+
+    def _track_late_requests(self, arrival_s: float) -> None:
+        """Count the consecutive late requests, and note when they began."""
+        self._consecutive_late = self._consecutive_late + 1 if self.lag_s > self._hops_s[self.level] else 0
+        if self._consecutive_late == 1:
+            self._late_since_s, self._first_late_lag_s = arrival_s, self.lag_s
+
+    def _catches_up(self, arrival_s: float) -> bool:
+        """Return true if the lag is less than it was at the first late request, some seconds ago at most."""
+        return self.lag_s < self._first_late_lag_s and arrival_s - self._late_since_s < CATCH_UP_S
 
     def _track_recovery(self, arrival_s: float) -> None:
         """Update the time since which requests would have been early at the level below."""
@@ -155,4 +180,14 @@ class LoadMonitor:
     def _change_level(self, step: int) -> LoadLevelChange:
         self.level += step
         self._consecutive_late, self._recovering_since_s = 0, None
+        self._lag_to_report_s = FIRST_REPORTED_LAG_S
+        return self._state()
+
+    def _report_lag(self) -> LoadLevelChange | None:
+        if self.lag_s < self._lag_to_report_s:
+            return None
+        self._lag_to_report_s = 2 * self.lag_s
+        return self._state()
+
+    def _state(self) -> LoadLevelChange:
         return LoadLevelChange(level=self.level, lag_s=self.lag_s, detail=LOAD_LEVELS[self.level].detail)

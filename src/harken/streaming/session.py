@@ -35,7 +35,7 @@ class LiveSession:
     Attributes
     ----------
     plan : LatencyPlan
-        The configuration and its latency bound.
+        The configuration, the load level that the session starts with, and the latency bound at that level.
     """
 
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:

@@ -19,7 +19,7 @@ from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
 from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
-from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level
+from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
 from harken.streaming.snr import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
 from harken.streaming.utterance import (
     FINAL_SILENCE_FRAMES,
@@ -97,9 +97,7 @@ class Stream:
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self._worker, self._options, self._plan = worker, options, plan
         self.events: list[Event] = []
-        self._load_monitor = LoadMonitor(
-            plan.config, max_level=len(LOAD_LEVELS) - 1 if options.finals == "exact" else len(LOAD_LEVELS) - 2
-        )
+        self._load_monitor = LoadMonitor(plan.config, level=plan.level, max_level=highest_level(options.finals))
         self._detector, self._snr = SpeechDetector(), SnrEstimator()
         self._endpointer = Endpointer(
             worker.options.vad_options(),
@@ -119,6 +117,8 @@ class Stream:
         self._context_tokens: tuple[int, ...] = ()
         self._last_language: str | None = None
         self._n_segments = 0
+        if plan.level:
+            self._emit_load(level=plan.level, lag_s=0.0, detail=plan.detail)
 
     def feed(self, samples: Floats) -> RequestGenerator:
         """Take the next samples, float32 at 16 kHz."""
@@ -311,8 +311,10 @@ class Stream:
     def _record_load(self, response: ModelResponse) -> None:
         change = self._load_monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s)
         if change:
-            fields = {"level": change.level, "lag_s": change.lag_s, "detail": change.detail}
-            self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)
+            self._emit_load(level=change.level, lag_s=change.lag_s, detail=change.detail)
+
+    def _emit_load(self, **fields: Any) -> None:
+        self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)
 
     def _emit(
         self, event_type: Callable[..., Event], audio_s: float, response: ModelResponse, **fields: Any
