@@ -90,16 +90,17 @@ def _number(value: float | None, form: str) -> str:
     return MISSING if value is None else format(value, form)
 
 
-_SET = (
-    text("set", "set"),
-    text("engine", "engine"),
-    number("recordings", "recordings"),
-    number("minutes", "minutes", 1),
-    number("errors, %", "error_percent", 2),
-    number("difference", "difference_percent", 2, sign="+"),
-    numbers("95 % interval", ("difference_low", "difference_high"), 2, sign="+", between=" to "),
-    number("invented words", "hallucinated_words"),
-    number("times real time", "times_real_time", 1),
+_ERRORS = (
+    text("recordings", "group"),
+    number("number", "recordings"),
+    number("beam", "beam_size"),
+    text("language", "language"),
+    number("harken, %", "harken", 2),
+    number("faster-whisper, %", "faster-whisper", 2),
+    number("difference", "to faster-whisper", 2, sign="+"),
+    numbers(
+        "95 % interval", ("to faster-whisper, low", "to faster-whisper, high"), 2, sign="+", between=" to "
+    ),
 )
 _LIVE = (
     text("session", "session"),
@@ -160,8 +161,43 @@ TABLES = {
             number("loading, s", "load_s", 2),
         ),
     ),
-    "sets-base": Table(results=("sets-base",), columns=_SET),
-    "sets-small": Table(results=("sets-small",), columns=_SET),
+    "errors-base": Table(results=("errors-base",), columns=_ERRORS, versions=False),
+    "errors-base-beam": Table(results=("errors-base-beam",), columns=_ERRORS),
+    "errors-base-detected": Table(
+        results=("errors-base-detected",),
+        columns=(
+            *_ERRORS,
+            numbers(
+                "language right, %: harken, faster-whisper",
+                ("harken, language right", "faster-whisper, language right"),
+                1,
+            ),
+        ),
+    ),
+    "errors-tiny-en": Table(
+        results=("errors-tiny-en",),
+        columns=(
+            *_ERRORS,
+            number("harken with whole windows, %", "harken exact", 2),
+            numbers(
+                "95 % interval of the difference",
+                ("to harken exact, low", "to harken exact, high"),
+                2,
+                sign="+",
+                between=" to ",
+            ),
+        ),
+    ),
+    "reliability": Table(
+        results=("reliability",),
+        columns=(
+            text("model", "model"),
+            numbers("probability", ("from", "to"), 2, between=" to "),
+            number("recordings", "recordings"),
+            number("mean probability, %", "probability_percent", 1),
+            number("right, %", "right_percent", 1),
+        ),
+    ),
     "parity": Table(
         results=("parity",),
         columns=(
