@@ -62,9 +62,13 @@ class GapFilling:
         self._filled: list[tuple[SpeechGap, WindowText]] = []
         self.pending: deque[SpeechGap] = deque()
         self.unwritten: list[UnwrittenSpeech] = []
-        spans = self._uncovered_spans(window)
+        if segmenter is None or not self._options.fill_gaps:
+            return
+        peaks = self._peaks(window)
+        spans = self._uncovered_spans(window, peaks)
         if window.has_words:
-            self.pending.extend(self._gaps_at(spans))
+            language, tokenizer = window.result.language, window_decoder.tokenizer
+            self.pending.extend(divide_at(spans, peaks, window.token_segments, tokenizer, language))
         else:  # it would be the same window once more
             self._report(window, spans, self._rejection_reason(window.result) or "no words")
 
@@ -85,7 +89,7 @@ class GapFilling:
             self._report(self.window, [(gap.start, gap.end)], reason or "no words")
             return
         self._filled.append((gap, text))
-        self._report(text, self._uncovered_spans(text), "no words")
+        self._report(text, self._uncovered_spans(text, self._peaks(text)), "no words")
         rest = replace(gap, start=gap.start + text.end_frame)
         if has_enough_speech((rest.start, rest.end), self._speech(self.window)):
             self.pending.appendleft(rest)
@@ -112,16 +116,14 @@ class GapFilling:
                 merged += zip(text.scored, self._maker.segments(text)[0], strict=True)
         return merged, median_duration
 
-    def _uncovered_spans(self, text: WindowText) -> list[FrameSpan]:
+    def _uncovered_spans(self, text: WindowText, peaks: Iterable[TokenPeak]) -> list[FrameSpan]:
         """Return the stretches of a text's audio with speech that no word covers, up to where the text goes on."""
-        if self._segmenter is None or not self._options.fill_gaps:
-            return []
         dropped = [
             (round(FRAMES_PER_POSITION * scored.tokens.start), round(FRAMES_PER_POSITION * scored.tokens.end))
             for scored in text.scored
             if scored.drop_reason is not None
         ]
-        return uncovered_spans(self._peaks(text), self._speech(text), text.end_frame, reported=dropped)
+        return uncovered_spans(peaks, self._speech(text), text.end_frame, reported=dropped)
 
     def _peaks(self, text: WindowText) -> list[TokenPeak]:
         if not text.scored:
@@ -133,12 +135,6 @@ class GapFilling:
         assert self._segmenter, "there are gaps in detected speech only"
         spans = self._frame_source.spans(text.offset, text.offset + text.n_frames)
         return speech_in_window(spans, self._segmenter.word_regions(spans[0][0], spans[-1][1]))
-
-    def _gaps_at(self, spans: Iterable[FrameSpan]) -> list[SpeechGap]:
-        window = self.window
-        return divide_at(
-            spans, self._peaks(window), window.token_segments, self._decoder.tokenizer, window.result.language
-        )
 
     def _rejection_reason(self, result: WindowResult) -> str | None:
         """Return the reason not to take the text of a gap."""
