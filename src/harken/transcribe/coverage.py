@@ -62,8 +62,10 @@ def speech_in_window(spans: FrameSpans, regions: Sequence[FrameSpan]) -> list[Fr
     ]
 
 
-def token_peaks(hypothesis: Hypothesis, tokenizer: Tokenizer, n_positions: int) -> list[TokenPeak]:
-    """Return where the tokens of words attend to.
+def token_peaks(
+    hypothesis: Hypothesis, indices: Iterable[int], tokenizer: Tokenizer, n_positions: int
+) -> list[TokenPeak]:
+    """Return where some tokens of a text attend to, as far as they are of words.
 
     Punctuation is left out: it attends to the pause behind a word, or to the next word.
 
@@ -71,15 +73,17 @@ def token_peaks(hypothesis: Hypothesis, tokenizer: Tokenizer, n_positions: int) 
     ----------
     hypothesis : Hypothesis
         Decoded with `attention`.
+    indices : iterable of int
+        Indices of the tokens.
     tokenizer : Tokenizer
     n_positions : int
         Number of positions of the window that hold audio.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
-    indices = [i for i, token in enumerate(hypothesis.tokens) if _is_of_word(token, tokenizer)]
-    weights = hypothesis.attention[:, indices, : max(1, n_positions)].mean(axis=0)
-    frames = FRAMES_PER_POSITION * weights.argmax(axis=1) if indices else ()
-    return [TokenPeak(index, int(frame)) for index, frame in zip(indices, frames, strict=True)]
+    of_words = [index for index in indices if _is_of_word(hypothesis.tokens[index], tokenizer)]
+    weights = hypothesis.attention[:, : len(hypothesis.tokens), : max(1, n_positions)].sum(axis=0)[of_words]
+    frames = FRAMES_PER_POSITION * weights.argmax(axis=1) if of_words else ()
+    return [TokenPeak(index, int(frame)) for index, frame in zip(of_words, frames, strict=True)]
 
 
 def uncovered_spans(
@@ -113,13 +117,8 @@ def uncovered_spans(
     return [
         _at_silences((start, stop), speech, end)
         for start, (stop, _) in zip(reached, covered, strict=False)
-        if has_enough_speech((start, stop), speech)
+        if _overlap((start, stop), speech) >= MIN_SPEECH_FRAMES
     ]
-
-
-def has_enough_speech(span: FrameSpan, speech: Iterable[FrameSpan]) -> bool:
-    """Return whether a stretch has so much speech that there should be words."""
-    return _overlap(span, speech) >= MIN_SPEECH_FRAMES
 
 
 def divide_at(

@@ -151,7 +151,8 @@ class WindowChain:
             mel=mel,
             content_frames=self._content_frames,
             seek=self._seek(start),
-            is_first=not self.index and not start,
+            is_first=not self.index and not start and not self._filling,
+            is_gap=bool(self._filling),
         )
 
     def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
@@ -175,7 +176,7 @@ class WindowChain:
             self._filling.add_result(result, self._content_frames)
         else:
             window = self._maker.read(result, self.offset, self._content_frames)
-            self._filling = GapFilling(self._decoder, self._frame_source, self._segmenter, self._maker, window)
+            self._filling = GapFilling(self._maker, window, window.end_frame)
         if self._filling.next_span:
             return None
         filling, self._filling = self._filling, None
@@ -201,7 +202,8 @@ class WindowChain:
                 timestamp_begin,
                 round(advance),
             )
-        self._unwritten += filling.unwritten
+        unwritten = filling.unwritten
+        self._unwritten += unwritten
         # Not into the padding.
         self._advance_to(self.offset + min(round(advance * FRAMES_PER_POSITION), window.n_frames))
         return WindowOutcome(
@@ -210,7 +212,7 @@ class WindowChain:
             previous_tokens=tuple(self._context.previous_tokens),
             last_speech_s=self._context.last_speech_s,
             draft_tokens=tuple(self._draft_tokens),
-            unwritten=tuple(filling.unwritten),
+            unwritten=tuple(unwritten),
         )
 
     def restore(self, outcome: WindowOutcome) -> None:

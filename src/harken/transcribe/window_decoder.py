@@ -63,14 +63,15 @@ class AudioWindow:
         Frames that hold audio; padding follows.
     seek : int
         Frame of the recording at which the window begins.
-    is_first : bool
-        True for the first window of a recording.
+    is_first, is_gap : bool
+        True for the first window of a recording; for a gap in the text of a window, which has one attempt.
     """
 
     mel: Floats
     content_frames: int
     seek: int
     is_first: bool
+    is_gap: bool = False
 
     @property
     def start_s(self) -> float:
@@ -85,8 +86,8 @@ class EncodedBatch:
     Parameters
     ----------
     features : Features
-    is_first : bool
-        True if each is the first window of its recording.
+    is_first, is_gap : bool
+        True if each window is.
     partial : bool
         True if only the beginning of each window was encoded.
     encode_s : float
@@ -98,6 +99,7 @@ class EncodedBatch:
 
     features: Features
     is_first: bool
+    is_gap: bool
     partial: bool
     encode_s: float
     draft_context: DraftContext | None
@@ -301,11 +303,11 @@ class WindowDecoder:
 
     def _encode(self, windows: Sequence[AudioWindow], frame_counts: Sequence[int]) -> list[EncodedWindow]:
         """Encode so many frames of each window, those of one length together."""
-        groups: dict[tuple[int, bool], list[int]] = {}
+        groups: dict[tuple[int, bool, bool], list[int]] = {}
         for i, (window, n_frames) in enumerate(zip(windows, frame_counts, strict=True)):
-            groups.setdefault((n_frames, window.is_first), []).append(i)
+            groups.setdefault((n_frames, window.is_first, window.is_gap), []).append(i)
         encoded: dict[int, EncodedWindow] = {}
-        for (n_frames, is_first), indices in groups.items():
+        for (n_frames, is_first, is_gap), indices in groups.items():
             mel = np.concatenate([windows[i].mel[:, :, :n_frames] for i in indices])
             began_s = self._now_s()
             features = self.backend.encode(mel)
@@ -313,6 +315,7 @@ class WindowDecoder:
             batch = EncodedBatch(
                 features=features,
                 is_first=is_first,
+                is_gap=is_gap,
                 partial=n_frames < self.window_frames,
                 encode_s=encode_s,
                 draft_context=self.speculator.prepare(mel, features, encode_s) if self.speculator else None,
@@ -341,7 +344,7 @@ class WindowDecoder:
         self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
     ) -> tuple[list[WindowResult], DecodeStats]:
         options = self.options
-        if batch.partial:
+        if batch.partial or batch.is_gap:
             options = replace(options, temperatures=options.temperatures[:1])
         windows = []
         for request, callback in zip(requests, callbacks, strict=True):

@@ -108,18 +108,23 @@ class SegmentMaker:
         The frames that the windows were read from.
     segmenter : SpeechSegmenter or None
         Speech of the recording, for the hallucination score.
+
+    Attributes
+    ----------
+    decoder, frame_source, segmenter
+        As given.
     """
 
     def __init__(
         self, window_decoder: WindowDecoder, frame_source: FrameSource, segmenter: SpeechSegmenter | None
     ) -> None:
-        self._decoder, self._options = window_decoder, window_decoder.options
-        self._frame_source, self._segmenter = frame_source, segmenter
+        self.decoder, self._options = window_decoder, window_decoder.options
+        self.frame_source, self.segmenter = frame_source, segmenter
 
     @property
     def timestamp_begin(self) -> int:
         """Id of the first timestamp; without timestamps a window is one segment, even if the model writes some."""
-        tokenizer = self._decoder.tokenizer
+        tokenizer = self.decoder.tokenizer
         return tokenizer.timestamp_begin if self._options.timestamps else tokenizer.n_vocab
 
     def read(self, result: WindowResult, offset: int, n_frames: int) -> WindowText:
@@ -136,17 +141,17 @@ class SegmentMaker:
             hypothesis.tokens,
             self.timestamp_begin,
             advance,
-            self_contained=self._frame_source.self_contained and complete,
+            self_contained=self.frame_source.self_contained and complete,
         )
         return replace(text, scored=tuple(self._score(token_segments, text)), advance=advance)
 
     def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[ScoredText]:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
-        tokenizer, limit, first_row = self._decoder.tokenizer, self._options.hallucination_threshold, 0
+        tokenizer, limit, first_row = self.decoder.tokenizer, self._options.hallucination_threshold, 0
         for tokens in token_segments:
             text = tokenizer.decode(tokens.tokens)
-            spans = self._frame_source.spans(
+            spans = self.frame_source.spans(
                 round(window.source_frame(tokens.start)), round(window.source_frame(tokens.end))
             )
             rows = [first_row + i for i, token in enumerate(tokens.tokens) if token < tokenizer.eot]
@@ -160,8 +165,8 @@ class SegmentMaker:
                     no_speech_prob=decoded.no_speech_prob,
                     compression_ratio=decoded.compression_ratio,
                     speech_prob=None
-                    if self._segmenter is None
-                    else mean_speech_probability(self._segmenter.probabilities, spans),
+                    if self.segmenter is None
+                    else mean_speech_probability(self.segmenter.probabilities, spans),
                     attention_concentration=None
                     if attention is None
                     else attention_concentration(attention[:, rows], window.n_positions),
@@ -177,7 +182,7 @@ class SegmentMaker:
 
     def with_tokens(self, scored: ScoredText, tokens: TokenSegment) -> ScoredText:
         """Return a part of a segment, with the verdict on the whole."""
-        return replace(scored, tokens=tokens, text=self._decoder.tokenizer.decode(tokens.tokens))
+        return replace(scored, tokens=tokens, text=self.decoder.tokenizer.decode(tokens.tokens))
 
     def segments(self, window: WindowText) -> tuple[list[Segment], float]:
         """Return the segments of a window, with words if they are asked for, and the words' median duration."""
@@ -185,7 +190,7 @@ class SegmentMaker:
         return self._add_words(segments, window) if self._options.word_timestamps else (segments, 0.0)
 
     def _make_segment(self, scored: ScoredText, window: WindowText) -> Segment:
-        source, result, tokens = self._frame_source, window.result, scored.tokens
+        source, result, tokens = self.frame_source, window.result, scored.tokens
         decoded = result.decoded
         start_s = source.start_s(window.source_frame(tokens.start))
         return Segment(
@@ -210,15 +215,15 @@ class SegmentMaker:
         words, median_duration = words_by_segment(
             window.token_segments,
             self._align(window),
-            self._decoder.tokenizer,
+            self.decoder.tokenizer,
             language="en" if options.task == "translate" else window.result.language,
             prepend_punctuations=options.prepend_punctuations,
             append_punctuations=options.append_punctuations,
         )
 
         def word(text: str, start: float, end: float, probability: float) -> Word:
-            start_s = self._frame_source.start_s(window.source_frame(start))
-            end_s = max(start_s, self._frame_source.end_s(window.source_frame(end)))
+            start_s = self.frame_source.start_s(window.source_frame(start))
+            end_s = max(start_s, self.frame_source.end_s(window.source_frame(end)))
             return Word(text=text, start_s=start_s, end_s=end_s, probability=probability)
 
         return [
@@ -233,7 +238,7 @@ class SegmentMaker:
 
     def _align(self, window: WindowText) -> Alignment:
         """Align by the cross-attention of decoding, or as the reference does, in a pass of its own."""
-        decoder, result, token_segments = self._decoder, window.result, window.token_segments
+        decoder, result, token_segments = self.decoder, window.result, window.token_segments
         if not decoder.exact:
             return align_decoded(
                 result.decoded.hypothesis, token_segments, decoder.tokenizer, window.n_positions
