@@ -86,13 +86,12 @@ def token_peaks(
     return [TokenPeak(index, int(frame)) for index, frame in zip(of_words, frames, strict=True)]
 
 
-def uncovered_spans(
-    peaks: Iterable[TokenPeak],
-    speech: Sequence[FrameSpan],
-    end: int,
-    *,
-    reported: Iterable[FrameSpan] = (),
-) -> list[FrameSpan]:
+def span_peaks(token_index: int, span: FrameSpan) -> list[TokenPeak]:
+    """Return peaks of one token all over a stretch, which it covers then."""
+    return [TokenPeak(token_index, frame) for frame in range(*span, WORD_REACH_FRAMES)]
+
+
+def uncovered_spans(peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end: int) -> list[FrameSpan]:
     """Return the stretches of a window with enough speech that no word covers.
 
     Parameters
@@ -102,8 +101,6 @@ def uncovered_spans(
         Speech in frames of the window, in order and without overlap.
     end : int
         Frame behind the last one that the window's text is about.
-    reported : iterable of (int, int)
-        Stretches that need no words.
 
     Returns
     -------
@@ -112,12 +109,14 @@ def uncovered_spans(
     """
     reach = WORD_REACH_FRAMES
     speech = [(first, min(last, end)) for first, last in speech if first < end]
-    covered = sorted([*((peak.frame - reach, peak.frame + reach) for peak in peaks), *reported, (end, end)])
-    reached = accumulate((last for _, last in covered), max, initial=0)
+    frames = sorted(peak.frame for peak in peaks)
+    stretches = zip(
+        [0, *(frame + reach for frame in frames)], [*(frame - reach for frame in frames), end], strict=True
+    )
     return [
-        _at_silences((start, stop), speech, end)
-        for start, (stop, _) in zip(reached, covered, strict=False)
-        if _overlap((start, stop), speech) >= MIN_SPEECH_FRAMES
+        _at_silences(stretch, speech, end)
+        for stretch in stretches
+        if _overlap(stretch, speech) >= MIN_SPEECH_FRAMES
     ]
 
 

@@ -13,6 +13,7 @@ from harken.transcribe.coverage import (
     SpeechGap,
     TokenPeak,
     divide_at,
+    span_peaks,
     speech_in_window,
     split_at_gaps,
     token_peaks,
@@ -55,7 +56,7 @@ class GapFilling:
         if not maker.segmenter or not self._options.fill_gaps:
             return
         peaks = self._peaks() if window.scored else []
-        spans = uncovered_spans(peaks, self._speech(maker.segmenter), end, reported=self._dropped_spans())
+        spans = uncovered_spans(peaks, self._speech(maker.segmenter), end)
         # Without words it would be the same window once more.
         if window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer
@@ -115,24 +116,22 @@ class GapFilling:
         return merged, median_duration
 
     def _peaks(self) -> list[TokenPeak]:
-        """Return where the tokens of the window's segments attend to; what is no segment does not count."""
-        window, decoder = self.window, self._maker.decoder
-        bounds = pairwise(accumulate((len(tokens.tokens) for tokens in window.token_segments), initial=0))
-        indices = [
-            index
-            for scored, (first, last) in zip(window.scored, bounds, strict=True)
-            if scored.is_segment
-            for index in range(first, last)
-        ]
-        return token_peaks(window.result.decoded.hypothesis, indices, decoder.tokenizer, window.n_positions)
+        """Return where the tokens of the window's segments attend to.
 
-    def _dropped_spans(self) -> list[FrameSpan]:
-        """Return the stretches of segments that were left out, and are reported as such."""
-        return [
-            (round(FRAMES_PER_POSITION * scored.tokens.start), round(FRAMES_PER_POSITION * scored.tokens.end))
-            for scored in self.window.scored
-            if scored.drop_reason is not None
-        ]
+        What is left out as a hallucination is reported as that, so it covers its time; what is no segment covers none.
+        """
+        window, tokenizer = self.window, self._maker.decoder.tokenizer
+        bounds = pairwise(accumulate((len(tokens.tokens) for tokens in window.token_segments), initial=0))
+        segments = [pair for pair in zip(window.scored, bounds, strict=True) if pair[0].is_segment]
+        indices = [index for _, (first, last) in segments for index in range(first, last)]
+        peaks = token_peaks(window.result.decoded.hypothesis, indices, tokenizer, window.n_positions)
+        for scored, (first, _) in segments:
+            if scored.drop_reason is not None:
+                start, end = scored.tokens.start, scored.tokens.end
+                peaks += span_peaks(
+                    first, (round(FRAMES_PER_POSITION * start), round(FRAMES_PER_POSITION * end))
+                )
+        return peaks
 
     def _speech(self, segmenter: SpeechSegmenter) -> list[FrameSpan]:
         """Return the detected speech of the window, in frames from its start."""
