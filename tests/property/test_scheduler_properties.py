@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("amplitude_vad", "small_gaps")
 
 @pytest.fixture(scope="module")
 def small_gaps() -> Iterator[None]:
-    """Take a twentieth of a second without words for a gap: a window of the tiny model is half a second long."""
+    """Take a fifth of a second without words for a gap: a window of the tiny model is half a second long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coverage, "MIN_SPEECH_FRAMES", 5)
-        patch.setattr(coverage, "WORD_REACH_FRAMES", 2)
-        patch.setattr(coverage, "NEIGHBOUR_FRAMES", 1)
+        patch.setattr(coverage, "MIN_SPEECH_FRAMES", 20)
+        patch.setattr(coverage, "WORD_REACH_FRAMES", 5)
+        patch.setattr(coverage, "NEIGHBOUR_FRAMES", 2)
         yield
 
 
