@@ -59,6 +59,7 @@ class TranscribeKeywords(TypedDict, total=False):
     vad_min_silence_s: float
     vad_speech_pad_s: float
     hallucination_threshold: float | None
+    fill_gaps: bool
 
 
 class CallbackKeywords(TypedDict, total=False):

@@ -127,6 +127,26 @@ class DroppedSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnwrittenSpeech:
+    """Detected speech that has no words in the transcript, although it was decoded once more on its own.
+
+    Attributes
+    ----------
+    start_s, end_s : float
+        Seconds from the start of the recording, ``0 <= start_s <= end_s``.
+    reason : str
+        Reason why it has none, in a few words.
+    """
+
+    start_s: float
+    end_s: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        _check_span(self.start_s, self.end_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """The transcript of a recording, or of the part of it that was decoded.
 
@@ -147,6 +167,8 @@ class Transcript:
         Segments that were left out as hallucinations, in order of time.
     speech : tuple of (float, float), or None
         Start and end of each speech region in seconds; None without voice activity detection.
+    unwritten : tuple of UnwrittenSpeech
+        Detected speech of a second or more without words, in order of time; dropped segments are not among it.
     """
 
     segments: tuple[Segment, ...]
@@ -157,6 +179,7 @@ class Transcript:
     task: str = "transcribe"
     dropped: tuple[DroppedSegment, ...] = ()
     speech: tuple[tuple[float, float], ...] | None = None
+    unwritten: tuple[UnwrittenSpeech, ...] = ()
 
     @property
     def text(self) -> str:

@@ -121,6 +121,7 @@ class Transcription:
             task=self._recording.options.task,
             dropped=tuple(self._recording.dropped),
             speech=self._recording.speech,
+            unwritten=tuple(self._recording.unwritten),
         )
 
     def result(self) -> Transcript:

@@ -251,17 +251,23 @@ class WindowText:
         Logit of the next token above that of all other text; other special tokens are far below.
     no_speech : float
         Probability of <|nospeech|>.
+    attended : tuple of int
+        Encoder position that each token attends to; without it all attend to all positions alike.
     """
 
     tokens: tuple[int, ...]
     gap: float = 40.0
     no_speech: float = 0.0
+    attended: tuple[int, ...] = ()
 
 
-def window_text(*parts: int | str, gap: float = 40.0, no_speech: float = 0.0) -> WindowText:
+def window_text(
+    *parts: int | str, gap: float = 40.0, no_speech: float = 0.0, attended: tuple[int, ...] = ()
+) -> WindowText:
     """Make a `WindowText` of text and of timestamps, which are given as encoder positions."""
     encoded = [TOKENIZER.encode(part) if isinstance(part, str) else [timestamp_token(part)] for part in parts]
-    return WindowText(tokens=tuple(token for part in encoded for token in part), gap=gap, no_speech=no_speech)
+    tokens = tuple(token for part in encoded for token in part)
+    return WindowText(tokens=tokens, gap=gap, no_speech=no_speech, attended=attended)
 
 
 class TranscriptBackend(FakeBackend):
@@ -324,9 +330,12 @@ class TranscriptSession(FakeSession):
         raise AssertionError("the long form does not rewind")
 
     def attention(self, row: int) -> Floats:
-        """Attend to all positions alike."""
-        tokens = self.lengths[row]
-        return np.full((1, tokens, WINDOW_POSITIONS), 1 / WINDOW_POSITIONS, np.float32)
+        """Attend to the positions of the text; the row that gives its first token is the last one of the prompt."""
+        weights = np.full((1, self.lengths[row], WINDOW_POSITIONS), 1 / WINDOW_POSITIONS, np.float32)
+        attended = self.rows[row][0].attended[: max(0, self.lengths[row] - self._prompt_tokens + 1)]
+        first = self._prompt_tokens - 1
+        weights[:, first : first + len(attended)] = np.eye(WINDOW_POSITIONS, dtype=np.float32)[list(attended)]
+        return weights
 
     def _logits(self, text: WindowText, seen: tuple[int, ...]) -> Floats:
         logits = np.zeros(DIMS.n_vocab, np.float32)

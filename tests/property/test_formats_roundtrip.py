@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, RecordingLink, as_json, dump_json, from_json, render
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
 
 Cue = tuple[int, int, str]  # start and end in milliseconds, text
 
@@ -115,7 +115,7 @@ texts = (
     | hostile_texts
 )
 numbers = st.floats()
-KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "words", "start")
+KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "unwritten", "words", "start")
 probabilities = st.floats(0, 1)
 
 
@@ -160,6 +160,9 @@ transcripts = st.builds(
     task=st.sampled_from(["transcribe", "translate"]),
     dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
     speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
+    unwritten=st.lists(
+        st.builds(UnwrittenSpeech, start_s=probabilities, end_s=st.floats(1, 2), reason=texts), max_size=2
+    ).map(tuple),
 )
 few = st.none() | st.integers(1, 20)
 

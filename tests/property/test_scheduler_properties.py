@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,23 @@ from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import AudioError
 from harken.results import Transcript
+from harken.transcribe import coverage
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 
 
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
+pytestmark = pytest.mark.usefixtures("amplitude_vad", "small_gaps")
+
+
+@pytest.fixture(scope="module")
+def small_gaps() -> Iterator[None]:
+    """Take a fifth of a second without words for a gap: a window of the tiny model is half a second long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "MIN_SPEECH_FRAMES", 20)
+        patch.setattr(coverage, "WORD_REACH_FRAMES", 5)
+        patch.setattr(coverage, "NEIGHBOUR_FRAMES", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +70,7 @@ options = st.fixed_dictionaries(
         "vad_min_silence_s": st.just(0.3),
         "vad_speech_pad_s": st.just(0.05),
         "hallucination_threshold": st.none(),
+        "logprob_threshold": st.sampled_from([None, -1.0]),
     }
 )
 
@@ -85,6 +97,16 @@ def test_batch_size_does_not_change_the_transcripts_of_several_recordings(
     assert [comparable(transcription.result()) for transcription in backwards] == alone[::-1]
 
 
+def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Recognizer) -> None:
+    samples, options = recording(1, [(0.9, 1.0), (2.5, 0.2)]), {"language": "en", "logprob_threshold": None}
+    given = {**options, "hallucination_threshold": None, "vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05}
+    filled = recognizer.transcribe(samples, **given)
+    plain = recognizer.transcribe(samples, **given, fill_gaps=False)
+    assert len(filled.result().segments) > len(plain.result().segments)
+    assert filled.stats.windows > plain.stats.windows
+    assert filled.result().unwritten
+
+
 def test_unreadable_recording_does_not_stop_the_others(recognizer: Recognizer) -> None:
     good = recording(1, [(0.9, 0.2)])
     transcriptions = recognizer.transcribe_many([good, "none.wav", good], language="en", batch_size=3)
@@ -103,7 +125,8 @@ def test_stopped_recording_is_not_decoded_further(recognizer: Recognizer) -> Non
 
 def comparable(transcript: Transcript) -> list[tuple[Any, ...]]:
     """Return the fields that must be equal, with probabilities rounded: their last bits depend on the batch."""
-    return [
+    missing = [(speech.start_s, speech.end_s) for speech in transcript.unwritten]
+    return [*missing] + [
         (
             segment.index,
             segment.start_s,

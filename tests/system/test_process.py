@@ -33,7 +33,7 @@ from harken.api import Recognizer
 from tiny_models import TOKENIZER
 
 class Backend(TranscriptBackend):
-    def encode(self, mel):
+    def encode(self, mel, positions):
         if len(self.mels) == 2:
             print("third window", file=sys.stderr, flush=True)
             {busy}

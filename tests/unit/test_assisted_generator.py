@@ -10,7 +10,7 @@ import pytest
 
 from fakes.backends import EOT, N_VOCAB, FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
 from fakes.drafts import unrestricted_rules
-from harken.contract import Features, Floats
+from harken.contract import Features, Floats, SparsePositions
 from harken.decoding import Assistant, make_logit_rules
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.logit_rules import LogitRules
@@ -201,7 +201,7 @@ def test_logit_rules_follow_the_growing_prefix() -> None:
 
 def test_assistant_encodes_unless_it_shares_the_encoder() -> None:
     class Encoder:
-        def encode(self, mel: Floats) -> str:
+        def encode(self, mel: Floats, positions: SparsePositions | None = None) -> str:
             return f"encoded {mel.shape}"
 
         def reuse_encoder_output(self, features: Features) -> str:

@@ -271,10 +271,10 @@ class TestRefusals:
         backend = use_texts(cli)
         encode = backend.encode
 
-        def interrupted(mel: Any) -> Any:
+        def interrupted(mel: Any, positions: Any) -> Any:
             if len(backend.mels) == 2:
                 raise Stop(130, "interrupted")
-            return encode(mel)
+            return encode(mel, positions)
 
         monkeypatch.setattr(backend, "encode", interrupted)
         outcome = cli.run("bench", "talks", "--repeat", "1", "--json", "out.json", *OPTIONS)

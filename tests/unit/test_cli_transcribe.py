@@ -20,11 +20,12 @@ import pytest
 from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
-from harken.cli import transcript_files
+from harken.cli import file_transcriber, transcript_files
 from harken.cli.exits import Stop
-from harken.contract import Floats
+from harken.contract import Floats, SparsePositions
 from harken.errors import CheckpointNotFound, OutputError
 from harken.formats import FORMATS
+from harken.results import Transcript, UnwrittenSpeech
 
 WORDS = ("one", "two", "three", "four")
 COUNTING = [window_text(0, word, WINDOW_POSITIONS) for word in WORDS]
@@ -88,6 +89,14 @@ class TestScreen:
         assert len(dropped) == len(WORDS)
         assert dropped[0].startswith("talk.wav: dropped [00:00.000 --> 00:00.480] Thanks")
         assert "what is often written for silence" in dropped[0]
+
+    def test_verbose_reports_speech_without_words(self) -> None:
+        missing = UnwrittenSpeech(start_s=61.5, end_s=77.25, reason="no words")
+        transcript = Transcript(segments=(), language="en", duration_s=90, model="tiny", unwritten=(missing,))
+        assert [*file_transcriber._language_and_loss_lines(transcript)] == [
+            "no text",
+            "speech without words from 01:01.500 to 01:17.250: no words",
+        ]
 
     def test_verbose_reports_language_changes(self, cli: CliRunner, talk: Path) -> None:
         probabilities = iter([{"de": 0.9, "fr": 0.1}] * 2 + [{"fr": 1.0, "de": 0.0}] * 2)
@@ -419,10 +428,10 @@ class TestStopping:
         encode = backend.encode
 
         def stop_at(index: int) -> None:
-            def interrupted(mel: Floats) -> object:
+            def interrupted(mel: Floats, positions: SparsePositions | None) -> object:
                 if len(backend.mels) == index:
                     raise Stop(130, "interrupted")
-                return encode(mel)
+                return encode(mel, positions)
 
             cli.monkeypatch.setattr(backend, "encode", interrupted)
 

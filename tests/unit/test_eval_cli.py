@@ -16,7 +16,7 @@ from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from harken.api import Recognizer
 from harken.cli.exits import Stop
-from harken.contract import Floats
+from harken.contract import Floats, SparsePositions
 from harken.errors import OptionError
 from harken.evaluation import AlignmentChunk, EvalHypothesis, score
 from harken.evaluation.manifest import Entry
@@ -62,10 +62,10 @@ def interrupt_at(backend: TranscriptBackend, window: int, monkeypatch: pytest.Mo
     """Interrupt the work at a window."""
     encode: Callable[[Floats], Any] = backend.encode
 
-    def interrupted(mel: Floats) -> Any:
+    def interrupted(mel: Floats, positions: SparsePositions | None) -> Any:
         if len(backend.mels) == window:
             raise Stop(130, "interrupted")
-        return encode(mel)
+        return encode(mel, positions)
 
     monkeypatch.setattr(backend, "encode", interrupted)
 

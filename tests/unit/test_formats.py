@@ -11,7 +11,7 @@ import pytest
 
 from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, Writer, as_json, dump_json, format_timestamp, from_json, render
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
+from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
 
 
 def segment(start_s: float, end_s: float, text: str, **other: Any) -> Segment:
@@ -181,6 +181,7 @@ FULL = Transcript(
     task="translate",
     dropped=(DroppedSegment(segment=segment(2.5, 3.0, " Untertitel", index=2), reason="a known phrase"),),
     speech=((0.25, 1.5),),
+    unwritten=(UnwrittenSpeech(start_s=0.5, end_s=1.75, reason="no words"),),
 )
 
 
@@ -222,6 +223,7 @@ def test_json_contains_every_field() -> None:
             },
         ],
         "speech": [[0.25, 1.5]],
+        "unwritten": [{"start": 0.5, "end": 1.75, "reason": "no words"}],
         "text": '"Größe"\n b',
     }  # fmt: skip
 
@@ -233,13 +235,13 @@ def test_json_of_an_empty_transcript_has_no_segments() -> None:
 def test_json_round_trip_keeps_every_field() -> None:
     read = from_json(json.loads("".join(render(FULL, "json"))))
     assert as_json(read) == as_json(FULL)
-    assert read.dropped == FULL.dropped
+    assert (read.dropped, read.unwritten) == (FULL.dropped, FULL.unwritten)
     assert math.isnan(read.segments[0].avg_logprob)
 
 
 def test_json_without_newer_fields_is_read() -> None:
     document = json.loads("".join(render(TWO, "json")))
-    for key in ("dropped", "speech", "task"):
+    for key in ("dropped", "speech", "task", "unwritten"):
         del document[key]
     document["key of a later version"] = 1
     assert from_json(document) == TWO

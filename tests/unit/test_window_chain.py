@@ -12,7 +12,7 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, Window
 from fakes.speech_detector import noise_and_silence
 from harken.contract import Floats
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, window_chain
+from harken.transcribe import Callbacks, TranscribeOptions, window_chain, window_segments
 from harken.transcribe.hallucination import HallucinationFeatures, HallucinationVerdict
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -114,7 +114,7 @@ class TestContext:
         def score_hallucination(facts: HallucinationFeatures) -> HallucinationVerdict:
             return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
-        monkeypatch.setattr(window_chain, "score_hallucination", score_hallucination)
+        monkeypatch.setattr(window_segments, "score_hallucination", score_hallucination)
         backend = TranscriptBackend(HELLO, WORLD, AGAIN)
         form = work(backend, THREE, hallucination_threshold=0.9, condition_on_previous_text=True)
         kept = list(form.segments())

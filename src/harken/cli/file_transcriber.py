@@ -41,7 +41,7 @@ class FileTranscriber:
     stdout_writer : callable
         Returns the writer of a recording's transcript on standard output, or None if it is not shown.
     verbose : bool
-        Report the engine, the speed, the language, and what was rejected or dropped and why.
+        Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
     quiet : bool
         Report only errors.
     """
@@ -139,7 +139,7 @@ class FileTranscriber:
         if transcript.segments and probability is not None and probability < self.options.language_threshold:
             self._warn(f"{source}: {_uncertain_language(transcript.language, probability)}")
         for line in (
-            *_language_and_dropped_lines(transcript),
+            *_language_and_loss_lines(transcript),
             _speed_summary(transcription, perf_counter() - began_s),
             *_speculation_summary(transcription.stats),
         ):
@@ -300,8 +300,8 @@ def _uncertain_language(code: str | None, probability: float) -> str:
     return f"the language may be another than {code}, of probability {probability:.2f}; --language names it"
 
 
-def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
-    """Yield lines about the language of a recording and the segments dropped from it."""
+def _language_and_loss_lines(transcript: Transcript) -> Iterator[str]:
+    """Yield lines about the language of a recording, the segments dropped from it, and speech without words."""
     if not transcript.segments:
         yield "no text"
     languages = [
@@ -317,6 +317,9 @@ def _language_and_dropped_lines(transcript: Transcript) -> Iterator[str]:
     for dropped in transcript.dropped:
         segment = dropped.segment
         yield f"dropped {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
+    for missing in transcript.unwritten:
+        times = f"{format_time(missing.start_s)} to {format_time(missing.end_s)}"
+        yield f"speech without words from {times}: {missing.reason}"
 
 
 def _speed_summary(transcription: Transcription, elapsed_s: float) -> str:

@@ -77,7 +77,7 @@ output_option = partial(single_option, section="Output")
     *("-v", "--verbose"),
     is_flag=True,
     no_effect=with_option("quiet"),
-    help="Report the engine, the speed, the language, and what was rejected or dropped and why.",
+    help="Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.",
 )
 @output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @layout_options

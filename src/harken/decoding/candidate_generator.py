@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from harken.contract import Backend, Features, Floats, Session
+from harken.contract import Backend, Features, Floats, Session, SparsePositions
 from harken.decoding.logit_rules import LogitRules
 
 
@@ -197,7 +197,7 @@ class Assistant:
     shares_encoder: bool
     encoder_ratio: float = 0.0
 
-    def encode(self, mel: Floats, features: Features) -> Features:
+    def encode(self, mel: Floats, features: Features, positions: SparsePositions | None = None) -> Features:
         """Encode windows for the assistant.
 
         Parameters
@@ -205,8 +205,12 @@ class Assistant:
         mel : ndarray of shape (windows, n_mels, frames), float32
         features : Features
             Encoder output of the main model.
+        positions : SparsePositions, optional
+            The position of each two frames.
         """
-        return self.backend.reuse_encoder_output(features) if self.shares_encoder else self.backend.encode(mel)
+        if self.shares_encoder:
+            return self.backend.reuse_encoder_output(features)
+        return self.backend.encode(mel, positions)
 
 
 class AssistedCandidateGenerator:

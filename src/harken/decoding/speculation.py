@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from harken.contract import Features, Floats
+from harken.contract import Features, Floats, SparsePositions
 from harken.decoding.candidate_generator import (
     Assistant,
     AssistedCandidateGenerator,
@@ -72,7 +72,9 @@ class SpeculativeDecoder:
         self.greedy = DraftStatistics(DraftController(clock))
         self.sampling = DraftStatistics(DraftController(clock))
 
-    def prepare(self, mel: Floats, features: Features, encode_s: float = 0.0) -> DraftContext:
+    def prepare(
+        self, mel: Floats, features: Features, encode_s: float = 0.0, positions: SparsePositions | None = None
+    ) -> DraftContext:
         """Prepare to draft for windows that are encoded together.
 
         Parameters
@@ -82,8 +84,10 @@ class SpeculativeDecoder:
             Encoder output of the main model.
         encode_s : float
             Seconds that the main model took for it, from which the time of an assistant is estimated.
+        positions : SparsePositions, optional
+            The position of each two frames.
         """
-        return DraftContext(self, mel, features, encode_s)
+        return DraftContext(self, mel, features, encode_s, positions)
 
 
 @dataclass(eq=False)
@@ -94,12 +98,13 @@ class DraftContext:
     mel: Floats
     main_features: Features
     encode_s: float = 0.0
+    positions: SparsePositions | None = None
 
     @cached_property
     def assistant_features(self) -> Features:
         """Encoder output of the assistant."""
         assert self.speculative_decoder.assistant, "there is no assistant to encode for"
-        return self.speculative_decoder.assistant.encode(self.mel, self.main_features)
+        return self.speculative_decoder.assistant.encode(self.mel, self.main_features, self.positions)
 
     def open_draft_session(
         self,

@@ -11,7 +11,15 @@ from typing import Any, NoReturn, TypeVar
 from harken.errors import OptionError
 from harken.formats.base import TranscriptFormat
 from harken.formats.characters import escape_json
-from harken.results import MAX_TIME_S, Attempt, DroppedSegment, Segment, Transcript, Word
+from harken.results import (
+    MAX_TIME_S,
+    Attempt,
+    DroppedSegment,
+    Segment,
+    Transcript,
+    UnwrittenSpeech,
+    Word,
+)
 
 T = TypeVar("T")
 Parser = Callable[[Any, str], T]
@@ -23,6 +31,7 @@ _INTEGER_BITS = 64
 _JSON_KEYS: dict[type, dict[str, str]] = {
     Word: {"start_s": "start", "end_s": "end", "text": "word"},
     Segment: {"index": "id", "start_s": "start", "end_s": "end"},
+    UnwrittenSpeech: {"start_s": "start", "end_s": "end"},
     Transcript: {"duration_s": "duration"},
 }
 
@@ -31,9 +40,9 @@ def as_json(value: Any) -> Any:
     """Convert results, or collections of them, to values for `json.dumps`, under the keys of the json format.
 
     The keys are the fields of the results (`harken.results`), except that a segment has ``id``, ``start`` and ``end``,
-    a word has ``word``, ``start`` and ``end``, and the transcript has ``duration`` and, when written, ``text``, as in
-    the json of openai-whisper. All times are seconds from the start. A number that is infinite or nan, which json does
-    not support, becomes None.
+    a word has ``word``, ``start`` and ``end``, speech without words has ``start`` and ``end``, and the transcript has
+    ``duration`` and, when written, ``text``, as in the json of openai-whisper. All times are seconds from the start. A
+    number that is infinite or nan, which json does not support, becomes None.
     """
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})
@@ -153,6 +162,7 @@ def _transcript(value: Any, path: str) -> Transcript:
         task=entry.optional("task", _text, "transcribe"),
         dropped=entry.optional("dropped", _tuple_of(_dropped_segment), ()),
         speech=entry.optional("speech", _or_none(_tuple_of(_time_span)), None),
+        unwritten=entry.optional("unwritten", _tuple_of(_unwritten_speech), ()),
     )
 
 
@@ -203,6 +213,16 @@ def _dropped_segment(value: Any, path: str) -> DroppedSegment:
     entry = _object(value, path, "DroppedSegment")
     return DroppedSegment(
         segment=entry.required("segment", _segment),
+        reason=entry.required("reason", _text),
+    )
+
+
+def _unwritten_speech(value: Any, path: str) -> UnwrittenSpeech:
+    entry = _object(value, path, "UnwrittenSpeech")
+    start_s = entry.required("start", _time)
+    return UnwrittenSpeech(
+        start_s=start_s,
+        end_s=entry.required("end", _time_from(start_s)),
         reason=entry.required("reason", _text),
     )
 

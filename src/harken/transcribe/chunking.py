@@ -84,8 +84,11 @@ class FrameSource(Protocol):
 
     self_contained: bool
 
-    def window(self, offset: int) -> tuple[Floats, int]:
-        """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames have content."""
+    def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
+        """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames have content.
+
+        It has no content from `end` on, if that is given.
+        """
         ...
 
     def start_s(self, offset: float) -> float:
@@ -109,11 +112,12 @@ class ClipSource:
     def __init__(self, windows: MelWindows, start: int, end: int | None) -> None:
         self._windows, self._start, self._end = windows, start, end
 
-    def window(self, offset: int) -> tuple[Floats, int]:
+    def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
         seek = self._start + offset
-        if self._end is not None and seek >= self._end:
+        ends = [frame for frame in (self._end, None if end is None else self._start + end) if frame is not None]
+        if ends and seek >= min(ends):
             return np.empty((1, 0, 0), np.float32), 0
-        return self._windows.window(seek, self._end)
+        return self._windows.window(seek, min(ends, default=None))
 
     def start_s(self, offset: float) -> float:
         return (self._start + offset) / FRAMES_PER_SECOND
@@ -135,8 +139,8 @@ class PackedSpeech:
         self._frames, self._ceiling = windows.read_spans(spans)
         self._time_map = TimeMap(spans)
 
-    def window(self, offset: int) -> tuple[Floats, int]:
-        remaining = self._frames[:, offset:]
+    def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
+        remaining = self._frames[:, offset:end]
         return self._windows.pad_and_normalize(remaining, self._ceiling), remaining.shape[1]
 
     def start_s(self, offset: float) -> float:

@@ -20,7 +20,7 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
-from harken.transcribe.sparse_padding import encode_positions
+from harken.transcribe.sparse_padding import frames_to_encode
 from harken.transcribe.window_decoder import WindowDecoder
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_words
@@ -84,7 +84,8 @@ def _align_window(
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
     windows = MelWindows(segmenter.blocks(), backend.dims.n_mels, window_decoder.window_frames)
     mel, frames = windows.window(0, None)
-    features = encode_positions(backend, mel, window_decoder.positions_to_encode(frames))
+    positions = window_decoder.positions_to_encode(frames)
+    features = backend.encode(frames_to_encode(mel, positions), positions)
     if language is None:
         (probabilities,) = language_probabilities(backend, features, tokenizer, options.languages)
         language = next(iter(probabilities))

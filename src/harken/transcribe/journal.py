@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +18,7 @@ from harken.atomic import wrap_os_errors
 from harken.audio import AudioSource
 from harken.errors import HarkenError, OptionError, OutputError
 from harken.formats import as_json, segment_from_json
+from harken.results import UnwrittenSpeech
 from harken.temporary import lock
 from harken.transcribe.window_chain import LanguageState, WindowOutcome
 
@@ -136,6 +137,7 @@ def _entry_to_json(entry: JournalEntry) -> dict[str, Any]:
         "previous_tokens": outcome.previous_tokens,
         "last_speech_s": outcome.last_speech_s,
         "draft_tokens": outcome.draft_tokens,
+        "unwritten": [asdict(speech) for speech in outcome.unwritten],
         "language": {
             "code": language.code,
             "probability": language.probability,
@@ -155,6 +157,7 @@ def _entry_from_json(document: Any) -> JournalEntry:
             previous_tokens=tuple(document["previous_tokens"]),
             last_speech_s=document["last_speech_s"],
             draft_tokens=tuple(document["draft_tokens"]),
+            unwritten=tuple(UnwrittenSpeech(**speech) for speech in document["unwritten"]),
         ),
         language=LanguageState(**document["language"]),
     )

@@ -148,6 +148,9 @@ class TranscribeOptions:
     hallucination_threshold: float | None = _speech(
         0.5, "Segments with at least this hallucination score are dropped; none drops nothing."
     )
+    fill_gaps: bool = _speech(
+        True, "Decode detected speech of a second or more that no word covers again, on its own."
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -237,6 +240,11 @@ class TranscribeOptions:
 
     def _is_no_speech(self, decoded: DecodingResult) -> bool:
         return self.no_speech_threshold is not None and decoded.no_speech_prob > self.no_speech_threshold
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether the attention of each token is kept: for its time, its score, or the speech that it covers."""
+        return self.word_timestamps or self.hallucination_threshold is not None or (self.vad and self.fill_gaps)
 
     def is_exact(self, precision: str) -> bool:
         """Return whether windows equal the reference's frame by frame, for a backend of a precision."""

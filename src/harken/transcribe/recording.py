@@ -12,7 +12,7 @@ from dataclasses import replace
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, Cancelled, HarkenError, OutputError
-from harken.results import DroppedSegment, Segment
+from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.text import to_language_code
 from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
@@ -56,6 +56,8 @@ class RecordingTranscriber:
         The error that ended the recording early, cancellation included.
     dropped : list of DroppedSegment
         Segments taken for hallucinations.
+    unwritten : list of UnwrittenSpeech
+        Speech that has no words.
     language : str or None
         Code of the language, once it is known.
     language_probability : float or None
@@ -80,6 +82,7 @@ class RecordingTranscriber:
         self.callbacks = callbacks or Callbacks()
         self.ready_segments: deque[Segment] = deque()
         self.dropped: list[DroppedSegment] = []
+        self.unwritten: list[UnwrittenSpeech] = []
         self.finished = False
         self.failure: HarkenError | None = None
         language = language if self.options.language is None else self.options.language
@@ -183,6 +186,8 @@ class RecordingTranscriber:
         assert chain.language, "the language is resolved with the request"
         offset, language = chain.offset, chain.language
         outcome = chain.add_result(result)
+        if outcome is None:
+            return
         self._forget_language_of_window(chain)
         if self._journal and not self.finished:
             entry = JournalEntry(chain=chain.index, offset=offset, outcome=outcome, language=language)
@@ -207,6 +212,7 @@ class RecordingTranscriber:
                     continue
                 self.ready_segments.append(numbered)
                 self._n_segments += 1
+            self.unwritten += chain.pop_unwritten()
             self._decoded_until_s = max(self._decoded_until_s, chain.decoded_until_s)
             if not chain.ended:
                 return

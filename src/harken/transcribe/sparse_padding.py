@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harken.contract import Backend, Features, Floats, SparsePositions
+from harken.contract import Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION
 
 
@@ -52,16 +52,14 @@ class PaddingSample:
         return SparsePositions(tuple(numbers), tuple(counts))
 
 
-def encode_positions(backend: Backend, mel: Floats, positions: SparsePositions | None) -> Features:
-    """Encode some positions of windows that end in padding, or all.
+def frames_to_encode(mel: Floats, positions: SparsePositions | None) -> Floats:
+    """Return the frames of the positions to encode of windows that end in padding.
 
     Parameters
     ----------
-    backend : Backend
     mel : ndarray of shape (windows, n_mels, window_frames), float32
         Padding is constant, so its first frames are those of any of its positions.
     positions : SparsePositions or None
+        None is all.
     """
-    if positions is None:
-        return backend.encode(mel)
-    return backend.encode(mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)], positions)
+    return mel if positions is None else mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)]

@@ -27,7 +27,7 @@ from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.fallback import decode_with_fallback
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import TranscribeOptions
-from harken.transcribe.sparse_padding import PaddingSample, encode_positions
+from harken.transcribe.sparse_padding import PaddingSample, frames_to_encode
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 PADDING_SAMPLE = PaddingSample()
@@ -47,14 +47,15 @@ class AudioWindow:
         Frames that hold audio; padding follows.
     seek : int
         Frame of the recording at which the window begins.
-    is_first : bool
-        True for the first window of a recording.
+    is_first, is_gap : bool
+        True for the first window of a recording; for a gap in the text of a window, which has one attempt.
     """
 
     mel: Floats
     content_frames: int
     seek: int
     is_first: bool
+    is_gap: bool = False
 
     @property
     def start_s(self) -> float:
@@ -69,8 +70,8 @@ class EncodedBatch:
     Parameters
     ----------
     features : Features
-    is_first : bool
-        True if each is the first window of its recording.
+    is_first, is_gap : bool
+        True if each window is.
     partial : bool
         True if only the beginning of each window was encoded.
     encode_s : float
@@ -82,6 +83,7 @@ class EncodedBatch:
 
     features: Features
     is_first: bool
+    is_gap: bool
     partial: bool
     encode_s: float
     draft_context: DraftContext | None
@@ -231,7 +233,7 @@ class WindowDecoder:
 
     def detect_languages(self, mel: Floats, positions: SparsePositions | None = None) -> list[dict[str, float]]:
         """Return the probability of each allowed language in each whole window of shape (n_mels, frames)."""
-        return self._detect_languages(encode_positions(self.backend, mel, positions))
+        return self._detect_languages(self.backend.encode(frames_to_encode(mel, positions), positions))
 
     def decode(
         self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
@@ -287,21 +289,24 @@ class WindowDecoder:
         self, windows: Sequence[AudioWindow], positions_of_windows: Sequence[SparsePositions | None]
     ) -> list[EncodedWindow]:
         """Encode some positions of each window, or all where it has None; those of equal positions together."""
-        groups: dict[tuple[SparsePositions | None, bool], list[int]] = {}
+        groups: dict[tuple[SparsePositions | None, bool, bool], list[int]] = {}
         for i, (window, positions) in enumerate(zip(windows, positions_of_windows, strict=True)):
-            groups.setdefault((positions, window.is_first), []).append(i)
+            groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
         encoded: dict[int, EncodedWindow] = {}
-        for (positions, is_first), indices in groups.items():
-            mel = np.concatenate([windows[i].mel for i in indices])
+        for (positions, is_first, is_gap), indices in groups.items():
+            mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
             began_s = self._now_s()
-            features = encode_positions(self.backend, mel, positions)
+            features = self.backend.encode(mel, positions)
             encode_s = self._now_s() - began_s
             batch = EncodedBatch(
                 features=features,
                 is_first=is_first,
+                is_gap=is_gap,
                 partial=positions is not None,
                 encode_s=encode_s,
-                draft_context=self.speculator.prepare(mel, features, encode_s) if self.speculator else None,
+                draft_context=self.speculator.prepare(mel, features, encode_s, positions)
+                if self.speculator
+                else None,
             )
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
         return [encoded[i] for i in range(len(windows))]
@@ -327,7 +332,7 @@ class WindowDecoder:
         self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
     ) -> tuple[list[WindowResult], DecodeStats]:
         options = self.options
-        if batch.partial:
+        if batch.partial or batch.is_gap:
             options = replace(options, temperatures=options.temperatures[:1])
         windows = []
         for request, callback in zip(requests, callbacks, strict=True):
@@ -356,7 +361,7 @@ class WindowDecoder:
             rules=self._first_window_rules if batch.is_first else self._rules,
             options=options,
             observe=observe,
-            attention=options.word_timestamps or options.hallucination_threshold is not None,
+            attention=options.needs_attention,
             draft_context=batch.draft_context,
         )
         stats += DecodeStats(encode_s=batch.encode_s, decode_s=self._now_s() - began_s)

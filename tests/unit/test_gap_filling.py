@@ -1,0 +1,192 @@
+"""Speech that the timestamps of a window jump over: decoded again on its own, put in, or reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from fakes.backends import TranscriptBackend, WindowText, window_text
+from fakes.speech_detector import noise_and_silence
+from harken import Recognizer, Transcript
+from harken.results import UnwrittenSpeech
+from harken.streaming.worker import FinalRequest, final_pass
+from harken.transcribe import TranscribeOptions, WindowDecoder, coverage
+from tiny_models import TOKENIZER
+
+OPTIONS: dict[str, Any] = {
+    "language": "en",
+    "best_of": 1,
+    "hallucination_threshold": None,
+    "vad_min_silence_s": 0.1,
+    "vad_speech_pad_s": 0.0,
+    "vad_min_speech_s": 0.0,
+    "suppress_blank": False,
+    "suppress_tokens": (),
+}
+SPEECH = noise_and_silence(0.4, 0.6)
+JUMP = window_text(0, " one", 4, 16, " two", 20, attended=(0, *[2] * 4, 4, 16, *[18] * 4, 20))
+"""Its words attend to 0.04 s and to 0.36 s."""
+STRETCHED = window_text(0, " one two", 20, attended=(0, *[2] * 4, *[18] * 4, 20))
+MIDDLE = window_text(0, " and", 14, attended=(0, 3, 6, 8, 10, 12))
+UNSURE = window_text(0, " hm", 10, gap=1.0)
+
+
+pytestmark = pytest.mark.usefixtures("amplitude_vad")
+
+
+@pytest.fixture(autouse=True)
+def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of the tiny model is half a second long."""
+    monkeypatch.setattr(coverage, "MIN_SPEECH_FRAMES", 10)
+    monkeypatch.setattr(coverage, "WORD_REACH_FRAMES", 4)
+    monkeypatch.setattr(coverage, "NEIGHBOUR_FRAMES", 2)
+
+
+def transcribe(
+    *windows: WindowText, samples: Any = SPEECH, **options: Any
+) -> tuple[Transcript, TranscriptBackend]:
+    backend = TranscriptBackend(*windows)
+    made = TranscribeOptions(**{**OPTIONS, **options})
+    return Recognizer(backend, TOKENIZER, "fake").transcribe(samples, made).result(), backend
+
+
+def spans(transcript: Transcript) -> list[tuple[int, float, float, str]]:
+    return [(segment.index, segment.start_s, segment.end_s, segment.text) for segment in transcript.segments]
+
+
+class TestFilling:
+    def test_speech_between_two_segments_is_decoded_and_put_between_them(self) -> None:
+        transcript, backend = transcribe(JUMP, MIDDLE)
+        assert spans(transcript) == [(0, 0.0, 0.06, " one"), (1, 0.06, 0.34, " and"), (2, 0.34, 0.4, " two")]
+        assert transcript.unwritten == ()
+        assert len(backend.mels) == 2
+
+    def test_segment_that_is_stretched_over_speech_is_divided(self) -> None:
+        transcript, _ = transcribe(STRETCHED, MIDDLE)
+        assert spans(transcript) == [(0, 0.0, 0.06, " one"), (1, 0.06, 0.34, " and"), (2, 0.34, 0.4, " two")]
+
+    def test_text_that_ends_early_is_continued(self) -> None:
+        early = window_text(0, " one", 4, attended=(0, *[2] * 4, 4))
+        rest = window_text(0, " and on", 17, attended=(0, *range(3, 17, 2), 17))
+        transcript, _ = transcribe(early, rest)
+        assert transcript.text == "one and on"
+
+    def test_gap_in_the_text_of_a_gap_is_decoded_too(self) -> None:
+        begin = window_text(0, " a", 2, attended=(0, 1, 1, 2))
+        transcript, backend = transcribe(JUMP, begin, MIDDLE)
+        assert transcript.text == "one a and two"
+        assert len(backend.mels) == 3
+
+    def test_gap_is_decoded_before_the_next_window_and_its_text_is_passed_on(self) -> None:
+        samples = noise_and_silence(0.4, 0.6, 0.4, 1)
+        last = window_text(0, " end", 20, attended=(0, *range(2, 18, 4), 20))
+        transcript, backend = transcribe(JUMP, MIDDLE, last, samples=samples, condition_on_previous_text=True)
+        assert transcript.text == "one and two end"
+        assert TOKENIZER.decode([t for t in backend.prompts[-1] if t < TOKENIZER.eot]) == " one and two"
+
+    def test_words_stay_on_their_side_of_the_gap(self) -> None:
+        transcript, _ = transcribe(JUMP, MIDDLE, word_timestamps=True)
+        words = [word for segment in transcript.segments for word in segment.words]
+        assert [word.text for word in words] == [" one", " and", " two"]
+        assert [word.start_s for word in words] == sorted(word.start_s for word in words)
+        assert words[0].end_s <= 0.06 <= words[1].start_s
+        assert words[1].end_s <= 0.34 <= words[2].start_s
+
+    def test_covered_speech_is_decoded_once(self) -> None:
+        covered = window_text(0, " one two", 20, attended=(0, *range(2, 18, 2), 20))
+        transcript, backend = transcribe(covered)
+        assert (transcript.text, transcript.unwritten) == ("one two", ())
+        assert len(backend.mels) == 1
+
+    @pytest.mark.parametrize("options", [{"fill_gaps": False}, {"vad": False}])
+    def test_without_the_option_or_detected_speech_nothing_is_decoded_again(
+        self, options: dict[str, Any]
+    ) -> None:
+        transcript, backend = transcribe(JUMP, MIDDLE, samples=SPEECH[:6400], **options)
+        assert (transcript.text, transcript.unwritten) == ("one two", ())
+        assert len(backend.mels) == 1
+
+    def test_exact_finals_of_a_live_stream_are_filled_too(self) -> None:
+        decoder = WindowDecoder(TranscriptBackend(JUMP, MIDDLE), TOKENIZER, TranscribeOptions(**OPTIONS))
+        request = FinalRequest(samples=SPEECH[:6400], start_s=7.0, draft_tokens=())
+        (segments,) = final_pass(decoder, [request], 1)
+        assert [(segment.start_s, segment.text) for segment in segments] == [
+            (7.0, " one"),
+            (7.06, " and"),
+            (7.34, " two"),
+        ]
+
+
+class TestReporting:
+    def test_gap_that_fails_a_threshold_is_reported_after_one_attempt(self) -> None:
+        transcript, backend = transcribe(JUMP, UNSURE)
+        assert transcript.text == "one two"
+        (missing,) = transcript.unwritten
+        assert (missing.start_s, missing.end_s) == (0.06, 0.34)
+        assert "average log-probability" in missing.reason
+        assert len(backend.prompts) == 2
+
+    def test_gap_without_words_and_one_taken_for_silence_are_reported(self) -> None:
+        assert transcribe(JUMP, window_text(0, "\n", 5))[0].unwritten == (
+            UnwrittenSpeech(start_s=0.06, end_s=0.34, reason="no words"),
+        )
+        silence = window_text(0, " hm", 5, gap=1.0, no_speech=0.9)
+        (missing,) = transcribe(JUMP, silence)[0].unwritten
+        assert missing.reason == "no-speech probability 0.90"
+
+    def test_window_taken_for_silence_is_reported_and_not_decoded_again(self) -> None:
+        silence = window_text(0, " hm", 5, gap=1.0, no_speech=0.9)
+        transcript, backend = transcribe(silence, fidelity="exact", temperatures=(0.0,))
+        (missing,) = transcript.unwritten
+        assert missing.start_s == 0
+        assert missing.end_s == pytest.approx(0.4, abs=0.03)
+        assert len(backend.mels) == 1
+
+    def test_dropped_text_is_reported_as_dropped_only(self) -> None:
+        dropped = {"hallucination_threshold": 1e-6}
+        transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **dropped)
+        assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)
+
+
+def test_journal_keeps_what_gaps_gave_and_what_is_missing(tmp_path: Path) -> None:
+    talk = AUDIO_FORMATS["wav s16"].write(
+        tmp_path / "talk", samples=noise_and_silence(0.4, 0.6, 0.4, 0.6, 0.4, 0.6).astype(float)
+    )
+    texts = [JUMP, MIDDLE, JUMP, UNSURE, JUMP, MIDDLE]
+
+    def run(*windows: WindowText) -> tuple[Transcript, TranscriptBackend]:
+        backend = TranscriptBackend(*windows)
+        recognizer = Recognizer(backend, TOKENIZER, "fake")
+        made = TranscribeOptions(**OPTIONS)
+        (transcription,) = recognizer.transcribe_many([talk], made, journals={0: tmp_path / "journal"})
+        return transcription.result(), backend
+
+    whole, _ = run(*texts)
+    assert whole.text == "one and two one two one and two"
+    assert len(whole.unwritten) == 1
+    lines = (tmp_path / "journal").read_bytes().splitlines(keepends=True)
+    for done in range(1, len(lines) + 1):
+        (tmp_path / "journal").write_bytes(b"".join(lines[:done]))
+        again, backend = run(*texts[2 * (done - 1) :] or [JUMP])
+        assert again == whole
+        assert len(backend.mels) == len(texts) - 2 * (done - 1)
+
+
+def test_batch_size_does_not_change_what_gaps_give() -> None:
+    """Several recordings whose windows have gaps are decoded together as each is alone."""
+    rng = np.random.default_rng(3)
+    many = [noise_and_silence(*rng.uniform(0.2, 0.45, 3).tolist(), 0.6, 0.4, 1, seed=i) for i in range(3)]
+
+    def run(batch_size: int) -> list[Any]:
+        recognizer = Recognizer(TranscriptBackend(JUMP), TOKENIZER, "fake")
+        made = TranscribeOptions(**OPTIONS, batch_size=batch_size)
+        return [
+            (spans(result), result.unwritten)
+            for result in (transcription.result() for transcription in recognizer.transcribe_many(many, made))
+        ]
+
+    assert run(4) == run(1)
