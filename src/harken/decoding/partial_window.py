@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from harken.contract import Backend, Features, Floats, Ints
-from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 from harken.decoding.generate import Row, Stop, generate, pick_best, prefill
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
@@ -188,6 +188,7 @@ class AlignAttStop:
     def __init__(self, eot: int, window: PartialWindow) -> None:
         self.eot, self.window = eot, window
         self._max_attended = 0
+        self._alignment = RunningAlignment(window.n_positions)
 
     def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
         """Return a `Stop` if the row ends before the token that was picked next."""
@@ -198,7 +199,8 @@ class AlignAttStop:
         elif n_repeated:
             stop = Stop("loop", include_token=False, drop_last=n_repeated)
         else:
-            position = int(self._attended(attention[:, : row.prompt_length + len(row.tokens)], 1)[0])
+            read = attention[:, : row.prompt_length + len(row.tokens)]
+            position = int(self._alignment.last_row(read).argmax())
             reason = self._stop_reason(row, position)
             if reason is None:
                 self._max_attended = max(self._max_attended, position)

@@ -55,27 +55,34 @@ class SampleBuffer:
 
     def __init__(self) -> None:
         self._samples = np.empty(0, np.float32)
-        self._start = 0
+        self._first = self._start = self._end = 0  # in the stream: of the array, of what is kept, and behind it
 
     @property
     def end(self) -> int:
         """Number of samples added so far."""
-        return self._start + len(self._samples)
+        return self._end
 
     def add(self, samples: Floats) -> None:
-        """Append samples."""
-        self._samples = np.concatenate([self._samples, samples])
+        """Append samples; those that were returned before stay where they are."""
+        if self._end + len(samples) > self._first + len(self._samples):
+            kept = self.between(self._start, self._end)
+            self._samples = np.empty(2 * (len(kept) + len(samples)), np.float32)
+            self._samples[: len(kept)] = kept
+            self._first = self._start
+        self._samples[self._end - self._first : self._end - self._first + len(samples)] = samples
+        self._end += len(samples)
 
     def between(self, start: int, end: int) -> Floats:
         """Return samples `start` to `end - 1`, or fewer at the end of the stream."""
         assert start >= self._start, "these samples have been discarded"
-        return self._samples[start - self._start : end - self._start]
+        return self._samples[start - self._first : max(start, min(end, self._end)) - self._first]
 
     def discard_before(self, sample: int) -> None:
         """Discard the samples before `sample`."""
-        if sample > self._start:
-            self._samples = self._samples[sample - self._start :].copy()
-            self._start = sample
+        self._start = min(max(self._start, sample), self._end)
+        if self._start - self._first > self._end - self._start:  # more is discarded than kept
+            self._samples = self.between(self._start, self._end).copy()
+            self._first = self._start
 
 
 class Stream:
