@@ -12,7 +12,7 @@ section 3.1 (Whisper's alignment heads, and the rewind).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -89,6 +89,16 @@ class PartialHypothesis:
     attention: Floats
     reached_eot: bool
     no_speech_prob: float | None
+
+    def from_token(self, first: int) -> PartialHypothesis:
+        """Return the hypothesis behind its first tokens, which are committed by now."""
+        return replace(
+            self,
+            tokens=self.tokens[first:],
+            logprobs=self.logprobs[first:],
+            attended_positions=self.attended_positions[first:],
+            attention=self.attention[:, first:],
+        )
 
 
 def decode_partial(

@@ -50,6 +50,8 @@ MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """Length of an utterance before the end of a sentence may end it."""
 
 
+import os
+SKIP_FINAL = os.environ.get("SKIP_FINAL")
 class SampleBuffer:
     """The recent samples of a stream, addressed by their number in it."""
 
@@ -118,6 +120,7 @@ class Stream:
         )
         self._samples, self._speech_probs = SampleBuffer(), SampleBuffer()
         self._now_sample = 0
+        self._silence_start_frame: int | None = None  # before the last speech probability
         self._noise_window_frames = NORMAL_WINDOW_FRAMES
         self._utterance: ActiveUtterance | None = None
         self._split: UtteranceSplit | None = None
@@ -136,6 +139,7 @@ class Stream:
     def flush(self) -> RequestGenerator:
         """End the current utterance."""
         self._now_sample = self._samples.end
+        self._silence_start_frame = self._endpointer.silence_start_frame
         for endpoint in self._endpointer.flush(self._samples.end // HOP_SAMPLES):
             yield from self._handle_endpoint(endpoint)
 
@@ -143,6 +147,7 @@ class Stream:
         """End the stream."""
         yield from self._process_probabilities(self._detector.flush())
         self._now_sample = self._samples.end
+        self._silence_start_frame = self._endpointer.silence_start_frame
         for endpoint in self._endpointer.close(self._samples.end // HOP_SAMPLES):
             yield from self._handle_endpoint(endpoint)
 
@@ -160,6 +165,7 @@ class Stream:
             self._now_sample = end
             self._speech_probs.add(np.array([probability], np.float32))
             self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
+            self._silence_start_frame = self._endpointer.silence_start_frame
             for endpoint in self._endpointer.feed(probability, sentence_ended=self._sentence_ended):
                 yield from self._handle_endpoint(endpoint)
             needed_sample = min(self._endpointer.earliest_needed_frame * HOP_SAMPLES, self._now_sample)
@@ -193,6 +199,12 @@ class Stream:
             if update_sample > end:
                 break
             self._now_sample = update_sample
+            silence_start_frame = self._endpointer.silence_start_frame
+            if utterance.can_skip(config, silence_start_frame):
+                utterance.skip_update(config, self._worker.tokenizer)
+                self._emit_interim(utterance, ModelResponse())
+                self._record_load(ModelResponse())
+                continue
             utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
             response = yield self._partial_request(utterance, utterance.next_chunk(config))
             assert response.partial, "an update gives a hypothesis"
@@ -218,6 +230,8 @@ class Stream:
                 start_s=utterance.start_frame / FRAMES_PER_SECOND,
                 draft_tokens=utterance.tokens,
             )
+        elif SKIP_FINAL and not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
+            utterance.finalize_last()
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed
@@ -275,7 +289,7 @@ class Stream:
     def _sentence_ended(self) -> bool:
         """True if the shorter pause may end the utterance; short ones are more accurate with their continuation."""
         utterance = self._utterance
-        if utterance is None or utterance.encoded_frames < MIN_SENTENCE_FRAMES:
+        if utterance is None or utterance.heard_frames < MIN_SENTENCE_FRAMES:
             return False
         return ends_sentence(utterance, self._worker.tokenizer)
 
@@ -288,7 +302,7 @@ class Stream:
             committed, tentative = self._shown_text
             self._emit(
                 Interim,
-                (utterance.start_frame + utterance.encoded_frames) / FRAMES_PER_SECOND,
+                (utterance.start_frame + utterance.heard_frames) / FRAMES_PER_SECOND,
                 response,
                 committed=committed,
                 tentative=tentative,

@@ -33,7 +33,7 @@ def stable_prefix_length(
     attended_positions: Ints,
     word_lengths: Sequence[int],
     previous_hypotheses: Sequence[Sequence[int]],
-    encoded_positions: int,
+    heard_positions: int,
     config: StreamingConfig,
 ) -> int:
     """Return the number of tokens of a hypothesis that can be committed.
@@ -52,8 +52,8 @@ def stable_prefix_length(
         Number of tokens of each word.
     previous_hypotheses : sequence of sequence of int
         Earlier hypotheses, after the same committed tokens, the latest first.
-    encoded_positions : int
-        Number of positions that hold audio.
+    heard_positions : int
+        Number of positions that hold audio, or silence that was left out.
     config : StreamingConfig
     """
     if len(previous_hypotheses) < config.local_agreement - 1:
@@ -67,7 +67,7 @@ def stable_prefix_length(
             ),
         ]
     )
-    last_stable_position = encoded_positions - config.commit_delay_frames // FRAMES_PER_POSITION
+    last_stable_position = heard_positions - config.commit_delay_frames // FRAMES_PER_POSITION
     ends = [end for end in accumulate(word_lengths) if end <= agreed]
     return max(
         (
@@ -186,6 +186,8 @@ class ActiveUtterance:
         From the last hypothesis that has one.
     rejected : bool
         True if the last hypothesis was rejected as a hallucination.
+    skipped_frames : int
+        Frames of silence behind them that no update has encoded yet.
     """
 
     encoder: StreamingEncoderState
@@ -198,6 +200,7 @@ class ActiveUtterance:
     encoded_frames: int = 0
     no_speech_prob: float = 0.0
     rejected: bool = False
+    skipped_frames: int = 0
     _previous_hypotheses: list[tuple[int, ...]] = field(default_factory=list)
     _log_mel: LogMel = field(init=False)
     _mel_frames: Floats = field(init=False)
@@ -222,12 +225,17 @@ class ActiveUtterance:
         """Sample of the stream after those received so far."""
         return self.start_sample + self._received_samples
 
+    @property
+    def heard_frames(self) -> int:
+        """Frames of the utterance that its text is about: the encoded ones, and silence behind them."""
+        return self.encoded_frames + self.skipped_frames
+
     def next_update_sample(self, config: StreamingConfig) -> int:
         """Return the sample of the stream after the last one that the next update needs.
 
         The convolutions read one frame after the window, and half of that frame's FFT lies after its centre.
         """
-        frames = self.encoded_frames + config.hop_frames
+        frames = self.heard_frames + config.hop_frames
         return self.start_sample + frames * HOP_SAMPLES + FFT_SAMPLES // 2
 
     def add_samples(self, samples: Floats) -> None:
@@ -237,6 +245,7 @@ class ActiveUtterance:
 
     def next_chunk(self, config: StreamingConfig) -> EncoderChunk:
         """Return the next window: as many whole hops as the samples received so far allow."""
+        self.skipped_frames = 0
         hops = (self._mel_frames.shape[1] - 1 - self.encoded_frames) // config.hop_frames
         self.encoded_frames += hops * config.hop_frames
         first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
@@ -271,6 +280,31 @@ class ActiveUtterance:
             frame_threshold=0,
         )
 
+    def is_complete(self, silence_start_frame: int | None) -> bool:
+        """Return true if the last update has heard all speech before a silence, and its text ended by itself.
+
+        Parameters
+        ----------
+        silence_start_frame : int or None
+            First frame of the stream from which on there is silence; None if there is speech.
+        """
+        if silence_start_frame is None or self.hypothesis is None or self.rejected or self.language is None:
+            return False
+        return self.hypothesis.reached_eot and self.has_decoded(silence_start_frame)
+
+    def can_skip(self, config: StreamingConfig, silence_start_frame: int | None) -> bool:
+        """Return true if the next update would hear nothing but silence, and can be made up for by a later one."""
+        if not self.is_complete(silence_start_frame):
+            return False
+        later_frames = self.heard_frames + 2 * config.hop_frames
+        first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
+        return later_frames - first_frame <= config.max_window_frames
+
+    def skip_update(self, config: StreamingConfig, tokenizer: Tokenizer) -> None:
+        """Let a hop of silence pass: the last hypothesis holds, and more of it can be committed."""
+        self.skipped_frames += config.hop_frames
+        self.update(self._uncommitted(), config, tokenizer)
+
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
         """Take a hypothesis and commit its stable prefix; nothing before the language is known.
 
@@ -286,7 +320,6 @@ class ActiveUtterance:
             return
         _, words = tokenizer.split_words(hypothesis.tokens, self.language)
         word_lengths = [*map(len, words)]
-        encoded_positions = self.encoded_frames // FRAMES_PER_POSITION
         self._commit(
             hypothesis,
             stable_prefix_length(
@@ -294,7 +327,7 @@ class ActiveUtterance:
                 hypothesis.attended_positions,
                 word_lengths,
                 self._previous_hypotheses,
-                encoded_positions,
+                self.heard_frames // FRAMES_PER_POSITION,
                 config,
             ),
         )
@@ -303,6 +336,15 @@ class ActiveUtterance:
         """Take the last hypothesis and commit all of it."""
         self.rejected = False
         self._commit(hypothesis, len(hypothesis.tokens))
+
+    def finalize_last(self) -> None:
+        """Commit all of the last hypothesis."""
+        self.finalize(self._uncommitted())
+
+    def _uncommitted(self) -> PartialHypothesis:
+        """Return the last hypothesis behind what is committed by now."""
+        assert self.hypothesis, "there has been an update"
+        return self.hypothesis.from_token(len(self.hypothesis.tokens) - len(self.tentative))
 
     def reject(self, hypothesis: PartialHypothesis) -> None:
         """Take a hypothesis that is probably a hallucination: it only serves as the next draft."""
