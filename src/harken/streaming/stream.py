@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
@@ -46,6 +47,7 @@ from harken.streaming.worker import (
 )
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
+SAMPLES_PER_POSITION = FRAMES_PER_POSITION * HOP_SAMPLES
 MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """Length of an utterance before the end of a sentence may end it."""
 
@@ -319,7 +321,17 @@ class Stream:
             context_tokens=self._context_tokens,
             language=utterance.language,
             previous_language=self._last_language,
+            committed_end=utterance.committed[-1].end_position if utterance.committed else 0,
+            speech=self._speech_of(utterance, chunk.positions),
         )
+
+    def _speech_of(self, utterance: ActiveUtterance, n_positions: int) -> NDArray[np.bool_]:
+        """Return of each position of an utterance whether it holds speech, as far as that is known."""
+        samples = utterance.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
+        chunks = samples // CHUNK_SAMPLES
+        first, end = utterance.start_sample // CHUNK_SAMPLES, self._speech_probs.end
+        known = chunks[chunks < end] - first
+        return self._speech_probs.between(first, end)[known] >= self._worker.options.vad_options().threshold
 
     def _current_config(self) -> StreamingConfig:
         """Return the configuration for the present noise and load level."""

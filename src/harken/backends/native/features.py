@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harken.backends.native.decoder import Packed
+from harken.backends.native.decoder import PackedWindow
 from harken.backends.onnx.session import EncodedWindows
 from harken.contract import Floats
 
@@ -16,8 +16,8 @@ class NativeFeatures(EncodedWindows):
     ----------
     encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
         Kept for decoders that reuse it.
-    windows : sequence of (ndarray, int)
-        Packed keys and values of each window, and its number of positions.
+    windows : sequence of PackedWindow
+        Packed keys and values of each window.
     lengths : sequence of int, or None
         Number of positions of each window, where they differ.
     """
@@ -25,7 +25,7 @@ class NativeFeatures(EncodedWindows):
     def __init__(
         self,
         encoder_output: Floats,
-        windows: Sequence[tuple[Packed, int]],
+        windows: Sequence[PackedWindow],
         lengths: Sequence[int] | None = None,
     ) -> None:
         super().__init__(encoder_output, lengths)
