@@ -142,10 +142,10 @@ def test_attention_to_padding_does_not_count():
     assert hypothesis.tokens == SPOKEN[:5]
 
 
-@pytest.mark.parametrize(("back", "n_accepted"), [(BACK, 12), (BACK + 1, 8)])
+@pytest.mark.parametrize(("back", "n_accepted"), [(BACK, 12), (BACK + 1, 9)])
 def test_token_beyond_rewind_threshold_is_not_accepted(back: int, n_accepted: int):
     def repeats(window: int, index: int) -> int:
-        return 10 * index if index < 8 else 70 - back
+        return 10 * min(index, 7) if index < 9 else 70 - back
 
     (hypothesis,) = decode_all(AttentiveTable(SPOKEN, attended=repeats), partial())
     assert hypothesis.tokens == SPOKEN[:n_accepted]
@@ -162,11 +162,19 @@ def test_small_rewinds_do_not_stop_decoding():
 
 
 def test_rewind_is_measured_from_the_latest_attended_position():
-    attended = [100, 60, 49, 49, 49]
+    attended = [100, 100, 60, 49, 49]
     (hypothesis,) = decode_all(
         AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, 4)]), partial()
     )
-    assert hypothesis.tokens == SPOKEN[:2]
+    assert hypothesis.tokens == SPOKEN[:3]
+
+
+def test_single_token_that_attends_far_ahead_does_not_end_the_text():
+    attended = [10, 20, 120, 30, 40]
+    (hypothesis,) = decode_all(
+        AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, 4)]), partial()
+    )
+    assert hypothesis.tokens == SPOKEN
 
 
 # --- loops -------------------------------------------------------------------------------------------------
@@ -290,9 +298,9 @@ def test_frame_threshold_applies_to_draft_tokens(n_draft: int):
 
 @pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
 def test_rewind_threshold_applies_to_draft_tokens(n_draft: int):
-    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 69, 130)[min(index, 4)])
+    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 120, 69)[min(index, 4)])
     (hypothesis,) = decode_all(backend, partial(draft=SPOKEN[:n_draft]))
-    assert hypothesis.tokens == SPOKEN[:3]
+    assert hypothesis.tokens == SPOKEN[:4]
 
 
 @pytest.mark.parametrize("n_draft", range(12))

@@ -325,7 +325,7 @@ def test_committed_tokens_have_times_and_log_probabilities():
 
 
 def test_agreeing_hypotheses_are_committed_after_the_committed_tokens():
-    config = replace(CONFIG, local_agreement=2)
+    config = replace(CONFIG, local_agreement=2, hop_frames=10)
     utterance = new_utterance()
     utterance.update(hypothesis("to be or", [10, 30, 60, 75]), config, TOKENIZER)
     assert texts_of(utterance) == ("", " to be or")
@@ -504,7 +504,9 @@ def stable_tokens(
     local_agreement: int = 1,
 ) -> int:
     """Return the length of the stable prefix; each letter is a token."""
-    config = StreamingConfig(commit_delay_frames=commit_delay_frames, local_agreement=local_agreement)
+    config = StreamingConfig(
+        hop_frames=10, commit_delay_frames=commit_delay_frames, local_agreement=local_agreement
+    )
     return stable_prefix_length(
         [*map(ord, tokens)],
         np.array(positions, np.int64),
@@ -603,6 +605,14 @@ def test_local_agreement_needs_that_many_consecutive_hypotheses(
         stable_tokens("abcd", [0, 10, 20, 30, 40], [2, 2], *previous, local_agreement=local_agreement)
         == expected
     )
+
+
+def test_all_hypotheses_that_agree_need_the_commit_delay():
+    """The one before had heard a hop less, which is 5 positions."""
+    assert stable_tokens("a", [60, 76], [1], "a", local_agreement=2) == 0
+    assert stable_tokens("a", [60, 75], [1], "a", local_agreement=2) == 1
+    assert stable_tokens("a", [60, 71], [1], "a", "a", local_agreement=3) == 0
+    assert stable_tokens("a", [60, 70], [1], "a", "a", local_agreement=3) == 1
 
 
 def test_stable_prefix_needs_commit_delay_and_local_agreement():

@@ -164,7 +164,6 @@ def decode_partial(
         rests, more_stats = _decode(backend, features, longer, logit_rules, tokenizer, may_end=False)
         stats += more_stats
         for i, rest in zip(too_short, rests, strict=True):
-            print("EARLY", repr(tokenizer.decode(hypotheses[i].tokens)), "+", repr(tokenizer.decode(rest.tokens)), windows[i].frame_threshold, _unheard_positions(windows[i], hypotheses[i]))
             hypotheses[i] = hypotheses[i].followed_by(rest)
     return hypotheses, stats
 

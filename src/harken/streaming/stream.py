@@ -52,8 +52,6 @@ MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """Length of an utterance before the end of a sentence may end it."""
 
 
-import os
-SKIP_FINAL = os.environ.get("SKIP_FINAL")
 class SampleBuffer:
     """The recent samples of a stream, addressed by their number in it."""
 
@@ -232,7 +230,7 @@ class Stream:
                 start_s=utterance.start_frame / FRAMES_PER_SECOND,
                 draft_tokens=utterance.tokens,
             )
-        elif SKIP_FINAL and not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
+        elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize_last()
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)

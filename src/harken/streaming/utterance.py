@@ -38,8 +38,8 @@ def stable_prefix_length(
 ) -> int:
     """Return the number of tokens of a hypothesis that can be committed.
 
-    These are whole words that end at least `commit_delay_frames` before the end of the audio, and on which this and
-    the previous `local_agreement - 1` hypotheses agree. A word ends where the next one begins, or half a second after
+    These are whole words on which this and the previous `local_agreement - 1` hypotheses agree, all of them with at
+    least `commit_delay_frames` of audio behind the word. A word ends where the next one begins, or half a second after
     its last token if there is a pause.
 
     Parameters
@@ -67,7 +67,8 @@ def stable_prefix_length(
             ),
         ]
     )
-    last_stable_position = heard_positions - config.commit_delay_frames // FRAMES_PER_POSITION
+    frames_behind = config.commit_delay_frames + (config.local_agreement - 1) * config.hop_frames
+    last_stable_position = heard_positions - frames_behind // FRAMES_PER_POSITION
     ends = [end for end in accumulate(word_lengths) if end <= agreed]
     return max(
         (
