@@ -86,6 +86,7 @@ def partial(
     window_index: int = 0,
     frame_threshold: int = 0,
     n_positions: int = POSITIONS,
+    speech: int = 0,
 ) -> PartialWindow:
     return PartialWindow(
         window_index=window_index,
@@ -94,6 +95,8 @@ def partial(
         draft_tokens=tuple(draft),
         n_positions=n_positions,
         frame_threshold=frame_threshold,
+        committed_end=10 * len(committed),
+        speech=np.arange(n_positions) < speech,
     )
 
 
@@ -113,6 +116,41 @@ def test_text_is_decoded_to_its_end():
     assert hypothesis.reached_eot
     assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
     assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+
+
+REST = tuple(b" not to be that is")
+BROKEN_OFF = (*SPOKEN[:5], EOT, *REST)
+"""A text whose most probable end is before its sixth token."""
+FORCED = 0
+"""The token of a table model where the most probable one may not be picked."""
+
+
+@pytest.mark.parametrize(("speech", "goes_on"), [(0, False), (40 + 25 + 49, False), (40 + 25 + 50, True)])
+def test_text_that_ends_a_second_before_the_speech_goes_on(speech: int, goes_on: bool):
+    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(speech=speech))
+    whole = (*SPOKEN[:5], FORCED, *REST)
+    assert hypothesis.tokens == (whole if goes_on else SPOKEN[:5])
+    assert hypothesis.reached_eot
+    n_tokens = len(hypothesis.tokens)
+    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_tokens + 1)]
+    assert hypothesis.attention.shape == (1, n_tokens + 1, POSITIONS)
+    assert len(hypothesis.logprobs) == n_tokens
+
+
+def test_text_goes_on_behind_committed_tokens():
+    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(SPOKEN[:5], speech=200))
+    assert hypothesis.tokens == (FORCED, *REST)
+
+
+def test_speech_without_any_text_stays_without():
+    """The model hears no words in it."""
+    (hypothesis,) = decode_all(AttentiveTable((EOT, *SPOKEN)), partial(speech=POSITIONS))
+    assert hypothesis.tokens == ()
+
+
+def test_improbable_text_does_not_go_on():
+    (hypothesis,) = decode_all(AttentiveTable((*SPOKEN[:5], EOT, EOT)), partial(speech=POSITIONS))
+    assert hypothesis.tokens == SPOKEN[:5]
 
 
 def test_attention_covers_every_token_and_the_next_one():

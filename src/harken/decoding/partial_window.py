@@ -31,6 +31,8 @@ TOKEN_POSITIONS = POSITIONS_PER_SECOND // 2
 """Half a second, which the last token may be spoken behind the position that it attends to."""
 MIN_UNHEARD_POSITIONS = POSITIONS_PER_SECOND
 """A second of speech behind the last token: a text does not end before it."""
+MIN_AVG_LOGPROB = -1.0
+"""Least average log-probability of tokens behind such an end; the threshold of a transcription."""
 REWIND_THRESHOLD = POSITIONS_PER_SECOND
 """A token that attends to a position more than a second before the latest one attended to repeats earlier text."""
 MIN_LOOP_REPEATS = {**dict.fromkeys(range(1, 4), 5), **dict.fromkeys(range(4, 11), 3)}
@@ -151,29 +153,25 @@ def decode_partial(
     stats : DecodeStats
     """
     hypotheses, stats = _decode(backend, features, windows, logit_rules, tokenizer)
-    too_short = [
-        i
-        for i, (window, hypothesis) in enumerate(zip(windows, hypotheses, strict=True))
-        if hypothesis.reached_eot and _unheard_positions(window, hypothesis) >= MIN_UNHEARD_POSITIONS
+    too_short = [i for i, window in enumerate(windows) if _ends_too_early(window, hypotheses[i])]
+    longer = [
+        replace(windows[i], committed=(*windows[i].committed, *hypotheses[i].tokens), draft_tokens=())
+        for i in too_short
     ]
-    if too_short:
-        longer = [
-            replace(windows[i], committed=(*windows[i].committed, *hypotheses[i].tokens), draft_tokens=())
-            for i in too_short
-        ]
-        rests, more_stats = _decode(backend, features, longer, logit_rules, tokenizer, may_end=False)
-        stats += more_stats
-        for i, rest in zip(too_short, rests, strict=True):
+    rests, more_stats = _decode(backend, features, longer, logit_rules, tokenizer, may_end=False)
+    for i, rest in zip(too_short, rests, strict=True):
+        if rest.tokens and sum(rest.logprobs) >= MIN_AVG_LOGPROB * len(rest.tokens):
             hypotheses[i] = hypotheses[i].followed_by(rest)
-    return hypotheses, stats
+    return hypotheses, stats + more_stats
 
 
-def _unheard_positions(window: PartialWindow, hypothesis: PartialHypothesis) -> int:
-    """Return the number of positions with speech behind the last token of a hypothesis."""
-    if window.speech is None:
-        return 0
+def _ends_too_early(window: PartialWindow, hypothesis: PartialHypothesis) -> bool:
+    """Return true if there is speech behind a text that ended by itself; speech without any text may be noise."""
+    has_text = bool(window.committed or hypothesis.tokens)
+    if window.speech is None or not hypothesis.reached_eot or not has_text:
+        return False
     end = int(hypothesis.attended_positions[-2]) if hypothesis.tokens else window.committed_end
-    return int(window.speech[end + TOKEN_POSITIONS :].sum())
+    return int(window.speech[end + TOKEN_POSITIONS :].sum()) >= MIN_UNHEARD_POSITIONS
 
 
 def _decode(
