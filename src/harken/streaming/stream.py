@@ -16,6 +16,7 @@ from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
+from harken.streaming.committed_tokens import TimedToken
 from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
 from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
@@ -27,7 +28,6 @@ from harken.streaming.utterance import (
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
     EncoderChunk,
-    TimedToken,
     UtteranceSplit,
 )
 from harken.streaming.utterance_text import (
