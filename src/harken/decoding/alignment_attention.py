@@ -88,12 +88,13 @@ class RunningAlignment:
 def _normalized(attention: Floats, n_positions: int) -> Floats:
     """Return the weights within the first positions, which sum to 1."""
     weights = attention[:, :, :n_positions]
-    return weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    normalized: Floats = weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    return normalized
 
 
 def _filtered_mean_of_heads(weights: Floats, mean: Floats, std: Floats) -> Floats:
     """Return weights standardized by statistics of all tokens, filtered, and averaged over the heads."""
-    standardized = (weights - mean) / np.where(std > 0, std, 1)
+    standardized: Floats = (weights - mean) / np.where(std > 0, std, 1)
     mean_of_heads = np.zeros(standardized.shape[1:], np.float32)
     for filtered in _median_of_7(standardized):
         mean_of_heads += filtered / np.float32(len(weights))
