@@ -94,7 +94,8 @@ def _normalized(attention: Floats, n_positions: int) -> Floats:
 
 def _filtered_mean_of_heads(weights: Floats, mean: Floats, std: Floats) -> Floats:
     """Return weights standardized by statistics of all tokens, filtered, and averaged over the heads."""
-    standardized: Floats = (weights - mean) / np.where(std > 0, std, np.float32(1))
+    divisor: Floats = np.where(std > 0, std, 1)
+    standardized: Floats = (weights - mean) / divisor
     mean_of_heads = np.zeros(standardized.shape[1:], np.float32)
     for filtered in _median_of_7(standardized):
         mean_of_heads += filtered / np.float32(len(weights))
