@@ -298,6 +298,6 @@ class Backend(Protocol):
         """Make features with one window a stream: all positions of the stream, those of the look-ahead last.
 
         Windows may differ in length: the positions that a shorter one lacks are masked, and `Session.attention` is 0
-        there.
+        there. The features may be used until a further chunk of one of the streams is encoded.
         """
         ...

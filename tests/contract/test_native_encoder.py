@@ -72,7 +72,8 @@ def encode(backend: Any, mel: Floats) -> list[tuple[Any, ...]]:
     """Encode windows together; return of each the encoder's output, and the packed keys and values."""
     features = backend.encode(mel)
     return [
-        (output, packed) for output, (packed, _) in zip(features.encoder_output, features.windows, strict=True)
+        (output, packed.memory)
+        for output, packed in zip(features.encoder_output, features.windows, strict=True)
     ]
 
 

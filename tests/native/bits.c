@@ -134,14 +134,17 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
         exit(1);
     seed = 99;
     float *key_bias = draw_floats(POSITIONS + HARKEN_GROUP, 2);
-    struct harken_window windows[2] = {{.positions = POSITIONS, .key_bias = key_bias}, {.positions = SHORT}};
+    struct harken_window windows[2] = {
+        {NULL, POSITIONS, HARKEN_MOST_IN_A_PART, POSITIONS, key_bias},
+        {NULL, SHORT, HARKEN_MOST_IN_A_PART, SHORT, NULL},
+    };
     for (int32_t i = 0; i < 2; i++) {
         int32_t positions = windows[i].positions;
-        void *packed = aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions));
+        windows[i].packed =
+            aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions, HARKEN_MOST_IN_A_PART));
         float *output = draw_floats((size_t)positions * STATE, 2);
-        if (harken_project_window(decoder, output, positions, packed))
+        if (harken_project_window(decoder, output, 0, &windows[i]))
             exit(1);
-        windows[i].packed = packed;
         free(output);
     }
     harken_session *session = harken_session_open(decoder, windows, 2, (int32_t[]){0, 1}, 2, 1);
@@ -155,8 +158,8 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     harken_session_attention(session, 0, attention, POSITIONS);
     hash = add_to_hash(hash, attention + 7 * POSITIONS);
     harken_session_close(session);
-    free((void *)windows[0].packed);
-    free((void *)windows[1].packed);
+    free(windows[0].packed);
+    free(windows[1].packed);
     free(key_bias);
     harken_decoder_close(decoder);
     return hash;
@@ -174,8 +177,8 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
     uint64_t hashes[8], hash = EMPTY_HASH;
     for (int32_t i = 0; i < n_windows; i++) {
         int32_t window = (i + threads) % n_windows, positions = frames[window] / 2, history = window % 2 * HISTORY;
-        size_t n = (size_t)positions * STATE, packed_bytes = (size_t)harken_window_bytes(decoder, positions);
-        size_t rows = (size_t)(HISTORY + positions);
+        size_t n = (size_t)positions * STATE, rows = (size_t)(HISTORY + positions);
+        size_t packed_bytes = (size_t)harken_window_bytes(decoder, positions, HARKEN_MOST_IN_A_PART);
         seed = (uint64_t)frames[window];
         float *mel = draw_floats((size_t)(2 * positions + 3) * MELS, 1.5f);
         float *keys_values = draw_floats(LAYERS * rows * 2 * STATE, 1);
@@ -194,7 +197,8 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
             chunk.keys_values = keys_values;
         if (window % 3)
             chunk.embeddings = embeddings, chunk.key_bias = key_bias;
-        if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, positions, packed))
+        struct harken_window projected = {packed, positions, HARKEN_MOST_IN_A_PART, positions, NULL};
+        if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, 0, &projected))
             exit(1);
         hashes[window] = add_floats(EMPTY_HASH, output, n);
         hashes[window] = add_floats(hashes[window], keys_values, LAYERS * rows * 2 * STATE);

@@ -127,7 +127,7 @@ def decode_step_by_step(
     most = min(DIMS.n_text_ctx - start, 16 + 10 * window.n_positions // 50 - len(window.committed))
     tokens: list[int] = []
     logprobs: list[float] = []
-    max_attended = 0
+    max_attended = last_attended = 0
     while True:
         rules.apply(logits, [(*window.committed, *tokens)])
         ids, logprobs_top = logits.top(1)
@@ -137,7 +137,7 @@ def decode_step_by_step(
         late = window.frame_threshold > 0 and position >= window.n_positions - window.frame_threshold
         if ended or n_repeated or late or position < max_attended - back or len(tokens) >= most:
             break
-        max_attended = max(max_attended, position)
+        max_attended, last_attended = max(max_attended, min(last_attended, position)), position
         tokens.append(int(ids[0, 0]))
         logprobs.append(float(logprobs_top[0, 0]))
         logits = session.extend([[tokens[-1]]])

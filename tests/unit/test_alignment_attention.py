@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 
 
 @pytest.mark.parametrize("n_positions", [1, 3, 4, 10, 60])
@@ -30,3 +30,18 @@ def test_matrix_is_zero_for_zero_and_for_uniform_weights() -> None:
 def test_matrix_of_one_token_is_zero() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
     np.testing.assert_array_equal(alignment_matrix(weights, 20), np.zeros((1, 20)))
+
+
+def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:
+    weights = np.random.default_rng(1).dirichlet(np.ones(40), (3, 12)).astype(np.float32)
+    alignment = RunningAlignment(30)
+    for n_tokens in (4, 5, 8, 12):
+        expected = alignment_matrix(weights[:, :n_tokens], 30, 1)[0]
+        np.testing.assert_allclose(alignment.last_row(weights[:, :n_tokens]), expected, atol=2e-5)
+
+
+def test_rows_are_zero_where_all_tokens_attend_alike() -> None:
+    weights = np.full((2, 5, 20), 1 / 20, np.float32)
+    alignment = RunningAlignment(20)
+    for n_tokens in (2, 3, 5):
+        np.testing.assert_array_equal(alignment.last_row(weights[:, :n_tokens]), np.zeros(20))

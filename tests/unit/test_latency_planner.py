@@ -32,7 +32,7 @@ from harken.streaming.latency import (
     speech_detection_delay_s,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
-from harken.streaming.snr import CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
+from harken.streaming.snr import NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
 from harken.types import SAMPLE_RATE
 
@@ -164,7 +164,7 @@ def test_measured_cost_ignores_warm_up_and_outliers() -> None:
 def test_longest_window_of_each_preset_lies_within_the_measured_range(name: str) -> None:
     machine = Machine(LAPTOP)
     measure_update_cost(machine.update, machine.clock)
-    for frames in (CLEAN_WINDOW_FRAMES, NOISY_WINDOW_FRAMES):
+    for frames in (NORMAL_WINDOW_FRAMES // 2, NOISY_WINDOW_FRAMES):
         longest = scale_window(PRESETS[name], frames).max_window_frames
         assert min(machine.windows) <= longest <= max(machine.windows)
 
@@ -312,7 +312,7 @@ def test_delay_is_a_name_or_milliseconds(delay: object) -> None:
 def test_noise_scales_the_window_and_nothing_else(config: StreamingConfig) -> None:
     clean, normal, noisy = (
         scale_window(config, frames)
-        for frames in (CLEAN_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES)
+        for frames in (NORMAL_WINDOW_FRAMES // 2, NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES)
     )
     assert normal == config
     assert clean.window_frames < config.window_frames < noisy.window_frames
@@ -322,10 +322,10 @@ def test_noise_scales_the_window_and_nothing_else(config: StreamingConfig) -> No
 
 
 def test_scaled_window_stays_within_the_limits() -> None:
-    assert scale_window(FIXED, CLEAN_WINDOW_FRAMES).window_frames == 100
+    assert scale_window(FIXED, NORMAL_WINDOW_FRAMES // 2).window_frames == 100
     assert scale_window(FIXED, NOISY_WINDOW_FRAMES).window_frames == 300
     tight = StreamingConfig(window_frames=60, hop_frames=60)
-    assert scale_window(tight, CLEAN_WINDOW_FRAMES) == tight
+    assert scale_window(tight, NORMAL_WINDOW_FRAMES // 2) == tight
     assert scale_window(StreamingConfig(window_frames=1000), NOISY_WINDOW_FRAMES).window_frames == 1000
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from checkpoint_files import random_weights
 from harken.backends.native import backend as native_backend
+from harken.backends.native import decoder as native_decoder
 from harken.backends.native.library import unavailable_reason
 from harken.backends.native.packed_file import PACKED_FILE
 from harken.backends.onnx.graph_loader import GraphLoader
@@ -147,3 +148,21 @@ def test_streams_are_encoded_where_windows_are(
     backend.encode_chunk([state], np.zeros((1, DIMS.n_mels, 20), np.float32), 10)
     assert loaded == (["encoder", "streaming_encoder"] if amx and precision == "auto" else [])
     assert backend.stream_features([state]).n_windows == 1
+
+
+def test_stream_packed_chunk_by_chunk_is_the_stream_packed_at_once(
+    open_native: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions of the look-ahead are packed again; those before the part that changes are not."""
+    backend = open_native("int8")
+    monkeypatch.setattr(native_decoder, "PART_OF_STREAM", 16)
+    noise = np.random.default_rng(0)
+    often, once = backend.open_encoder(20), backend.open_encoder(20)
+    for n_frames, final_frames in ((9, 0), (17, 10), (17, 4), (23, 16), (17, 0), (17, 16)):
+        mel = noise.standard_normal((1, DIMS.n_mels, n_frames)).astype(np.float32)
+        for state in (often, once):
+            backend.encode_chunk([state], mel, final_frames)
+        backend.stream_features([often])
+    sessions = [backend.open_session(backend.stream_features([state]), [0], 8) for state in (often, once)]
+    one, other = (session.extend([[65, 66, 67]]).top(3) for session in sessions)
+    np.testing.assert_array_equal(one, other)

@@ -86,6 +86,7 @@ def partial(
     window_index: int = 0,
     frame_threshold: int = 0,
     n_positions: int = POSITIONS,
+    speech: int = 0,
 ) -> PartialWindow:
     return PartialWindow(
         window_index=window_index,
@@ -94,6 +95,8 @@ def partial(
         draft_tokens=tuple(draft),
         n_positions=n_positions,
         frame_threshold=frame_threshold,
+        committed_end=10 * len(committed),
+        speech=np.arange(n_positions) < speech,
     )
 
 
@@ -113,6 +116,41 @@ def test_text_is_decoded_to_its_end():
     assert hypothesis.reached_eot
     assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
     assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
+
+
+REST = tuple(b" not to be that is")
+BROKEN_OFF = (*SPOKEN[:5], EOT, *REST)
+"""A text whose most probable end is before its sixth token."""
+FORCED = 0
+"""The token of a table model where the most probable one may not be picked."""
+
+
+@pytest.mark.parametrize(("speech", "goes_on"), [(0, False), (40 + 25 + 49, False), (40 + 25 + 50, True)])
+def test_text_that_ends_a_second_before_the_speech_goes_on(speech: int, goes_on: bool):
+    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(speech=speech))
+    whole = (*SPOKEN[:5], FORCED, *REST)
+    assert hypothesis.tokens == (whole if goes_on else SPOKEN[:5])
+    assert hypothesis.reached_eot
+    n_tokens = len(hypothesis.tokens)
+    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_tokens + 1)]
+    assert hypothesis.attention.shape == (1, n_tokens + 1, POSITIONS)
+    assert len(hypothesis.logprobs) == n_tokens
+
+
+def test_text_goes_on_behind_committed_tokens():
+    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(SPOKEN[:5], speech=200))
+    assert hypothesis.tokens == (FORCED, *REST)
+
+
+def test_speech_without_any_text_stays_without():
+    """The model hears no words in it."""
+    (hypothesis,) = decode_all(AttentiveTable((EOT, *SPOKEN)), partial(speech=POSITIONS))
+    assert hypothesis.tokens == ()
+
+
+def test_improbable_text_does_not_go_on():
+    (hypothesis,) = decode_all(AttentiveTable((*SPOKEN[:5], EOT, EOT)), partial(speech=POSITIONS))
+    assert hypothesis.tokens == SPOKEN[:5]
 
 
 def test_attention_covers_every_token_and_the_next_one():
@@ -142,10 +180,10 @@ def test_attention_to_padding_does_not_count():
     assert hypothesis.tokens == SPOKEN[:5]
 
 
-@pytest.mark.parametrize(("back", "n_accepted"), [(BACK, 12), (BACK + 1, 8)])
+@pytest.mark.parametrize(("back", "n_accepted"), [(BACK, 12), (BACK + 1, 9)])
 def test_token_beyond_rewind_threshold_is_not_accepted(back: int, n_accepted: int):
     def repeats(window: int, index: int) -> int:
-        return 10 * index if index < 8 else 70 - back
+        return 10 * min(index, 7) if index < 9 else 70 - back
 
     (hypothesis,) = decode_all(AttentiveTable(SPOKEN, attended=repeats), partial())
     assert hypothesis.tokens == SPOKEN[:n_accepted]
@@ -162,11 +200,19 @@ def test_small_rewinds_do_not_stop_decoding():
 
 
 def test_rewind_is_measured_from_the_latest_attended_position():
-    attended = [100, 60, 49, 49, 49]
+    attended = [100, 100, 60, 49, 49]
     (hypothesis,) = decode_all(
         AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, 4)]), partial()
     )
-    assert hypothesis.tokens == SPOKEN[:2]
+    assert hypothesis.tokens == SPOKEN[:3]
+
+
+def test_single_token_that_attends_far_ahead_does_not_end_the_text():
+    attended = [10, 20, 120, 30, 40]
+    (hypothesis,) = decode_all(
+        AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, 4)]), partial()
+    )
+    assert hypothesis.tokens == SPOKEN
 
 
 # --- loops -------------------------------------------------------------------------------------------------
@@ -290,9 +336,9 @@ def test_frame_threshold_applies_to_draft_tokens(n_draft: int):
 
 @pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
 def test_rewind_threshold_applies_to_draft_tokens(n_draft: int):
-    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 69, 130)[min(index, 4)])
+    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 120, 69)[min(index, 4)])
     (hypothesis,) = decode_all(backend, partial(draft=SPOKEN[:n_draft]))
-    assert hypothesis.tokens == SPOKEN[:3]
+    assert hypothesis.tokens == SPOKEN[:4]
 
 
 @pytest.mark.parametrize("n_draft", range(12))

@@ -86,24 +86,20 @@ def test_estimate_does_not_depend_on_the_blocks(cuts):
     ("snr_db", "current", "window"),
     [
         (None, 200, 200),
-        (30.0, 200, 100),
+        (30.0, 200, 200),
         (18.0, 200, 200),
         (5.0, 200, 300),
-        (24.0, 200, 200),
-        (24.0, 100, 100),
-        (20.0, 100, 200),
         (12.0, 200, 200),
         (12.0, 300, 300),
         (15.0, 300, 200),
-        (30.0, 300, 100),
-        (5.0, 100, 300),
+        (30.0, 300, 200),
     ],
 )
 def test_window_follows_the_noise_with_hysteresis(snr_db, current, window):
     assert window_frames_for_snr(snr_db, current) == window
 
 
-@given(snr_db=st.floats(-10, 90), current=st.sampled_from([100, 200, 300]))
+@given(snr_db=st.floats(-10, 90), current=st.sampled_from([200, 300]))
 def test_chosen_window_is_stable(snr_db, current):
     chosen = window_frames_for_snr(snr_db, current)
     assert window_frames_for_snr(snr_db, chosen) == chosen

@@ -15,6 +15,7 @@ from fakes.speech_detector import noise_and_silence
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
+from harken.streaming.committed_tokens import TimedToken, stable_prefix_length
 from harken.streaming.config import StreamingConfig
 from harken.streaming.utterance import (
     ALIGNATT_THRESHOLD_FRAMES,
@@ -23,8 +24,6 @@ from harken.streaming.utterance import (
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
     EncoderChunk,
-    TimedToken,
-    stable_prefix_length,
 )
 from tiny_models import TOKENIZER
 
@@ -325,7 +324,7 @@ def test_committed_tokens_have_times_and_log_probabilities():
 
 
 def test_agreeing_hypotheses_are_committed_after_the_committed_tokens():
-    config = replace(CONFIG, local_agreement=2)
+    config = replace(CONFIG, local_agreement=2, hop_frames=10)
     utterance = new_utterance()
     utterance.update(hypothesis("to be or", [10, 30, 60, 75]), config, TOKENIZER)
     assert texts_of(utterance) == ("", " to be or")
@@ -504,7 +503,9 @@ def stable_tokens(
     local_agreement: int = 1,
 ) -> int:
     """Return the length of the stable prefix; each letter is a token."""
-    config = StreamingConfig(commit_delay_frames=commit_delay_frames, local_agreement=local_agreement)
+    config = StreamingConfig(
+        hop_frames=10, commit_delay_frames=commit_delay_frames, local_agreement=local_agreement
+    )
     return stable_prefix_length(
         [*map(ord, tokens)],
         np.array(positions, np.int64),
@@ -603,6 +604,68 @@ def test_local_agreement_needs_that_many_consecutive_hypotheses(
         stable_tokens("abcd", [0, 10, 20, 30, 40], [2, 2], *previous, local_agreement=local_agreement)
         == expected
     )
+
+
+# --- pauses -------------------------------------------------------------------------------------------------
+
+
+def utterance_in_pause(n_final_frames: int = 180) -> ActiveUtterance:
+    """Return an utterance of 2 s whose text has ended."""
+    utterance = new_utterance()
+    utterance.encoder = FakeEncoder(final_positions=n_final_frames // 2)
+    ended = replace(hypothesis("to be or", [10, 30, 82, 90]), reached_eot=True)
+    utterance.update(ended, CONFIG, TOKENIZER)
+    return utterance
+
+
+def test_update_is_skipped_once_all_speech_is_heard_and_the_text_has_ended():
+    utterance = utterance_in_pause()
+    assert utterance.can_skip(CONFIG, 1000 + 200 - ALIGNATT_THRESHOLD_FRAMES)
+    assert not utterance.can_skip(CONFIG, 1000 + 200 - ALIGNATT_THRESHOLD_FRAMES + 1)
+    assert not utterance.can_skip(CONFIG, None), "there is speech"
+    assert not new_utterance().can_skip(CONFIG, 1000)
+    utterance.update(hypothesis("or not", [60, 81, 90]), CONFIG, TOKENIZER)
+    assert not utterance.can_skip(CONFIG, 1000), "the text was cut off"
+
+
+def test_words_are_committed_while_updates_are_skipped():
+    utterance = utterance_in_pause()
+    assert texts_of(utterance) == (" to be", " or")
+    utterance.skip_update(CONFIG, TOKENIZER)
+    assert texts_of(utterance) == (" to be or", "")
+    assert (utterance.encoded_frames, utterance.heard_frames) == (200, 230)
+    assert utterance.next_update_sample(CONFIG) == (1000 + 260) * 160 + 200
+
+
+def test_no_update_is_skipped_that_would_make_a_later_window_too_long():
+    utterance = utterance_in_pause()
+    utterance.skip_update(CONFIG, TOKENIZER)
+    assert not utterance.can_skip(CONFIG, 1000)
+    assert not utterance_in_pause(n_final_frames=150).can_skip(CONFIG, 1000)
+
+
+def test_last_hypothesis_ends_an_utterance_in_a_pause():
+    utterance = utterance_in_pause()
+    utterance.finalize_last()
+    assert texts_of(utterance) == (" to be or", "")
+
+
+def test_window_after_a_pause_covers_what_was_skipped():
+    feeder = UtteranceFeeder(noise_and_silence(5.0))
+    for _ in range(4):
+        feeder.update(CONFIG)
+    feeder.utterance.skipped_frames = 30
+    feeder.update(CONFIG)
+    assert feeder.windows[-1] == (50, 180)
+    assert feeder.utterance.skipped_frames == 0
+
+
+def test_all_hypotheses_that_agree_need_the_commit_delay():
+    """The one before had heard a hop less, which is 5 positions."""
+    assert stable_tokens("a", [60, 76], [1], "a", local_agreement=2) == 0
+    assert stable_tokens("a", [60, 75], [1], "a", local_agreement=2) == 1
+    assert stable_tokens("a", [60, 71], [1], "a", "a", local_agreement=3) == 0
+    assert stable_tokens("a", [60, 70], [1], "a", "a", local_agreement=3) == 1
 
 
 def test_stable_prefix_needs_commit_delay_and_local_agreement():

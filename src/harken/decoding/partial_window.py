@@ -12,13 +12,14 @@ section 3.1 (Whisper's alignment heads, and the rewind).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harken.contract import Backend, Features, Floats, Ints
-from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 from harken.decoding.generate import Row, Stop, generate, pick_best, prefill
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
@@ -26,6 +27,12 @@ from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND // FRAMES_PER_POSITION
+TOKEN_POSITIONS = POSITIONS_PER_SECOND // 2
+"""Half a second, which the last token may be spoken behind the position that it attends to."""
+MIN_UNHEARD_POSITIONS = POSITIONS_PER_SECOND
+"""A second of speech behind the last token: a text does not end before it."""
+MIN_AVG_LOGPROB = -1.0
+"""Least average log-probability of tokens behind such an end; the threshold of a transcription."""
 REWIND_THRESHOLD = POSITIONS_PER_SECOND
 """A token that attends to a position more than a second before the latest one attended to repeats earlier text."""
 MIN_LOOP_REPEATS = {**dict.fromkeys(range(1, 4), 5), **dict.fromkeys(range(4, 11), 3)}
@@ -53,6 +60,10 @@ class PartialWindow:
     frame_threshold : int
         A token that attends to the last so many of these positions is not accepted yet (AlignAtt); 0 accepts all, so
         that the text ends by itself.
+    committed_end : int
+        Position at which the committed tokens end.
+    speech : ndarray of shape (up to n_positions,), bool, or None
+        True at the positions that hold speech, as far as it is known; None if it is not.
     """
 
     window_index: int
@@ -61,6 +72,8 @@ class PartialWindow:
     draft_tokens: tuple[int, ...]
     n_positions: int
     frame_threshold: int
+    committed_end: int = 0
+    speech: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +103,28 @@ class PartialHypothesis:
     reached_eot: bool
     no_speech_prob: float | None
 
+    def followed_by(self, rest: PartialHypothesis) -> PartialHypothesis:
+        """Return the hypothesis with that of the tokens behind it."""
+        positions = np.concatenate([self.attended_positions[:-1], rest.attended_positions])
+        return replace(
+            self,
+            tokens=(*self.tokens, *rest.tokens),
+            logprobs=(*self.logprobs, *rest.logprobs),
+            attended_positions=np.maximum.accumulate(positions),
+            attention=np.concatenate([self.attention[:, :-1], rest.attention], axis=1),
+            reached_eot=rest.reached_eot,
+        )
+
+    def from_token(self, first: int) -> PartialHypothesis:
+        """Return the hypothesis behind its first tokens, which are committed by now."""
+        return replace(
+            self,
+            tokens=self.tokens[first:],
+            logprobs=self.logprobs[first:],
+            attended_positions=self.attended_positions[first:],
+            attention=self.attention[:, first:],
+        )
+
 
 def decode_partial(
     backend: Backend,
@@ -99,6 +134,8 @@ def decode_partial(
     tokenizer: Tokenizer,
 ) -> tuple[list[PartialHypothesis], DecodeStats]:
     """Decode a batch of partial windows.
+
+    A text that ends before the speech does is continued with the most probable token but the end.
 
     Parameters
     ----------
@@ -115,6 +152,38 @@ def decode_partial(
         One a window.
     stats : DecodeStats
     """
+    hypotheses, stats = _decode(backend, features, windows, logit_rules, tokenizer)
+    too_short = [i for i, window in enumerate(windows) if _ends_too_early(window, hypotheses[i])]
+    longer = [
+        replace(windows[i], committed=(*windows[i].committed, *hypotheses[i].tokens), draft_tokens=())
+        for i in too_short
+    ]
+    rests, more_stats = _decode(backend, features, longer, logit_rules, tokenizer, may_end=False)
+    for i, rest in zip(too_short, rests, strict=True):
+        if rest.tokens and sum(rest.logprobs) >= MIN_AVG_LOGPROB * len(rest.tokens):
+            hypotheses[i] = hypotheses[i].followed_by(rest)
+    return hypotheses, stats + more_stats
+
+
+def _ends_too_early(window: PartialWindow, hypothesis: PartialHypothesis) -> bool:
+    """Return true if there is speech behind a text that ended by itself; speech without any text may be noise."""
+    has_text = bool(window.committed or hypothesis.tokens)
+    if window.speech is None or not hypothesis.reached_eot or not has_text:
+        return False
+    end = int(hypothesis.attended_positions[-2]) if hypothesis.tokens else window.committed_end
+    return int(window.speech[end + TOKEN_POSITIONS :].sum()) >= MIN_UNHEARD_POSITIONS
+
+
+def _decode(
+    backend: Backend,
+    features: Features,
+    windows: Sequence[PartialWindow],
+    logit_rules: LogitRules,
+    tokenizer: Tokenizer,
+    *,
+    may_end: bool = True,
+) -> tuple[list[PartialHypothesis], DecodeStats]:
+    """Decode a batch of partial windows as far as their texts go; with `may_end` false, at least one token each."""
     if not windows:
         return [], DecodeStats()
     n_ctx = backend.dims.n_text_ctx
@@ -132,6 +201,8 @@ def decode_partial(
             for window in windows
         ],
     )
+    if not may_end:
+        logits.suppress_tokens(np.array([logit_rules.eot]))
     forwards = 1 + generate(session, rows, logits, logit_rules, pick_best, stop_by_attention=True)
     stats = DecodeStats(
         windows=len(rows),
@@ -187,7 +258,8 @@ class AlignAttStop:
 
     def __init__(self, eot: int, window: PartialWindow) -> None:
         self.eot, self.window = eot, window
-        self._max_attended = 0
+        self._max_attended = self._last_attended = 0
+        self._alignment = RunningAlignment(window.n_positions)
 
     def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
         """Return a `Stop` if the row ends before the token that was picked next."""
@@ -198,10 +270,13 @@ class AlignAttStop:
         elif n_repeated:
             stop = Stop("loop", include_token=False, drop_last=n_repeated)
         else:
-            position = int(self._attended(attention[:, : row.prompt_length + len(row.tokens)], 1)[0])
+            read = attention[:, : row.prompt_length + len(row.tokens)]
+            position = int(self._alignment.last_row(read).argmax())
             reason = self._stop_reason(row, position)
             if reason is None:
-                self._max_attended = max(self._max_attended, position)
+                # A single token that attends far ahead is an outlier: what follows it does not go back.
+                self._max_attended = max(self._max_attended, min(self._last_attended, position))
+                self._last_attended = position
                 return None
             stop = Stop(reason, include_token=False)
         n_tokens = max(0, len(row.tokens) - n_repeated)

@@ -143,7 +143,7 @@ class StreamOptions:
         "exact transcribes each utterance once more as a whole, with the result of an offline transcription; streamed "
         "keeps the words as they were committed.",
     )
-    adaptive: bool = _live_option(True, "Use shorter windows where it is quiet, longer ones where it is noisy.")
+    adaptive: bool = _live_option(True, "Use longer windows where it is noisy.")
     window_frames: int | None = _live_option(
         None, "Frames of 10 ms that attend to each other, instead of the delay's."
     )

@@ -146,6 +146,14 @@ class Endpointer:
         return self._regions.speaking_since
 
     @property
+    def silence_start_frame(self) -> int | None:
+        """First frame of the silence in which the current utterance is; None while there is speech."""
+        silence_s = self._regions.trailing_silence_s
+        if not (self._in_utterance and silence_s):
+            return None
+        return self._n_chunks * CHUNK_SAMPLES // HOP_SAMPLES - round(silence_s * FRAMES_PER_SECOND)
+
+    @property
     def earliest_needed_frame(self) -> int:
         """The first frame that the current utterance or a later one may contain."""
         return self._regions.stable_until_frames

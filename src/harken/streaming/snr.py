@@ -16,11 +16,11 @@ from harken.audio.vad import CHUNK_SAMPLES
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
 
-CLEAN_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 100, 200, 300
-CLEAN_DB, NOISY_DB = 26.0, 10.0
-"""Ratio from which on a stream is clean, and ratio below which it is noisy."""
+NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 200, 300
+NOISY_DB = 10.0
+"""Ratio below which a stream is noisy. In clean streams shorter windows cost words (docs/experiments/streaming.md)."""
 HYSTERESIS_DB = 4.0
-"""The ratio must cross a limit by this much before the window changes back."""
+"""The ratio must exceed the limit by this much before the window changes back."""
 
 _DECAY = 1 - CHUNK_SAMPLES / (20 * SAMPLE_RATE)
 """Time constant of 20 s: of audio for the noise, of speech for the speech."""
@@ -89,17 +89,15 @@ def window_frames_for_snr(snr_db: float | None, current_frames: int = NORMAL_WIN
     snr_db : float or None
         From `SnrEstimator`; None gives the normal length.
     current_frames : int
-        The present length, which stays until the ratio has crossed a limit by `HYSTERESIS_DB`.
+        The present length; a longer one stays until the ratio exceeds the limit by `HYSTERESIS_DB`.
 
     Returns
     -------
     int
-        100, 200 or 300 frames: shorter for clean speech, longer for noisy speech.
+        200 or 300 frames: longer for noisy speech.
     """
     if snr_db is None:
         return NORMAL_WINDOW_FRAMES
-    if snr_db >= CLEAN_DB - HYSTERESIS_DB * (current_frames == CLEAN_WINDOW_FRAMES):
-        return CLEAN_WINDOW_FRAMES
     if snr_db < NOISY_DB + HYSTERESIS_DB * (current_frames == NOISY_WINDOW_FRAMES):
         return NOISY_WINDOW_FRAMES
     return NORMAL_WINDOW_FRAMES

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
+from harken.streaming.committed_tokens import TimedToken
 from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
 from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
@@ -26,7 +28,6 @@ from harken.streaming.utterance import (
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
     EncoderChunk,
-    TimedToken,
     UtteranceSplit,
 )
 from harken.streaming.utterance_text import (
@@ -46,6 +47,7 @@ from harken.streaming.worker import (
 )
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
+SAMPLES_PER_POSITION = FRAMES_PER_POSITION * HOP_SAMPLES
 MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """Length of an utterance before the end of a sentence may end it."""
 
@@ -55,27 +57,34 @@ class SampleBuffer:
 
     def __init__(self) -> None:
         self._samples = np.empty(0, np.float32)
-        self._start = 0
+        self._first = self._start = self._end = 0  # in the stream: of the array, of what is kept, and behind it
 
     @property
     def end(self) -> int:
         """Number of samples added so far."""
-        return self._start + len(self._samples)
+        return self._end
 
     def add(self, samples: Floats) -> None:
-        """Append samples."""
-        self._samples = np.concatenate([self._samples, samples])
+        """Append samples; those that were returned before stay where they are."""
+        if self._end + len(samples) > self._first + len(self._samples):
+            kept = self.between(self._start, self._end)
+            self._samples = np.empty(2 * (len(kept) + len(samples)), np.float32)
+            self._samples[: len(kept)] = kept
+            self._first = self._start
+        self._samples[self._end - self._first : self._end - self._first + len(samples)] = samples
+        self._end += len(samples)
 
     def between(self, start: int, end: int) -> Floats:
         """Return samples `start` to `end - 1`, or fewer at the end of the stream."""
         assert start >= self._start, "these samples have been discarded"
-        return self._samples[start - self._start : end - self._start]
+        return self._samples[start - self._first : max(start, min(end, self._end)) - self._first]
 
     def discard_before(self, sample: int) -> None:
         """Discard the samples before `sample`."""
-        if sample > self._start:
-            self._samples = self._samples[sample - self._start :].copy()
-            self._start = sample
+        self._start = min(max(self._start, sample), self._end)
+        if self._start - self._first > self._end - self._start:  # more is discarded than kept
+            self._samples = self.between(self._start, self._end).copy()
+            self._first = self._start
 
 
 class Stream:
@@ -109,6 +118,7 @@ class Stream:
         )
         self._samples, self._speech_probs = SampleBuffer(), SampleBuffer()
         self._now_sample = 0
+        self._silence_start_frame: int | None = None  # before the last speech probability
         self._noise_window_frames = NORMAL_WINDOW_FRAMES
         self._utterance: ActiveUtterance | None = None
         self._split: UtteranceSplit | None = None
@@ -129,6 +139,7 @@ class Stream:
     def flush(self) -> RequestGenerator:
         """End the current utterance."""
         self._now_sample = self._samples.end
+        self._silence_start_frame = self._endpointer.silence_start_frame
         for endpoint in self._endpointer.flush(self._samples.end // HOP_SAMPLES):
             yield from self._handle_endpoint(endpoint)
 
@@ -136,6 +147,7 @@ class Stream:
         """End the stream."""
         yield from self._process_probabilities(self._detector.flush())
         self._now_sample = self._samples.end
+        self._silence_start_frame = self._endpointer.silence_start_frame
         for endpoint in self._endpointer.close(self._samples.end // HOP_SAMPLES):
             yield from self._handle_endpoint(endpoint)
 
@@ -153,6 +165,7 @@ class Stream:
             self._now_sample = end
             self._speech_probs.add(np.array([probability], np.float32))
             self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
+            self._silence_start_frame = self._endpointer.silence_start_frame
             for endpoint in self._endpointer.feed(probability, sentence_ended=self._sentence_ended):
                 yield from self._handle_endpoint(endpoint)
             needed_sample = min(self._endpointer.earliest_needed_frame * HOP_SAMPLES, self._now_sample)
@@ -186,6 +199,12 @@ class Stream:
             if update_sample > end:
                 break
             self._now_sample = update_sample
+            silence_start_frame = self._endpointer.silence_start_frame
+            if utterance.can_skip(config, silence_start_frame):
+                utterance.skip_update(config, self._worker.tokenizer)
+                self._emit_interim(utterance, ModelResponse())
+                self._record_load(ModelResponse())
+                continue
             utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
             response = yield self._partial_request(utterance, utterance.next_chunk(config))
             assert response.partial, "an update gives a hypothesis"
@@ -211,6 +230,8 @@ class Stream:
                 start_s=utterance.start_frame / FRAMES_PER_SECOND,
                 draft_tokens=utterance.tokens,
             )
+        elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
+            utterance.finalize_last()
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed
@@ -268,7 +289,7 @@ class Stream:
     def _sentence_ended(self) -> bool:
         """True if the shorter pause may end the utterance; short ones are more accurate with their continuation."""
         utterance = self._utterance
-        if utterance is None or utterance.encoded_frames < MIN_SENTENCE_FRAMES:
+        if utterance is None or utterance.heard_frames < MIN_SENTENCE_FRAMES:
             return False
         return ends_sentence(utterance, self._worker.tokenizer)
 
@@ -281,7 +302,7 @@ class Stream:
             committed, tentative = self._shown_text
             self._emit(
                 Interim,
-                (utterance.start_frame + utterance.encoded_frames) / FRAMES_PER_SECOND,
+                (utterance.start_frame + utterance.heard_frames) / FRAMES_PER_SECOND,
                 response,
                 committed=committed,
                 tentative=tentative,
@@ -298,7 +319,17 @@ class Stream:
             context_tokens=self._context_tokens,
             language=utterance.language,
             previous_language=self._last_language,
+            committed_end=utterance.committed[-1].end_position if utterance.committed else 0,
+            speech=self._speech_of(utterance, chunk.positions),
         )
+
+    def _speech_of(self, utterance: ActiveUtterance, n_positions: int) -> NDArray[np.bool_]:
+        """Return of each position of an utterance whether it holds speech, as far as that is known."""
+        samples = utterance.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
+        chunks = samples // CHUNK_SAMPLES
+        first, end = utterance.start_sample // CHUNK_SAMPLES, self._speech_probs.end
+        known = chunks[chunks < end] - first
+        return self._speech_probs.between(first, end)[known] >= self._worker.options.vad_options().threshold
 
     def _current_config(self) -> StreamingConfig:
         """Return the configuration for the present noise and load level."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from harken.audio.mel import FFT_SAMPLES, LOG_MEL_FLOOR, LogMel, normalize
-from harken.contract import Floats, Ints, StreamingEncoderState
+from harken.contract import Floats, StreamingEncoderState
 from harken.decoding import PartialHypothesis
-from harken.decoding.candidate_generator import common_prefix_length
+from harken.streaming.committed_tokens import TimedToken, stable_prefix_length, token_end
 from harken.streaming.config import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.text import Tokenizer
-from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES
+from harken.types import FRAMES_PER_POSITION, HOP_SAMPLES
 
 TRAILING_SILENCE_FRAMES = 100
 """Silence encoded after the audio so far: without it the decoder repeats itself."""
@@ -24,98 +23,6 @@ WINDOW_BUCKET_FRAMES = 100
 """The last window is rounded up to a multiple of this, so that few shapes are compiled."""
 ALIGNATT_THRESHOLD_FRAMES = 16
 """An update stops before a token whose attention peaks within this many frames of the end of the audio."""
-MAX_TOKEN_POSITIONS = FRAMES_PER_SECOND // FRAMES_PER_POSITION // 2
-"""Half a second: the attention peak of a token is seldom further from its end."""
-
-
-def stable_prefix_length(
-    tokens: Sequence[int],
-    attended_positions: Ints,
-    word_lengths: Sequence[int],
-    previous_hypotheses: Sequence[Sequence[int]],
-    encoded_positions: int,
-    config: StreamingConfig,
-) -> int:
-    """Return the number of tokens of a hypothesis that can be committed.
-
-    These are whole words that end at least `commit_delay_frames` before the end of the audio, and on which this and
-    the previous `local_agreement - 1` hypotheses agree. A word ends where the next one begins, or half a second after
-    its last token if there is a pause.
-
-    Parameters
-    ----------
-    tokens : sequence of int
-        Tokens after the committed ones.
-    attended_positions : ndarray of shape (len(tokens) + 1,), int64
-        Encoder position that each token attends to most, and that of the token after them, in rising order.
-    word_lengths : sequence of int
-        Number of tokens of each word.
-    previous_hypotheses : sequence of sequence of int
-        Earlier hypotheses, after the same committed tokens, the latest first.
-    encoded_positions : int
-        Number of positions that hold audio.
-    config : StreamingConfig
-    """
-    if len(previous_hypotheses) < config.local_agreement - 1:
-        return 0
-    agreed = min(
-        [
-            len(tokens),
-            *(
-                common_prefix_length(tokens, hypothesis)
-                for hypothesis in previous_hypotheses[: config.local_agreement - 1]
-            ),
-        ]
-    )
-    last_stable_position = encoded_positions - config.commit_delay_frames // FRAMES_PER_POSITION
-    ends = [end for end in accumulate(word_lengths) if end <= agreed]
-    return max(
-        (
-            end
-            for end in ends
-            if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position
-        ),
-        default=0,
-    )
-
-
-def token_end(position: int, next_position: int) -> int:
-    """Return the end of a token, from the positions that it and the next token attend to."""
-    return min(next_position, position + MAX_TOKEN_POSITIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedToken:
-    """A token with its time in an utterance.
-
-    Parameters
-    ----------
-    token : int
-    logprob : float
-    start_position, end_position : int
-        Encoder positions of the utterance: the one that the token attends to most, and its end.
-    """
-
-    token: int
-    logprob: float
-    start_position: int
-    end_position: int
-
-    def rebased(self, origin_position: int) -> TimedToken:
-        """Return the token for an utterance that begins `origin_position` positions later."""
-        return replace(
-            self,
-            start_position=self.start_position - origin_position,
-            end_position=self.end_position - origin_position,
-        )
-
-    def clipped(self, max_position: int) -> TimedToken:
-        """Return the token for an utterance that ends at `max_position`."""
-        return replace(
-            self,
-            start_position=min(self.start_position, max_position),
-            end_position=min(self.end_position, max_position),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +93,8 @@ class ActiveUtterance:
         From the last hypothesis that has one.
     rejected : bool
         True if the last hypothesis was rejected as a hallucination.
+    skipped_frames : int
+        Frames of silence behind them that no update has encoded yet.
     """
 
     encoder: StreamingEncoderState
@@ -198,6 +107,7 @@ class ActiveUtterance:
     encoded_frames: int = 0
     no_speech_prob: float = 0.0
     rejected: bool = False
+    skipped_frames: int = 0
     _previous_hypotheses: list[tuple[int, ...]] = field(default_factory=list)
     _log_mel: LogMel = field(init=False)
     _mel_frames: Floats = field(init=False)
@@ -222,12 +132,17 @@ class ActiveUtterance:
         """Sample of the stream after those received so far."""
         return self.start_sample + self._received_samples
 
+    @property
+    def heard_frames(self) -> int:
+        """Frames of the utterance that its text is about: the encoded ones, and silence behind them."""
+        return self.encoded_frames + self.skipped_frames
+
     def next_update_sample(self, config: StreamingConfig) -> int:
         """Return the sample of the stream after the last one that the next update needs.
 
         The convolutions read one frame after the window, and half of that frame's FFT lies after its centre.
         """
-        frames = self.encoded_frames + config.hop_frames
+        frames = self.heard_frames + config.hop_frames
         return self.start_sample + frames * HOP_SAMPLES + FFT_SAMPLES // 2
 
     def add_samples(self, samples: Floats) -> None:
@@ -237,6 +152,7 @@ class ActiveUtterance:
 
     def next_chunk(self, config: StreamingConfig) -> EncoderChunk:
         """Return the next window: as many whole hops as the samples received so far allow."""
+        self.skipped_frames = 0
         hops = (self._mel_frames.shape[1] - 1 - self.encoded_frames) // config.hop_frames
         self.encoded_frames += hops * config.hop_frames
         first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
@@ -271,6 +187,31 @@ class ActiveUtterance:
             frame_threshold=0,
         )
 
+    def is_complete(self, silence_start_frame: int | None) -> bool:
+        """Return true if the last update has heard all speech before a silence, and its text ended by itself.
+
+        Parameters
+        ----------
+        silence_start_frame : int or None
+            First frame of the stream from which on there is silence; None if there is speech.
+        """
+        if silence_start_frame is None or self.hypothesis is None or self.rejected or self.language is None:
+            return False
+        return self.hypothesis.reached_eot and self.has_decoded(silence_start_frame)
+
+    def can_skip(self, config: StreamingConfig, silence_start_frame: int | None) -> bool:
+        """Return true if the next update would hear nothing but silence, and can be made up for by a later one."""
+        if not self.is_complete(silence_start_frame):
+            return False
+        later_frames = self.heard_frames + 2 * config.hop_frames
+        first_frame = self.encoder.final_positions * FRAMES_PER_POSITION
+        return later_frames - first_frame <= config.max_window_frames
+
+    def skip_update(self, config: StreamingConfig, tokenizer: Tokenizer) -> None:
+        """Let a hop of silence pass: the last hypothesis holds, and more of it can be committed."""
+        self.skipped_frames += config.hop_frames
+        self.update(self._uncommitted(), config, tokenizer)
+
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
         """Take a hypothesis and commit its stable prefix; nothing before the language is known.
 
@@ -286,7 +227,6 @@ class ActiveUtterance:
             return
         _, words = tokenizer.split_words(hypothesis.tokens, self.language)
         word_lengths = [*map(len, words)]
-        encoded_positions = self.encoded_frames // FRAMES_PER_POSITION
         self._commit(
             hypothesis,
             stable_prefix_length(
@@ -294,7 +234,7 @@ class ActiveUtterance:
                 hypothesis.attended_positions,
                 word_lengths,
                 self._previous_hypotheses,
-                encoded_positions,
+                self.heard_frames // FRAMES_PER_POSITION,
                 config,
             ),
         )
@@ -303,6 +243,15 @@ class ActiveUtterance:
         """Take the last hypothesis and commit all of it."""
         self.rejected = False
         self._commit(hypothesis, len(hypothesis.tokens))
+
+    def finalize_last(self) -> None:
+        """Commit all of the last hypothesis."""
+        self.finalize(self._uncommitted())
+
+    def _uncommitted(self) -> PartialHypothesis:
+        """Return the last hypothesis behind what is committed by now."""
+        assert self.hypothesis, "there has been an update"
+        return self.hypothesis.from_token(len(self.hypothesis.tokens) - len(self.tentative))
 
     def reject(self, hypothesis: PartialHypothesis) -> None:
         """Take a hypothesis that is probably a hallucination: it only serves as the next draft."""

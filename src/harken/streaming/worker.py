@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harken.audio import stream_audio
 from harken.contract import Backend, Features, Floats, StreamingEncoderState
@@ -70,6 +71,9 @@ class PartialRequest:
         Code of its language, if it is known.
     previous_language : str or None
         Code of the language of the utterance before it.
+    committed_end : int
+    speech : ndarray of shape (positions,), bool, or None
+        As for `harken.decoding.PartialWindow`.
     """
 
     encoder: StreamingEncoderState
@@ -80,6 +84,8 @@ class PartialRequest:
     context_tokens: tuple[int, ...]
     language: str | None
     previous_language: str | None = None
+    committed_end: int = 0
+    speech: NDArray[np.bool_] | None = None
 
 
 ModelRequest = PartialRequest | FinalRequest
@@ -214,6 +220,8 @@ class ModelWorker:
                 draft_tokens=request.draft_tokens,
                 n_positions=request.chunk.positions,
                 frame_threshold=request.chunk.frame_threshold,
+                committed_end=request.committed_end,
+                speech=request.speech,
             )
             for window, (request, (language, _)) in enumerate(zip(requests, languages, strict=True))
         ]

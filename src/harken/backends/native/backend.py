@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from harken.backends.checks import own_states
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.decoder_weights import DecoderWeights
 from harken.backends.native.encoder import NativeEncoder
@@ -18,6 +19,7 @@ from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.packed_file import load_packed
 from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
+from harken.backends.native.streaming_encoder import NativeEncoderState
 from harken.backends.onnx.backend import usable_processors
 from harken.backends.onnx.encoding import Encoder, EncoderGraphs, EncodingBackend
 from harken.backends.onnx.graph_loader import GraphLoader
@@ -161,7 +163,12 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
-        return self._project(self._encoder.stack_outputs(states), [state.positions for state in states])
+        encoder_output = self._encoder.stack_outputs(states)
+        lengths = [state.positions for state in states]
+        if not isinstance(self._encoder, NativeEncoder):
+            return self._project(encoder_output, lengths)
+        windows = [state.packed_window(self._decoder) for state in own_states(states, NativeEncoderState)]
+        return NativeFeatures(encoder_output, windows, lengths)
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
@@ -179,7 +186,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     ) -> NativeFeatures:
         n_windows, n_positions, _ = encoder_output.shape
         windows = [
-            (self._decoder.project_window(output[:length]), length)
+            self._decoder.project_window(output[:length])
             for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
         ]
         return NativeFeatures(encoder_output, windows, lengths, positions)

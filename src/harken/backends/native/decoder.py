@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int32
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from harken.backends.native.decoder_weights import DecoderWeights
 from harken.backends.native.library import (
+    MOST_IN_A_PART,
     NO_MEMORY,
     Layer,
     Model,
@@ -30,6 +32,35 @@ from harken.contract import Floats
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
+
+
+PART_OF_STREAM = 96
+"""Positions of a stream that are packed together: two seconds, so that little is packed anew with each chunk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWindow:
+    """Packed keys and values of the cross-attention of one window (``struct harken_window``).
+
+    Parameters
+    ----------
+    memory : Packed
+    positions : int
+    part : int
+        Positions that are packed together.
+    capacity : int
+        Most positions that there is room for.
+    """
+
+    memory: Packed
+    positions: int
+    part: int
+    capacity: int
+
+    def structure(self, key_bias: Floats | None = None) -> Window:
+        """Return the structure that describes it to the library, and the bias of its keys."""
+        bias = None if key_bias is None else key_bias.ctypes.data
+        return Window(self.memory.ctypes.data, self.positions, self.part, self.capacity, bias)
 
 
 class NativeDecoder:
@@ -86,7 +117,7 @@ class NativeDecoder:
             _close_sessions(self.library, self._abandoned)
             return function(*arguments)
 
-    def project_window(self, encoder_output: Floats) -> Packed:
+    def project_window(self, encoder_output: Floats) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window.
 
         Parameters
@@ -98,29 +129,53 @@ class NativeDecoder:
         OutOfMemory
             If there is no memory for it.
         """
-        assert encoder_output.flags.c_contiguous
         positions = len(encoder_output)
-        packed = aligned_empty(self.call(self.library.harken_window_bytes, self.handle, positions))
+        return self._project(encoder_output, 0, self._allocate(positions, MOST_IN_A_PART, positions))
+
+    def project_stream(
+        self, encoder_output: Floats, unchanged: int = 0, earlier: PackedWindow | None = None
+    ) -> PackedWindow:
+        """Make packed keys and values of a stream so far, in the memory of those of before if it suffices.
+
+        Parameters
+        ----------
+        encoder_output : ndarray of shape (positions, n_audio_state), float32
+        unchanged : int
+            Number of positions that have not changed since those of before were made.
+        earlier : PackedWindow, optional
+            Those of before. They must not be used any more.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no memory for it.
+        """
+        positions = len(encoder_output)
+        if earlier is None or positions > earlier.capacity:
+            unchanged, earlier = 0, self._allocate(positions, PART_OF_STREAM, 2 * positions)
+        return self._project(encoder_output, unchanged, replace(earlier, positions=positions))
+
+    def _allocate(self, positions: int, part: int, capacity: int) -> PackedWindow:
+        n_bytes = self.call(self.library.harken_window_bytes, self.handle, capacity, part)
+        return PackedWindow(aligned_empty(n_bytes), positions, part, capacity)
+
+    def _project(self, encoder_output: Floats, unchanged: int, window: PackedWindow) -> PackedWindow:
+        assert encoder_output.flags.c_contiguous
         project = self.library.harken_project_window
-        if (
-            self.call(project, self.handle, encoder_output.ctypes.data, positions, packed.ctypes.data)
-            == NO_MEMORY
-        ):
+        arguments = (encoder_output.ctypes.data, unchanged, byref(window.structure()))
+        if self.call(project, self.handle, *arguments) == NO_MEMORY:
             raise OutOfMemory("not enough memory for the keys and values of a window")
-        return packed
+        return window
 
     def open_session(
         self,
-        windows: Sequence[tuple[Packed, int]],
+        windows: Sequence[PackedWindow],
         row_windows: Sequence[int],
         keep_attention: bool,
         key_bias: Floats | None = None,
     ) -> int:
-        """Open a session over packed windows and their numbers of positions; return its handle."""
-        bias = None if key_bias is None else key_bias.ctypes.data
-        window_array = (Window * len(windows))(
-            *(Window(packed.ctypes.data, positions, bias) for packed, positions in windows)
-        )
+        """Open a session over packed windows, whose keys may have a bias; return its handle."""
+        window_array = (Window * len(windows))(*(window.structure(key_bias) for window in windows))
         rows = (c_int32 * len(row_windows))(*row_windows)
         handle: int | None = self.call(
             self.library.harken_session_open,

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from harken.backends.native.decoder import Packed
+from harken.backends.native.decoder import PackedWindow
 from harken.backends.native.packing import GROUP
 from harken.backends.onnx.session import EncodedWindows
 from harken.contract import Floats, SparsePositions
@@ -20,8 +20,8 @@ class NativeFeatures(EncodedWindows):
     ----------
     encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
         Kept for decoders that reuse it.
-    windows : sequence of (ndarray, int)
-        Packed keys and values of each window, and its number of positions.
+    windows : sequence of PackedWindow
+        Packed keys and values of each window.
     lengths : sequence of int, or None
         Number of positions of each window, where they differ.
     sparse_positions : SparsePositions, optional
@@ -31,7 +31,7 @@ class NativeFeatures(EncodedWindows):
     def __init__(
         self,
         encoder_output: Floats,
-        windows: Sequence[tuple[Packed, int]],
+        windows: Sequence[PackedWindow],
         lengths: Sequence[int] | None = None,
         sparse_positions: SparsePositions | None = None,
     ) -> None:

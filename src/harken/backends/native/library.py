@@ -11,6 +11,8 @@ from harken import compiled_library
 from harken.errors import BackendUnavailable, OptionError
 
 NO_MEMORY = -1
+MOST_IN_A_PART = 512
+"""``HARKEN_MOST_IN_A_PART``: positions of a window that are packed together."""
 NAMES_BYTES = 128
 INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
 """Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
@@ -114,7 +116,13 @@ class Chunk(Structure):
 class Window(Structure):
     """``struct harken_window``: the keys and values of the cross-attention of one window."""
 
-    _fields_ = (("packed", c_void_p), ("positions", c_int32), ("key_bias", c_void_p))
+    _fields_ = (
+        ("packed", c_void_p),
+        ("positions", c_int32),
+        ("part", c_int32),
+        ("capacity", c_int32),
+        ("key_bias", c_void_p),
+    )
 
 
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
@@ -122,9 +130,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_instruction_sets": (None, (c_char_p,)),
     "harken_decoder_open": (c_void_p, (POINTER(Model), c_int32, c_char_p)),
     "harken_decoder_close": (None, (c_void_p,)),
-    "harken_window_bytes": (c_int64, (c_void_p, c_int32)),
+    "harken_window_bytes": (c_int64, (c_void_p, c_int32, c_int32)),
     "harken_encode": (c_int32, (c_void_p, POINTER(Encoder), POINTER(Chunk))),
-    "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
+    "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, POINTER(Window))),
     "harken_session_open": (c_void_p, (c_void_p, POINTER(Window), c_int32, c_void_p, c_int32, c_int32)),
     "harken_session_close": (None, (c_void_p,)),
     "harken_session_extend": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int64)),

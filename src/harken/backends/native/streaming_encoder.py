@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harken.backends.native.decoder import NativeDecoder, PackedWindow
 from harken.backends.native.library import Chunk
 from harken.contract import Floats
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
@@ -30,6 +31,8 @@ class NativeEncoderState:
         self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
         self._keys_values = np.empty((dims.n_audio_layer, 0, 2 * dims.n_audio_state), np.float32)
         self._encoder_output = np.empty((0, dims.n_audio_state), np.float32)
+        self._packed_window: PackedWindow | None = None
+        self._n_packed = 0  # positions of it that have not changed since
 
     def next_chunk(self, mel: Floats) -> tuple[Chunk, Floats, Floats]:
         """Prepare the next chunk of frames, shape (n_mels, 2 W + 1), or 2 W at the end of a stream.
@@ -71,10 +74,19 @@ class NativeEncoderState:
                 layer[: self._n_history] = layer[end - self._n_history : end].copy()
         last_final_frame = FRAMES_PER_POSITION * final_positions + LEFT_CONTEXT_FRAMES
         self._left_context = mel[:, last_final_frame - LEFT_CONTEXT_FRAMES : last_final_frame].copy()
+        self._n_packed = min(self._n_packed, self.final_positions)
         self.positions = self.final_positions + len(encoder_output)
         self._encoder_output = with_room(self._encoder_output, self.final_positions, self.positions)
         self._encoder_output[self.final_positions : self.positions] = encoder_output
         self.final_positions += final_positions
+
+    def packed_window(self, decoder: NativeDecoder) -> PackedWindow:
+        """Return the packed keys and values of the cross-attention; valid until those of the next chunk are made."""
+        encoder_output = self._encoder_output[: self.positions]
+        if self._packed_window is None or self._n_packed < self.positions:
+            self._packed_window = decoder.project_stream(encoder_output, self._n_packed, self._packed_window)
+            self._n_packed = self.positions
+        return self._packed_window
 
     @staticmethod
     def stack_outputs(states: Sequence[NativeEncoderState]) -> Floats:

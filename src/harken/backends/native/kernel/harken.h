@@ -17,11 +17,11 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 4
+#define HARKEN_ABI_VERSION 5
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
-enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32 };
+enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
 
 /* A linear layer, y = W x + b, with W of shape (rows, columns) in blocks of integers.
  *
@@ -104,11 +104,14 @@ struct harken_chunk {
     int32_t n_history;
 };
 
-/* The keys and values of the cross-attention of one window, all layers (see harken_project_window). */
+/* The keys and values of the cross-attention of one window, all layers (see harken_project_window). They are packed in
+ * parts of so many positions, a multiple of HARKEN_GROUP and at most HARKEN_MOST_IN_A_PART: of a stream, where new
+ * positions follow, only the last parts change. */
 struct harken_window {
-    const void *packed;
-    int32_t positions;     /* at least 1 */
-    const float *key_bias; /* added to the scores of each position, rounded up to whole groups; or NULL */
+    void *packed;
+    int32_t positions;      /* at least 1 */
+    int32_t part, capacity; /* most positions that there is room for */
+    const float *key_bias;  /* added to the scores of each position, rounded up to whole groups; or NULL */
 };
 
 typedef struct harken_decoder harken_decoder;
@@ -127,8 +130,9 @@ HARKEN_API harken_decoder *harken_decoder_open(const struct harken_model *model,
                                                const char *instruction_set);
 HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sessions */
 
-/* The size in bytes of the packed keys and values of a window of so many positions, a multiple of 64. */
-HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions);
+/* The size in bytes of the packed keys and values of a window with room for `capacity` positions in parts of `part`, a
+ * multiple of 64. */
+HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t capacity, int32_t part);
 
 /* Encode a window, or the next chunk of a stream, on the threads of a decoder, whose other calls it must not overlap.
  * Returns 0 or HARKEN_NO_MEMORY. */
@@ -136,9 +140,10 @@ HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_en
                                  const struct harken_chunk *chunk);
 
 /* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, and pack
- * them into the buffer of the window, aligned to 64 bytes. Returns 0 or HARKEN_NO_MEMORY. */
-HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions,
-                                         void *packed);
+ * them into the buffer of the window, aligned to 64 bytes; the output before position `first` is what was packed there
+ * before. Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t first,
+                                         const struct harken_window *window);
 
 /* Open a session of n_rows rows, row r over windows[row_windows[r]]. The array of windows is copied, what they point to
  * is not. */

@@ -229,8 +229,8 @@ static void window_attention(const float *queries, int64_t stride, int32_t n, co
 static void cross_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
                             const struct harken_matrix16 *values, struct harken_partial *const *to,
                             float *const *weights) {
-    int16_t integers[HARKEN_ROWS * HARKEN_CHUNK] __attribute__((aligned(64)));
-    float scales[HARKEN_ROWS], scores[HARKEN_ROWS * HARKEN_CHUNK] __attribute__((aligned(64)));
+    int16_t integers[HARKEN_ROWS * HARKEN_MOST_IN_A_PART] __attribute__((aligned(64)));
+    float scales[HARKEN_ROWS], scores[HARKEN_ROWS * HARKEN_MOST_IN_A_PART] __attribute__((aligned(64)));
     float mixed[HARKEN_ROWS * HARKEN_MAX_HEAD_SIZE] __attribute__((aligned(64)));
     struct harken_rows rows = {integers, scales};
     int32_t padded = values->columns;

@@ -6,7 +6,6 @@
 #include "log_mel.h"
 
 enum {
-    HARKEN_CHUNK = 512, /* positions of a window that one item of cross-attention covers, a multiple of the lanes */
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
     HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */

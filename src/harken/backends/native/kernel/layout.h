@@ -11,24 +11,25 @@ struct harken_head_layout {
     int64_t size;              /* bytes, a multiple of 64 */
 };
 
-static inline struct harken_head_layout harken_head_layout(const struct harken_model *model, int32_t positions) {
+static inline struct harken_head_layout harken_head_layout(const struct harken_model *model, int32_t capacity,
+                                                           int32_t part) {
     struct harken_head_layout head = {.head_size = model->n_state / model->n_heads};
-    head.padded = parts(positions, HARKEN_GROUP) * HARKEN_GROUP;
-    int64_t chunks = parts(positions, HARKEN_CHUNK);
+    head.padded = parts(capacity, HARKEN_GROUP) * HARKEN_GROUP;
+    int64_t chunks = parts(capacity, part);
     head.size = 2 * (int64_t)sizeof(int16_t) * head.padded * head.head_size +
                 (int64_t)sizeof(float) * (head.padded + chunks * head.head_size);
     return head;
 }
 
-/* The keys of one chunk of one head, and the values; `packed` is the window's buffer. */
-static inline void harken_chunk_matrices(const struct harken_model *model, void *packed, int32_t positions,
+/* The keys of one chunk (a part of the positions) of one head, and the values. */
+static inline void harken_chunk_matrices(const struct harken_model *model, const struct harken_window *window,
                                          int32_t layer, int32_t head, int32_t chunk, struct harken_matrix16 *keys,
                                          struct harken_matrix16 *values) {
-    struct harken_head_layout layout = harken_head_layout(model, positions);
-    char *place = (char *)packed + layout.size * ((int64_t)layer * model->n_heads + head);
+    struct harken_head_layout layout = harken_head_layout(model, window->capacity, window->part);
+    char *place = (char *)window->packed + layout.size * ((int64_t)layer * model->n_heads + head);
     int16_t *key_weights = (int16_t *)place, *value_weights = key_weights + (int64_t)layout.padded * layout.head_size;
     float *key_scales = (float *)(value_weights + (int64_t)layout.padded * layout.head_size);
-    int32_t first = chunk * HARKEN_CHUNK, n = min(positions - first, HARKEN_CHUNK);
+    int32_t first = chunk * window->part, n = min(window->positions - first, window->part);
     keys->weights = key_weights + (int64_t)first * layout.head_size;
     keys->scales = key_scales + first;
     values->weights = value_weights + (int64_t)first * layout.head_size;

@@ -27,8 +27,8 @@ static int32_t groups(const struct harken_matrix *matrix) {
     return parts(matrix->rows, HARKEN_GROUP);
 }
 
-static int32_t chunks(int32_t positions) {
-    return parts(positions, HARKEN_CHUNK);
+static int32_t chunks(const struct harken_window *window) {
+    return parts(window->positions, window->part);
 }
 
 /* -- The phases: functions of a range of items ------------------------------------------------------------------- */
@@ -154,9 +154,9 @@ static void attend_to_chunk(const struct work *work, const struct harken_run *ru
     const struct harken_window *window = &work->pass->windows[run->window];
     int64_t state = work->model->n_state;
     struct harken_matrix16 keys, values;
-    harken_chunk_matrices(work->model, (void *)window->packed, window->positions, layer, head, chunk, &keys, &values);
+    harken_chunk_matrices(work->model, window, layer, head, chunk, &keys, &values);
     if (window->key_bias)
-        keys.bias = window->key_bias + chunk * HARKEN_CHUNK;
+        keys.bias = window->key_bias + chunk * window->part;
     for (int32_t start = 0; start < run->n; start += HARKEN_ROWS) {
         struct harken_partial *partials[HARKEN_ROWS];
         float *weights[HARKEN_ROWS];
@@ -165,7 +165,7 @@ static void attend_to_chunk(const struct work *work, const struct harken_run *ru
             float *kept = kept_attention(work, first + i, layer, head);
             partials[i] =
                 work->partials + ((int64_t)(first + i) * work->model->n_heads + head) * work->max_chunks + chunk;
-            weights[i] = kept ? kept + chunk * HARKEN_CHUNK : NULL;
+            weights[i] = kept ? kept + chunk * window->part : NULL;
         }
         work->kernels->cross_attention(work->projected + first * state + head * work->head_size, state, n, &keys,
                                        &values, partials, weights);
@@ -190,16 +190,16 @@ static void merge_chunks(void *context, int32_t layer, int32_t begin, int32_t en
     const struct harken_model *model = work->model;
     float *factors = work->scores + (int64_t)thread * work->max_slots;
     for (int32_t i = begin; i < end; i++) {
-        int32_t positions = work->pass->windows[work->pass->queries[i].window].positions;
+        const struct harken_window *window = &work->pass->windows[work->pass->queries[i].window];
         float *attended = work->attended + (int64_t)i * model->n_state;
         for (int32_t head = 0; head < model->n_heads; head++) {
             const struct harken_partial *partials =
                 work->partials + ((int64_t)i * model->n_heads + head) * work->max_chunks;
-            work->kernels->merge_chunks(partials, chunks(positions), work->head_size,
+            work->kernels->merge_chunks(partials, chunks(window), work->head_size,
                                         attended + head * work->head_size, factors);
             float *weights = kept_attention(work, i, layer, head);
-            for (int32_t position = 0; weights && position < positions; position++)
-                weights[position] *= factors[position / HARKEN_CHUNK];
+            for (int32_t position = 0; weights && position < window->positions; position++)
+                weights[position] *= factors[position / window->part];
         }
         work->kernels->quantise(attended, model->n_state, 0, &work->activations, i);
     }
@@ -333,7 +333,7 @@ static void point_to_rows(struct work *work) {
     work->run_items[0] = 0;
     for (int32_t run = 0; run < pass->n_runs; run++)
         work->run_items[run + 1] =
-            work->run_items[run] + model->n_heads * chunks(pass->windows[pass->runs[run].window].positions);
+            work->run_items[run] + model->n_heads * chunks(&pass->windows[pass->runs[run].window]);
 }
 
 int32_t harken_pass_run(const struct harken_pass *pass) {
@@ -341,7 +341,7 @@ int32_t harken_pass_run(const struct harken_pass *pass) {
     struct work work = {.pass = pass, .model = &decoder->model, .kernels = decoder->kernels};
     work.head_size = decoder->model.n_state / decoder->model.n_heads;
     for (int32_t i = 0; i < pass->n_runs; i++) {
-        work.max_chunks = max(work.max_chunks, chunks(pass->windows[pass->runs[i].window].positions));
+        work.max_chunks = max(work.max_chunks, chunks(&pass->windows[pass->runs[i].window]));
     }
     /* scores of self-attention, or factors of chunks */
     int32_t slots = max(decoder->model.n_context, work.max_chunks);

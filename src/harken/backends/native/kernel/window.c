@@ -7,30 +7,30 @@ enum { BLOCK_ROWS = HARKEN_BLOCK_ROWS };
 
 struct work {
     const harken_decoder *decoder;
-    int32_t positions;
-    const float *encoder_output;
-    float *keys, *values;     /* of one layer, (positions, n_state) each */
-    struct harken_rows *rows; /* (threads), each (48, n_audio_state) */
-    void *packed;
+    const struct harken_window *window;
+    int32_t first, n;            /* the positions to project, from the first of a chunk on */
+    const float *encoder_output; /* of these */
+    float *keys, *values;        /* of one layer, (n, n_state) each */
+    struct harken_rows *rows;    /* (threads), each (48, n_audio_state) */
 };
 
-int64_t harken_window_bytes(const harken_decoder *decoder, int32_t positions) {
+int64_t harken_window_bytes(const harken_decoder *decoder, int32_t capacity, int32_t part) {
     const struct harken_model *model = &decoder->model;
-    return harken_head_layout(model, positions).size * model->n_layers * model->n_heads;
+    return harken_head_layout(model, capacity, part).size * model->n_layers * model->n_heads;
 }
 
-/* Items are the chunks of each head. */
+/* Items are the chunks of each head, from the first that changes on. */
 static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     const struct harken_kernels *kernels = work->decoder->kernels;
     int64_t state = work->decoder->model.n_state;
-    int32_t chunks = parts(work->positions, HARKEN_CHUNK);
+    int32_t part = work->window->part, chunks = parts(work->n, part), first_chunk = work->first / part;
     (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item / chunks, chunk = item % chunks;
         struct harken_matrix16 keys, values;
-        harken_chunk_matrices(&work->decoder->model, work->packed, work->positions, layer, head, chunk, &keys, &values);
-        int64_t from = chunk * HARKEN_CHUNK * state + head * keys.columns;
+        harken_chunk_matrices(&work->decoder->model, work->window, layer, head, first_chunk + chunk, &keys, &values);
+        int64_t from = (int64_t)chunk * part * state + head * keys.columns;
         kernels->pack_keys(work->keys + from, state, keys.rows, keys.columns, (int16_t *)keys.weights,
                            (float *)keys.scales);
         kernels->pack_values(work->values + from, state, keys.rows, keys.columns, (int16_t *)values.weights,
@@ -46,7 +46,7 @@ static void project_blocks(void *context, int32_t number, int32_t begin, int32_t
     const struct harken_rows *rows = &work->rows[thread];
     int64_t columns = layer->cross_key.columns, state = work->decoder->model.n_state;
     for (int32_t first = begin * BLOCK_ROWS; first < end * BLOCK_ROWS; first += BLOCK_ROWS) {
-        int32_t n = min(work->positions - first, BLOCK_ROWS);
+        int32_t n = min(work->n - first, BLOCK_ROWS);
         kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0, rows);
         kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * state, state);
         kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * state, state);
@@ -56,7 +56,7 @@ static void project_blocks(void *context, int32_t number, int32_t begin, int32_t
 static void take_memory(struct work *work, struct harken_arena *arena) {
     const struct harken_model *model = &work->decoder->model;
     size_t threads = (size_t)harken_team_threads(work->decoder->team);
-    size_t projected = (size_t)work->positions * (size_t)model->n_state;
+    size_t projected = (size_t)work->n * (size_t)model->n_state;
     work->keys = harken_take(arena, projected, sizeof(float));
     work->values = harken_take(arena, projected, sizeof(float));
     work->rows = harken_take(arena, threads, sizeof *work->rows);
@@ -69,18 +69,20 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     }
 }
 
-int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t positions, void *packed) {
+int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t first,
+                              const struct harken_window *window) {
     const struct harken_model *model = &decoder->model;
-    struct work work = {
-        .decoder = decoder, .positions = positions, .encoder_output = encoder_output, .packed = packed};
+    int32_t begin = first / window->part * window->part;
+    struct work work = {.decoder = decoder, .window = window, .first = begin, .n = window->positions - begin};
+    work.encoder_output = encoder_output + (int64_t)begin * model->layers[0].cross_key.columns;
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
         return HARKEN_NO_MEMORY;
     take_memory(&work, &arena);
-    int32_t n = 0, chunk_items = model->n_heads * parts(positions, HARKEN_CHUNK);
+    int32_t n = 0, chunk_items = model->n_heads * parts(work.n, window->part);
     for (int32_t layer = 0; layer < model->n_layers; layer++) {
-        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, parts(positions, BLOCK_ROWS), 1};
+        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, parts(work.n, BLOCK_ROWS), 1};
         decoder->phases[n++] = (struct harken_phase){pack_chunks, layer, chunk_items, 1};
     }
     harken_team_run(decoder->team, decoder->phases, n, &work);
