@@ -1,4 +1,4 @@
-"""The shared parts of ``harken distill`` and ``harken finetune``: options, progress, and interruption."""
+"""The shared parts of ``harken adapt``, ``harken distill`` and ``harken finetune``: options, progress, interruption."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def _parse_path(value: str) -> str:
 _parse_path.__name__ = "path"
 
 
-def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
-    """Add the options that both commands share, and those of training."""
+def training_options(
+    options_class: type[TrainOptions], data_class: type[DataOptions] = DataOptions
+) -> Callable[[Any], Any]:
+    """Add the options that the commands share, and those of training."""
     decorators = (
         list_option(
             "--data",
@@ -76,14 +78,19 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         files_option(
             "--download/--no-download", default=True, help="Download a model that is not on this machine."
         ),
-        dataclass_options(DataOptions),
+        dataclass_options(data_class),
         dataclass_options(options_class),
     )
     return lambda command: add_options(decorators, command)
 
 
 def make_task(
-    model: str, params: dict[str, Any], options_class: type[TrainOptionsT], *, needs_text: bool
+    model: str,
+    params: dict[str, Any],
+    options_class: type[TrainOptionsT],
+    data_class: type[DataOptions] = DataOptions,
+    *,
+    needs_text: bool,
 ) -> TrainingTask[TrainOptionsT]:
     """Make the training task; errors in the arguments are raised here, before the work."""
     from harken.text import Tokenizer
@@ -91,7 +98,7 @@ def make_task(
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
-    data, options = options_from(DataOptions, params), options_from(options_class, params)
+    data, options = options_from(data_class, params), options_from(options_class, params)
     warn = write_stderr
     entries = read_entries(params["data"], warn, needs_text=needs_text)
     held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)

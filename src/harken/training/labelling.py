@@ -40,9 +40,12 @@ class Teacher:
         On the CPU engine: it encodes and transcribes as it will with the assistant.
     checkpoint : Checkpoint
         The same model.
+    for_encoder : bool
+        True for examples from which an encoder learns: windows are encoded whole, and the examples hold their samples.
     """
 
-    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint) -> None:
+    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint, *, for_encoder: bool = False) -> None:
+        self._for_encoder = for_encoder
         self._backend, self._tokenizer, self._dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
         self._rules = make_logit_rules(self._tokenizer, timestamps=True)
         self._dtype = fastest_matmul_dtype()
@@ -61,14 +64,16 @@ class Teacher:
         previous_text : sequence of int
             Text tokens before it, for the sequence with previous text.
         """
-        features = self._backend.encode(window_log_mel(training_window.samples(), self._dims)[None])
+        samples = training_window.samples()
+        features = self._backend.encode(window_log_mel(samples, self._dims, whole=self._for_encoder)[None])
         (encoder_output,) = self._backend.encoder_output(features)
         language = training_window.language or self._detect_language(features)
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
         with torch.inference_mode():
             source = torch.from_numpy(encoder_output).to(self._dtype)
             sequences = tuple(self._make_sequence(source, prompt, text) for prompt, text in prompted_texts)
-        return Example(audio_features=encoder_output.astype(np.float16), sequences=sequences)
+        audio_features = samples if self._for_encoder else encoder_output.astype(np.float16)
+        return Example(audio_features=audio_features, sequences=sequences)
 
     def _detect_language(self, features: Features) -> str:
         return next(iter(language_probabilities(self._backend, features, self._tokenizer)[0]))
@@ -154,11 +159,12 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
     return [*(() if training_window.no_speech else tokens), tokenizer.eot]
 
 
-def window_log_mel(samples: Floats, dims: Dims) -> Floats:
-    """Return the log-mel of a window as a transcription encodes it, shape (n_mels, frames), padded with silence."""
+def window_log_mel(samples: Floats, dims: Dims, *, whole: bool = False) -> Floats:
+    """Return the log-mel of a window, shape (n_mels, frames), padded with silence: as a transcription encodes it first,
+    or the whole window."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    n_frames = partial_window_frames(frames.shape[1], max_frames)
+    n_frames = max_frames if whole else partial_window_frames(frames.shape[1], max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
 

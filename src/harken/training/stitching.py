@@ -120,7 +120,9 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
     return label
 
 
-def fit_stitching_map(pairs: Iterable[tuple[HalfFloats, HalfFloats]], rows: int, columns: int) -> StitchingMap:
+def fit_stitching_map(
+    pairs: Iterable[tuple[HalfFloats | Floats, HalfFloats | Floats]], rows: int, columns: int
+) -> StitchingMap:
     """Fit the map from one encoder's output to another's, by ridge regression.
 
     Parameters

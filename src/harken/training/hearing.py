@@ -1,0 +1,96 @@
+"""What the student of `harken adapt` hears of a recording, as chunks of a stream; its teacher hears a whole window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harken.audio.mel import FFT_SAMPLES
+from harken.backends.numpy.streaming_encoder import EncodedChunk
+from harken.contract import Floats
+from harken.streaming.config import StreamingConfig
+from harken.streaming.utterance import ActiveUtterance, EncoderChunk
+from harken.training.labelling import window_log_mel
+from harken.types import FRAMES_PER_POSITION, HOP_SAMPLES, Dims
+
+MAX_LIVE_SILENCE_FRAMES = 500
+"""Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
+
+
+@dataclass(slots=True)
+class HeardChunks:
+    """`harken.contract.StreamingEncoderState` that encodes nothing: it keeps what it would have encoded."""
+
+    chunks: list[EncodedChunk] = field(default_factory=list)
+
+    @property
+    def final_positions(self) -> int:
+        return sum(chunk.final_positions for chunk in self.chunks)
+
+    @property
+    def positions(self) -> int:
+        return self.chunks[-1].first_position + self.chunks[-1].positions if self.chunks else 0
+
+    def append(self, chunk: EncoderChunk) -> None:
+        """Take the next chunk of an utterance."""
+        final_positions = chunk.final_frames // FRAMES_PER_POSITION
+        self.chunks.append(EncodedChunk(chunk.mel, self.final_positions, final_positions))
+
+
+def hear_short(samples: Floats, dims: Dims) -> list[EncodedChunk]:
+    """Return audio as a transcription encodes it first: one window with a little silence, or whole if it is long."""
+    return [_single_chunk(window_log_mel(samples, dims))]
+
+
+def hear_whole(samples: Floats, dims: Dims) -> list[EncodedChunk]:
+    """Return audio as the teacher hears it: one whole window."""
+    return [_single_chunk(window_log_mel(samples, dims, whole=True))]
+
+
+def hear_update(samples: Floats, dims: Dims, config: StreamingConfig) -> list[EncodedChunk]:
+    """Return the chunks that a live session has encoded at an update; silence fills up the last hop."""
+    return _hear_live(samples, dims, config, has_ended=False)
+
+
+def hear_utterance(samples: Floats, dims: Dims, config: StreamingConfig) -> list[EncodedChunk]:
+    """Return the chunks that a live session has encoded at the end of an utterance."""
+    return _hear_live(samples, dims, config, has_ended=True)
+
+
+def max_live_samples(dims: Dims) -> int:
+    """Return the number of samples of the longest utterance."""
+    return (FRAMES_PER_POSITION * dims.n_audio_ctx - MAX_LIVE_SILENCE_FRAMES) * HOP_SAMPLES
+
+
+def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ended: bool) -> list[EncodedChunk]:
+    samples = samples[: max_live_samples(dims)]
+    n_frames = len(samples) // HOP_SAMPLES
+    if not has_ended:
+        n_frames = -(-n_frames // config.hop_frames) * config.hop_frames
+        missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
+        samples = np.pad(samples, (0, max(0, missing)))
+    heard = HeardChunks()
+    utterance = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0)
+    while (end := utterance.next_update_sample(config)) <= len(samples):
+        utterance.add_samples(samples[utterance.next_sample : end])
+        heard.append(utterance.next_chunk(config))
+    if has_ended:
+        utterance.add_samples(samples[utterance.next_sample :])
+        heard.append(utterance.last_chunk(n_frames))
+    return heard.chunks
+
+
+def _single_chunk(mel: Floats) -> EncodedChunk:
+    return EncodedChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)
+
+
+Hearing = Callable[[Floats, Dims, StreamingConfig], list[EncodedChunk]]
+
+HEARINGS: dict[str, tuple[Hearing, ...]] = {
+    "live": (hear_update, hear_utterance),
+    "short": (lambda samples, dims, config: hear_short(samples, dims),),
+    "whole": (lambda samples, dims, config: hear_whole(samples, dims),),
+}
+"""By the name of what the student hears, the ways of hearing of which each step takes one."""
