@@ -18,22 +18,23 @@ from harken.api import Recognizer
 from harken.atomic import write_atomic
 from harken.checkpoints import encoder_digest
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
+from harken.errors import OptionError
 from harken.streaming.config import PRESETS
 from harken.training.acceptance import Acceptance
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example
-from harken.training.hearing import HEARINGS, max_live_samples
+from harken.training.hearing import HEARINGS, max_live_s
 from harken.training.labelling import Teacher
 from harken.training.loop import TrainingCallbacks
 from harken.training.objective import Distillation, autocast
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.precision import fastest_matmul_dtype
-from harken.training.recordings import find_speech
+from harken.training.recordings import MAX_SPEECH_S, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.streaming_network import run_streaming_encoder
 from harken.training.student import TOKEN_EMBEDDING, scored_token_ids
 from harken.training.windows import SpeechSpan, TrainingWindow
-from harken.types import SAMPLE_RATE, Dims
+from harken.types import Dims
 
 MIN_CUT_S = 1.5
 """Least that is left of a window that is cut off."""
@@ -62,6 +63,8 @@ def adapt(
 
     Raises
     ------
+    OptionError
+        If the model is too small for live windows.
     ManifestError
         If there is no speech to learn from or to measure with.
     OutputError
@@ -69,7 +72,9 @@ def adapt(
     """
     checkpoint, options, data = task.checkpoint, task.options, task.data
     assert isinstance(data, AdaptDataOptions), "the options of an adapter's windows"
-    max_s = max_live_samples(checkpoint.dims) / SAMPLE_RATE
+    max_s = max_live_s(checkpoint.dims) if "live" in options.hears else MAX_SPEECH_S
+    if max_s < MIN_CUT_S:
+        raise OptionError("hears", "live", "short, whole with a model of so short a window")
     task.create_or_resume(task="adapt")
     windows, held_out = prepare_examples(
         task,
@@ -112,7 +117,7 @@ def cut_windows(
     rng = np.random.default_rng(data.seed)
     cut_off = rng.random(len(windows)) < data.cut_fraction
     lengths_s = [
-        float(rng.uniform(MIN_CUT_S, max(MIN_CUT_S, window.duration_s))) if cut else max_s
+        float(rng.uniform(MIN_CUT_S, max(MIN_CUT_S, min(window.duration_s, max_s)))) if cut else max_s
         for window, cut in zip(windows, cut_off, strict=True)
     ]
     return [

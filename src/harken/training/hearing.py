@@ -13,7 +13,7 @@ from harken.contract import Floats
 from harken.streaming.config import StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
 from harken.training.labelling import window_log_mel
-from harken.types import FRAMES_PER_POSITION, HOP_SAMPLES, Dims
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 
 MAX_LIVE_SILENCE_FRAMES = 500
 """Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
@@ -59,13 +59,13 @@ def hear_utterance(samples: Floats, dims: Dims, config: StreamingConfig) -> list
     return _hear_live(samples, dims, config, has_ended=True)
 
 
-def max_live_samples(dims: Dims) -> int:
-    """Return the number of samples of the longest utterance."""
-    return (FRAMES_PER_POSITION * dims.n_audio_ctx - MAX_LIVE_SILENCE_FRAMES) * HOP_SAMPLES
+def max_live_s(dims: Dims) -> float:
+    """Return the length of the longest utterance, in seconds."""
+    return (FRAMES_PER_POSITION * dims.n_audio_ctx - MAX_LIVE_SILENCE_FRAMES) / FRAMES_PER_SECOND
 
 
 def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ended: bool) -> list[EncodedChunk]:
-    samples = samples[: max_live_samples(dims)]
+    samples = samples[: round(max_live_s(dims) * SAMPLE_RATE)]
     n_frames = len(samples) // HOP_SAMPLES
     if not has_ended:
         n_frames = -(-n_frames // config.hop_frames) * config.hop_frames

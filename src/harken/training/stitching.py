@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
+from harken.contract import Floats
 from harken.errors import OptionError
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
