@@ -122,7 +122,7 @@ class Sandbox:
             stack.enter_context(mock.patch(target, replacement))
         portaudio = types.ModuleType("sounddevice")
         vars(portaudio).update(_fake_portaudio())
-        trained = {f"harken.training.{name}": _fake_training(name) for name in ("finetune", "distill")}
+        trained = {f"harken.training.{name}": _fake_training(name) for name in ("adapt", "finetune", "distill")}
         stack.enter_context(mock.patch.dict(sys.modules, {"sounddevice": portaudio, **trained}))
         return self
 

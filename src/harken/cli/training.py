@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -72,6 +73,12 @@ def training_options(
         ),
         files_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal."),
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
+        files_option(
+            "--time-limit",
+            type=click.FloatRange(0.01, 1e6),
+            metavar="MINUTES",
+            help="Stop after so long, with everything saved; the same command goes on.",
+        ),
         files_option(
             "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
         ),
@@ -162,6 +169,8 @@ def run_task(
     from harken.training.loop import TrainingCallbacks
 
     signals: list[int] = []
+    limit_s = 60 * (params["time_limit"] or float("inf"))
+    began_s = perf_counter()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         signals.append(number)
@@ -180,10 +189,12 @@ def run_task(
             on_warning=progress_bar.write_stderr,
             on_step=progress_bar.on_step,
             on_evaluation=progress_bar.on_evaluation,
-            should_stop=lambda: bool(signals),
+            should_stop=lambda: bool(signals) or perf_counter() - began_s > limit_s,
         )
         if not train(callbacks):
-            raise _interrupted_stop(signals)
+            if signals:
+                raise _interrupted_stop(signals)
+            progress_bar.write_stderr("stopped at --time-limit; the same command goes on from there")
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 
