@@ -242,7 +242,9 @@ def test_missing_pytorch_names_the_extra(
     assert "pip install 'harken[torch]'" in line
 
 
-@pytest.mark.parametrize("command", [distill.command, finetune.command, adapt.command], ids=["distill", "finetune", "adapt"])
+@pytest.mark.parametrize(
+    "command", [distill.command, finetune.command, adapt.command], ids=["distill", "finetune", "adapt"]
+)
 def test_every_option_is_on_the_page(command: click.Command) -> None:
     context = click.Context(command, max_content_width=1000)
     options = [option for option in command.params if isinstance(option, Option)]

@@ -16,7 +16,7 @@ from checkpoint_files import random_weights  # noqa: E402
 from harken.api import Recognizer  # noqa: E402
 from harken.audio import load_audio  # noqa: E402
 from harken.backends.numpy.backend import NumpyBackend, NumpyFeatures  # noqa: E402
-from harken.backends.numpy.streaming_encoder import EncodedChunk, NumpyEncoderState  # noqa: E402
+from harken.backends.numpy.streaming_encoder import NumpyEncoderState  # noqa: E402
 from harken.checkpoints.adapter import adapted_names  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
@@ -25,7 +25,7 @@ from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
 from harken.training.adapt import Adaptation, cut_windows, initial_factors  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.examples import Example, TrainingSequence  # noqa: E402
-from harken.training.hearing import hear_short, hear_update, hear_utterance, hear_whole  # noqa: E402
+from harken.training.hearing import HeardChunk, hear_short, hear_update, hear_utterance, hear_whole  # noqa: E402
 from harken.training.loop import TrainingCallbacks, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation  # noqa: E402
@@ -76,10 +76,10 @@ def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
 ) -> None:
     weights, rng = make_weights(), np.random.default_rng(0)
     reference = NumpyEncoderState(weights, DIMS, history_frames)
-    heard: list[EncodedChunk] = []
+    heard: list[HeardChunk] = []
     for frames, final_frames in chunks:
         mel = rng.standard_normal((DIMS.n_mels, frames), np.float32)
-        heard.append(EncodedChunk(mel, reference.final_positions, final_frames // 2))
+        heard.append(HeardChunk(mel, reference.final_positions, final_frames // 2))
         reference.append_chunk(mel, final_frames)
         with torch.inference_mode():
             encoded = run_streaming_encoder(as_tensors(weights), DIMS, heard, history_frames)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harken.audio.mel import FFT_SAMPLES
-from harken.backends.numpy.streaming_encoder import EncodedChunk
 from harken.contract import Floats
 from harken.streaming.config import StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
@@ -19,11 +18,34 @@ MAX_LIVE_SILENCE_FRAMES = 500
 """Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeardChunk:
+    """The frames that one call of `harken.contract.Backend.encode_chunk` encodes.
+
+    Parameters
+    ----------
+    mel : ndarray of shape (n_mels, frames), float32
+    first_position : int
+        Position of the first two frames in the stream.
+    final_positions : int
+        Number of positions that are final, from the first on.
+    """
+
+    mel: Floats
+    first_position: int
+    final_positions: int
+
+    @property
+    def positions(self) -> int:
+        """Number of positions, look-ahead included."""
+        return int(self.mel.shape[1]) // FRAMES_PER_POSITION
+
+
 @dataclass(slots=True)
-class HeardChunks:
+class _Heard:
     """`harken.contract.StreamingEncoderState` that encodes nothing: it keeps what it would have encoded."""
 
-    chunks: list[EncodedChunk] = field(default_factory=list)
+    chunks: list[HeardChunk] = field(default_factory=list)
 
     @property
     def final_positions(self) -> int:
@@ -36,25 +58,25 @@ class HeardChunks:
     def append(self, chunk: EncoderChunk) -> None:
         """Take the next chunk of an utterance."""
         final_positions = chunk.final_frames // FRAMES_PER_POSITION
-        self.chunks.append(EncodedChunk(chunk.mel, self.final_positions, final_positions))
+        self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
 
 
-def hear_short(samples: Floats, dims: Dims) -> list[EncodedChunk]:
+def hear_short(samples: Floats, dims: Dims) -> list[HeardChunk]:
     """Return audio as a transcription encodes it first: one window with a little silence, or whole if it is long."""
     return [_single_chunk(window_log_mel(samples, dims))]
 
 
-def hear_whole(samples: Floats, dims: Dims) -> list[EncodedChunk]:
+def hear_whole(samples: Floats, dims: Dims) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
     return [_single_chunk(window_log_mel(samples, dims, whole=True))]
 
 
-def hear_update(samples: Floats, dims: Dims, config: StreamingConfig) -> list[EncodedChunk]:
+def hear_update(samples: Floats, dims: Dims, config: StreamingConfig) -> list[HeardChunk]:
     """Return the chunks that a live session has encoded at an update; silence fills up the last hop."""
     return _hear_live(samples, dims, config, has_ended=False)
 
 
-def hear_utterance(samples: Floats, dims: Dims, config: StreamingConfig) -> list[EncodedChunk]:
+def hear_utterance(samples: Floats, dims: Dims, config: StreamingConfig) -> list[HeardChunk]:
     """Return the chunks that a live session has encoded at the end of an utterance."""
     return _hear_live(samples, dims, config, has_ended=True)
 
@@ -64,14 +86,14 @@ def max_live_s(dims: Dims) -> float:
     return (FRAMES_PER_POSITION * dims.n_audio_ctx - MAX_LIVE_SILENCE_FRAMES) / FRAMES_PER_SECOND
 
 
-def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ended: bool) -> list[EncodedChunk]:
+def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ended: bool) -> list[HeardChunk]:
     samples = samples[: round(max_live_s(dims) * SAMPLE_RATE)]
     n_frames = len(samples) // HOP_SAMPLES
     if not has_ended:
         n_frames = -(-n_frames // config.hop_frames) * config.hop_frames
         missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
         samples = np.pad(samples, (0, max(0, missing)))
-    heard = HeardChunks()
+    heard = _Heard()
     utterance = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0)
     while (end := utterance.next_update_sample(config)) <= len(samples):
         utterance.add_samples(samples[utterance.next_sample : end])
@@ -82,11 +104,11 @@ def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ende
     return heard.chunks
 
 
-def _single_chunk(mel: Floats) -> EncodedChunk:
-    return EncodedChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)
+def _single_chunk(mel: Floats) -> HeardChunk:
+    return HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)
 
 
-Hearing = Callable[[Floats, Dims, StreamingConfig], list[EncodedChunk]]
+Hearing = Callable[[Floats, Dims, StreamingConfig], list[HeardChunk]]
 
 HEARINGS: dict[str, tuple[Hearing, ...]] = {
     "live": (hear_update, hear_utterance),

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from harken.backends.numpy.streaming_encoder import EncodedChunk
+from harken.training.hearing import HeardChunk
 from harken.training.network import NamedWeights, convolve, linear, mlp, norm
 from harken.types import FRAMES_PER_POSITION, Dims
 
@@ -24,7 +24,7 @@ CONTEXT_POSITIONS = 2
 
 
 def run_streaming_encoder(
-    weights: NamedWeights, dims: Dims, chunks: Sequence[EncodedChunk], history_frames: int
+    weights: NamedWeights, dims: Dims, chunks: Sequence[HeardChunk], history_frames: int
 ) -> Tensor:
     """Encode a stream.
 
@@ -32,7 +32,7 @@ def run_streaming_encoder(
     ----------
     weights : mapping of str to Tensor
     dims : Dims
-    chunks : sequence of EncodedChunk
+    chunks : sequence of HeardChunk
     history_frames : int
         As for `harken.contract.Backend.open_encoder`.
 
@@ -82,7 +82,7 @@ class _ChunkRows:
     attended: Tensor
 
 
-def _lay_out(chunks: Sequence[EncodedChunk], history_positions: int) -> list[_ChunkRows]:
+def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_ChunkRows]:
     layout: list[_ChunkRows] = []
     final_rows: list[int] = []  # by position in the stream
     for chunk in chunks:
@@ -95,7 +95,7 @@ def _lay_out(chunks: Sequence[EncodedChunk], history_positions: int) -> list[_Ch
     return layout
 
 
-def _embed(weights: NamedWeights, chunks: Sequence[EncodedChunk]) -> Tensor:
+def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
     """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], torch.empty(len(chunks[0].mel), 0)
     for chunk in chunks:
