@@ -180,6 +180,15 @@ def test_an_adapter_of_another_model_is_refused(stock: Checkpoint, adapter: Path
         with_adapter(other, adapter)
 
 
+def test_an_adapter_with_values_that_are_not_finite_is_refused_when_it_is_read(
+    stock: Checkpoint, factors: Factors, tmp_path: Path
+) -> None:
+    infinite = factors | {min(factors): np.full((RANK, DIMS.n_audio_state), np.inf, np.float32)}
+    path = write_adapter(tmp_path / "bad.safetensors", infinite, encoder_digest(stock))
+    with raises_checkpoint_error(refusal(path, "values that are not finite")):
+        with_adapter(stock, path).weights[min(factors).removesuffix(".A")]
+
+
 def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
     with raises_checkpoint_error(
         refusal(stock.path, 'no adapter: its format is "pt", allowed is "harken-adapter-1"')

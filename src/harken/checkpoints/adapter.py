@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -94,7 +94,9 @@ def _adapter_file(path: Path) -> Path:
     return file
 
 
-def _checked_change(file: Path, name: str, factors: Mapping[str, LazyTensor], checkpoint: Checkpoint) -> Any:
+def _checked_change(
+    file: Path, name: str, factors: Mapping[str, LazyTensor], checkpoint: Checkpoint
+) -> Callable[[Array], Array]:
     """Return a function that applies the change to a matrix.
 
     Raises
@@ -115,11 +117,12 @@ def _checked_change(file: Path, name: str, factors: Mapping[str, LazyTensor], ch
             f"{file}: {name}: factors B and A have the shapes {found[0]} and {found[1]}, "
             f"allowed are ({rows}, rank) and (rank, {columns})"
         )
-    up, down = b, a
+    return partial(_apply, file, b, a)
 
-    def apply(matrix: Array) -> Array:
-        return np.asarray(matrix, np.float32) + np.asarray(up.read(), np.float32) @ np.asarray(
-            down.read(), np.float32
-        )
 
-    return apply
+def _apply(file: Path, b: LazyTensor, a: LazyTensor, matrix: Array) -> Array:
+    factors = [factor.read().astype(np.float32) for factor in (b, a)]
+    if not all(np.isfinite(factor).all() for factor in factors):
+        raise CheckpointError(f"{file}: holds values that are not finite")
+    changed: Array = matrix.astype(np.float32) + factors[0] @ factors[1]
+    return changed
