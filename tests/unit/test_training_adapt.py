@@ -89,7 +89,7 @@ def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
 def test_encoder_of_a_stream_of_one_window_computes_the_window() -> None:
     weights = as_tensors(random_weights(SHORT_DIMS))
     samples = load_audio(EXAMPLE)[: 2 * SAMPLE_RATE]
-    (short,), (whole,) = hear_short(samples, SHORT_DIMS), hear_whole(samples, SHORT_DIMS)
+    (short,), (whole,) = hear_short(samples, SHORT_DIMS, OPTIONS), hear_whole(samples, SHORT_DIMS, OPTIONS)
     assert (short.positions, whole.positions) == (300, SHORT_DIMS.n_audio_ctx)
     with torch.inference_mode():
         encoded = run_streaming_encoder(weights, SHORT_DIMS, [short], 0)
@@ -128,11 +128,11 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
     )
     *updates, last = backend.calls
     assert len(updates) > 4
-    heard = hear_update(samples[start:end], LONG_DIMS, PRESETS["low"])
+    heard = hear_update(samples[start:end], LONG_DIMS, OPTIONS)
     for (mel, final_frames), chunk in zip(updates[: len(heard) - 1], heard, strict=False):
         np.testing.assert_array_equal(mel, chunk.mel)
         assert final_frames == 2 * chunk.final_positions
-    at_end = hear_utterance(samples[start:end], LONG_DIMS, PRESETS["low"])[-1]
+    at_end = hear_utterance(samples[start:end], LONG_DIMS, OPTIONS)[-1]
     audio_frames = (end - start) // 160 - 2 * at_end.first_position
     before_end = slice(0, audio_frames - 2)  # the session has heard what follows, which the last frames touch
     np.testing.assert_allclose(last[0][:, before_end], at_end.mel[:, before_end], atol=1e-6)
@@ -142,7 +142,7 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
 def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
     config = PRESETS["low"]
     for n_samples in (SAMPLE_RATE - 1, 2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 1):
-        last = hear_update(np.ones(n_samples, np.float32), SHORT_DIMS, config)[-1]
+        last = hear_update(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS)[-1]
         audio_positions = last.first_position + last.positions - TRAILING_SILENCE_FRAMES // 2
         assert -160 < 320 * audio_positions - n_samples < 160 * config.hop_frames
 
@@ -186,7 +186,7 @@ class AdapterTraining:
     def _example(self, rng: np.random.Generator) -> Example:
         """Return an example with the states that the model itself has behind the whole window."""
         samples = 0.1 * rng.standard_normal(SAMPLE_RATE // 2).astype(np.float32)
-        (whole,) = hear_whole(samples, SHORT_DIMS)
+        (whole,) = hear_whole(samples, SHORT_DIMS, OPTIONS)
         tokens = [int(rng.integers(0, 256))]
         with torch.inference_mode():
             encoded = run_encoder(self.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
@@ -257,7 +257,7 @@ def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_pa
 def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> None:
     training = AdapterTraining(tmp_path, hears=("whole",))
     objective, example = training.objective(), training.store.get(training.windows[0])
-    (whole,) = hear_whole(example.audio_features, SHORT_DIMS)
+    (whole,) = hear_whole(example.audio_features, SHORT_DIMS, OPTIONS)
     with torch.inference_mode():
         expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
         torch.testing.assert_close(objective.encode(example, 0), expected)

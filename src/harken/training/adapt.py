@@ -195,14 +195,13 @@ class Adaptation:
             Chooses one of the ways of hearing.
         """
         hearings = [hearing for name in self.options.hears for hearing in HEARINGS[name]]
-        config = PRESETS[self.options.delay]
-        chunks = hearings[choice % len(hearings)](
-            np.asarray(example.audio_features, np.float32), self.dims, config
-        )
+        hearing = hearings[choice % len(hearings)]
+        chunks = hearing(np.asarray(example.audio_features, np.float32), self.dims, self.options)
+        history_frames = PRESETS[self.options.delay].history_frames
         with autocast(self.distillation.dtype):
             changed = {
                 name: self.weights[name] + self.trainable[f"{name}.B"] @ self.trainable[f"{name}.A"]
                 for name in self._names
             }
-            encoded = run_streaming_encoder(self.weights | changed, self.dims, chunks, config.history_frames)
+            encoded = run_streaming_encoder(self.weights | changed, self.dims, chunks, history_frames)
         return encoded.float()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from harken.audio.mel import FFT_SAMPLES
 from harken.contract import Floats
-from harken.streaming.config import StreamingConfig
+from harken.streaming.config import PRESETS, StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
-from harken.training.labelling import window_log_mel
+from harken.training.labelling import EncodedFrames, whole_window_frames, window_log_mel
+from harken.training.options import AdaptOptions
+from harken.transcribe.window_decoder import partial_window_frames
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 
 MAX_LIVE_SILENCE_FRAMES = 500
@@ -61,24 +64,25 @@ class _Heard:
         self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
 
 
-def hear_short(samples: Floats, dims: Dims) -> list[HeardChunk]:
+def hear_short(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as a transcription encodes it first: one window with a little silence, or whole if it is long."""
-    return [_single_chunk(window_log_mel(samples, dims))]
+    silence_frames = round(options.silence_s * FRAMES_PER_SECOND)
+    return _hear_window(samples, dims, partial(partial_window_frames, silence_frames=silence_frames))
 
 
-def hear_whole(samples: Floats, dims: Dims) -> list[HeardChunk]:
+def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
-    return [_single_chunk(window_log_mel(samples, dims, whole=True))]
+    return _hear_window(samples, dims, whole_window_frames)
 
 
-def hear_update(samples: Floats, dims: Dims, config: StreamingConfig) -> list[HeardChunk]:
+def hear_update(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return the chunks that a live session has encoded at an update; silence fills up the last hop."""
-    return _hear_live(samples, dims, config, has_ended=False)
+    return _hear_live(samples, dims, PRESETS[options.delay], has_ended=False)
 
 
-def hear_utterance(samples: Floats, dims: Dims, config: StreamingConfig) -> list[HeardChunk]:
+def hear_utterance(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return the chunks that a live session has encoded at the end of an utterance."""
-    return _hear_live(samples, dims, config, has_ended=True)
+    return _hear_live(samples, dims, PRESETS[options.delay], has_ended=True)
 
 
 def max_live_s(dims: Dims) -> float:
@@ -104,15 +108,16 @@ def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ende
     return heard.chunks
 
 
-def _single_chunk(mel: Floats) -> HeardChunk:
-    return HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)
+def _hear_window(samples: Floats, dims: Dims, encoded_frames: EncodedFrames) -> list[HeardChunk]:
+    mel = window_log_mel(samples, dims, encoded_frames)
+    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
 
 
-Hearing = Callable[[Floats, Dims, StreamingConfig], list[HeardChunk]]
+Hearing = Callable[[Floats, Dims, AdaptOptions], list[HeardChunk]]
 
 HEARINGS: dict[str, tuple[Hearing, ...]] = {
     "live": (hear_update, hear_utterance),
-    "short": (lambda samples, dims, config: hear_short(samples, dims),),
-    "whole": (lambda samples, dims, config: hear_whole(samples, dims),),
+    "short": (hear_short,),
+    "whole": (hear_whole,),
 }
 """By the name of what the student hears, the ways of hearing of which each step takes one."""

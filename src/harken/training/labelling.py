@@ -65,7 +65,8 @@ class Teacher:
             Text tokens before it, for the sequence with previous text.
         """
         samples = training_window.samples()
-        features = self._backend.encode(window_log_mel(samples, self._dims, whole=self._for_encoder)[None])
+        encoded_frames = whole_window_frames if self._for_encoder else partial_window_frames
+        features = self._backend.encode(window_log_mel(samples, self._dims, encoded_frames)[None])
         (encoder_output,) = self._backend.encoder_output(features)
         language = training_window.language or self._detect_language(features)
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
@@ -159,12 +160,23 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
     return [*(() if training_window.no_speech else tokens), tokenizer.eot]
 
 
-def window_log_mel(samples: Floats, dims: Dims, *, whole: bool = False) -> Floats:
+EncodedFrames = Callable[[int, int], int]
+"""Returns the number of frames to encode, from those of the audio and those of a whole window."""
+
+
+def whole_window_frames(content_frames: int, window_frames: int) -> int:
+    """Return the number of frames of a whole window."""
+    return window_frames
+
+
+def window_log_mel(
+    samples: Floats, dims: Dims, encoded_frames: EncodedFrames = partial_window_frames
+) -> Floats:
     """Return the log-mel of a window, shape (n_mels, frames), padded with silence: as a transcription encodes it first,
-    or the whole window."""
+    or as long as asked for."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    n_frames = max_frames if whole else partial_window_frames(frames.shape[1], max_frames)
+    n_frames = encoded_frames(frames.shape[1], max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
 
