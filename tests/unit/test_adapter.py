@@ -22,7 +22,7 @@ from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
 from training_data import write_model
 
 RANK = 3
-BACKENDS = ("numpy", "native-int8", "onnx-fp32", "onnx-int8", "torch-fp32")
+BACKENDS = ("numpy", "native-int8", "onnx-fp32", "torch-fp32")
 Factors = dict[str, Floats]
 
 
