@@ -176,7 +176,7 @@ def test_adapter_is_trained_from_a_folder_of_speech_and_goes_on_after_its_time_l
     cli: CliRunner, data_folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "adapter"
-    arguments = ("adapt", "model", "--data", "speech", "--hears", "short", "--out", out, *SHORT_TRAINING)
+    arguments = ("adapt", "model", "--data", "speech", "--hears", "whole", "--out", out, *SHORT_TRAINING)
     stopped = cli.run(*arguments, "--time-limit", 0.01)
     assert (stopped.code, stopped.err.splitlines()[-1][:23]) == (0, "stopped at --time-limit")
     outcome = cli.run(*arguments)
@@ -223,7 +223,7 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
         (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is one or more"),
-        (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is short, whole with"),
+        (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is whole, with"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
     for arguments, code, message in cases:

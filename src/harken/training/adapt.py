@@ -74,7 +74,7 @@ def adapt(
     assert isinstance(data, AdaptDataOptions), "the options of an adapter's windows"
     max_s = max_live_s(checkpoint.dims) if "live" in options.hears else MAX_SPEECH_S
     if max_s < MIN_CUT_S:
-        raise OptionError("hears", "live", "short, whole with a model of so short a window")
+        raise OptionError("hears", "live", "whole, with a model of so short a window")
     task.create_or_resume(task="adapt")
     windows, held_out = prepare_examples(
         task,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -12,9 +11,8 @@ from harken.audio.mel import FFT_SAMPLES
 from harken.contract import Floats
 from harken.streaming.config import PRESETS, StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
-from harken.training.labelling import EncodedFrames, whole_window_frames, window_log_mel
+from harken.training.labelling import whole_log_mel
 from harken.training.options import AdaptOptions
-from harken.transcribe.window_decoder import partial_window_frames
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 
 MAX_LIVE_SILENCE_FRAMES = 500
@@ -64,15 +62,10 @@ class _Heard:
         self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
 
 
-def hear_short(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
-    """Return audio as a transcription encodes it first: one window with a little silence, or whole if it is long."""
-    silence_frames = round(options.silence_s * FRAMES_PER_SECOND)
-    return _hear_window(samples, dims, partial(partial_window_frames, silence_frames=silence_frames))
-
-
 def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
-    return _hear_window(samples, dims, whole_window_frames)
+    mel = whole_log_mel(samples, dims)
+    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
 
 
 def hear_update(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
@@ -108,16 +101,10 @@ def _hear_live(samples: Floats, dims: Dims, config: StreamingConfig, *, has_ende
     return heard.chunks
 
 
-def _hear_window(samples: Floats, dims: Dims, encoded_frames: EncodedFrames) -> list[HeardChunk]:
-    mel = window_log_mel(samples, dims, encoded_frames)
-    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
-
-
 Hearing = Callable[[Floats, Dims, AdaptOptions], list[HeardChunk]]
 
 HEARINGS: dict[str, tuple[Hearing, ...]] = {
     "live": (hear_update, hear_utterance),
-    "short": (hear_short,),
     "whole": (hear_whole,),
 }
 """By the name of what the student hears, the ways of hearing of which each step takes one."""

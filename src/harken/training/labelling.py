@@ -21,11 +21,15 @@ from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
 from harken.transcribe import TranscribeOptions
-from harken.transcribe.window_decoder import partial_window_frames
-from harken.types import TIMESTAMP_STEP_S, Dims
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
 
 ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
 """Options whose thresholds reject transcripts of the teacher, as in the first attempt of a transcription."""
+
+SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
+"""Silence behind the audio of a training window; a third of the time and memory of whole windows."""
+LENGTH_STEP_FRAMES = 2 * FRAMES_PER_SECOND
+"""Lengths of training windows are rounded up to a multiple of this."""
 
 PromptedText = tuple[tuple[int, ...], Sequence[int]]
 """A prompt, and the text tokens that follow it."""
@@ -65,8 +69,8 @@ class Teacher:
             Text tokens before it, for the sequence with previous text.
         """
         samples = training_window.samples()
-        encoded_frames = whole_window_frames if self._for_encoder else partial_window_frames
-        features = self._backend.encode(window_log_mel(samples, self._dims, encoded_frames)[None])
+        log_mel = (whole_log_mel if self._for_encoder else window_log_mel)(samples, self._dims)
+        features = self._backend.encode(log_mel[None])
         (encoder_output,) = self._backend.encoder_output(features)
         language = training_window.language or self._detect_language(features)
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
@@ -160,25 +164,19 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
     return [*(() if training_window.no_speech else tokens), tokenizer.eot]
 
 
-EncodedFrames = Callable[[int, int], int]
-"""Returns the number of frames to encode, from those of the audio and those of a whole window."""
-
-
-def whole_window_frames(content_frames: int, window_frames: int) -> int:
-    """Return the number of frames of a whole window."""
-    return window_frames
-
-
-def window_log_mel(
-    samples: Floats, dims: Dims, encoded_frames: EncodedFrames = partial_window_frames
-) -> Floats:
-    """Return the log-mel of a window, shape (n_mels, frames), padded with silence: as a transcription encodes it first,
-    or as long as asked for."""
+def window_log_mel(samples: Floats, dims: Dims, silence_frames: int = SILENCE_FRAMES) -> Floats:
+    """Return the log-mel of a training window, shape (n_mels, frames), with some silence behind it."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    n_frames = encoded_frames(frames.shape[1], max_frames)
+    with_silence = frames.shape[1] + silence_frames
+    n_frames = min(-(-with_silence // LENGTH_STEP_FRAMES) * LENGTH_STEP_FRAMES, max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
+
+
+def whole_log_mel(samples: Floats, dims: Dims) -> Floats:
+    """Return the log-mel of a whole window, shape (n_mels, frames), with silence behind the audio."""
+    return window_log_mel(samples, dims, FRAMES_PER_POSITION * dims.n_audio_ctx)
 
 
 Labeller = Callable[[TrainingWindow, Sequence[int]], Example]

@@ -18,8 +18,8 @@ LEARNING_RATE_HELP = "Highest learning rate, reached behind the warm-up and left
 MAX_DECODER_LAYERS = 4
 """Most decoder layers of an assistant."""
 
-HEARS = ("live", "short", "whole")
-"""Windows for which an adapter can be trained: a live stream's, those that end in a little silence, and whole ones."""
+HEARS = ("live", "whole")
+"""Windows that an adapter can be trained for: those of a live stream, and whole ones."""
 
 MAX_RANK = 256
 
@@ -167,14 +167,12 @@ class AdaptOptions(TrainOptions):
         f"Windows that the model hears, of which each step takes one: {', '.join(HEARS)}.",
     )
     delay: str = _training_option("low", f"Delay of the live windows: {', '.join(PRESETS)}.")
-    silence_s: float = _training_option(4.0, "Seconds of silence behind short windows; a transcription has 4.")
     rank: int = _training_option(16, "Rank of the change to each matrix.")
 
     def __post_init__(self) -> None:
         TrainOptions.__post_init__(self)
         _check_range("state_loss_weight", self.state_loss_weight, 0, 100)
         _check_range("rank", self.rank, 1, MAX_RANK)
-        _check_range("silence_s", self.silence_s, 0, 30)
         if not self.hears or not {*self.hears} <= {*HEARS}:
             raise OptionError("hears", ",".join(self.hears), f"one or more of {', '.join(HEARS)}")
         if self.delay not in PRESETS:

@@ -37,9 +37,7 @@ MAX_PARTIAL_WINDOW_RATIO = 2 / 3
 """Above this share a window is encoded whole: windows of one length can be decoded together."""
 
 
-def partial_window_frames(
-    content_frames: int, window_frames: int, silence_frames: int = FINAL_SILENCE_FRAMES
-) -> int:
+def partial_window_frames(content_frames: int, window_frames: int) -> int:
     """Return the number of frames to encode first of a window that ends in silence.
 
     Parameters
@@ -48,10 +46,8 @@ def partial_window_frames(
         Frames of the window that hold audio.
     window_frames : int
         Frames of a whole window.
-    silence_frames : int
-        Least number of frames of silence behind the audio.
     """
-    rounded = -(-(content_frames + silence_frames) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
+    rounded = -(-(content_frames + FINAL_SILENCE_FRAMES) // ENCODE_BUCKET_FRAMES) * ENCODE_BUCKET_FRAMES
     return rounded if rounded <= window_frames * MAX_PARTIAL_WINDOW_RATIO else window_frames
 
 
