@@ -163,7 +163,7 @@ class AdaptOptions(TrainOptions):
         "Weight of the loss between the decoder's hidden states and those that it has behind the whole window.",
     )
     hears: tuple[str, ...] = _training_option(
-        ("live",),
+        ("live", "whole"),
         f"Windows that the model hears, of which each step takes one: {', '.join(HEARS)}.",
     )
     delay: str = _training_option("low", f"Delay of the live windows: {', '.join(PRESETS)}.")
