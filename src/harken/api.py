@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import open_checkpoint, resolve_model
+from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
@@ -47,15 +47,21 @@ from harken.transcribe import (
     force_align,
 )
 from harken.transcribe.journal import Journal, recording_identity
+from harken.transcribe.options import FIDELITIES
 from harken.transcription import DecodingTurn, Transcription
 from harken.types import Dims
 from harken.version import __version__
+
+NO_ADAPTER = "none"
+ADAPTED_FIDELITIES = tuple(fidelity for fidelity in FIDELITIES if fidelity != "exact")
+"""What an adapter may be used with: the stock weights are the promise of "exact"."""
 
 
 def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
     assistant: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     backend: str = "auto",
     device: str = "auto",
     precision: str = "auto",
@@ -76,6 +82,9 @@ def load(
         Source of draft tokens for speculative decoding, which makes the model faster and changes no word: a model of
         the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
         looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
+    adapter : path, optional
+        A change to the model's encoder, which ``harken adapt`` has made for it (see docs/adapt.md). ``"none"``, or
+        nothing, gives the stock weights, and only they decode with ``fidelity="exact"``.
     backend : {"auto", "native", "onnx", "torch", "numpy"}
         The compiled CPU engine ("native", in int8) or the one on OpenVINO and ONNX Runtime ("onnx"), the GPU engine
         (which takes the extra ``harken[torch]``), or the slow reference backend. "auto" is native where it was built
@@ -103,9 +112,9 @@ def load(
     Raises
     ------
     CheckpointNotFound
-        If there is no such model or assistant.
+        If there is no such model, assistant or adapter.
     CheckpointError
-        If it is damaged or not Whisper.
+        If it is damaged or not Whisper, or the adapter was made for another model.
     OptionError
         If a value is of another type; if `backend`, `device` or `precision` is not one of those above, or this machine
         cannot compute there or in it; or if the assistant has another vocabulary.
@@ -115,6 +124,7 @@ def load(
     path = str | os.PathLike[str]
     model = checked_value("model", model, path)
     assistant = checked_value("assistant", assistant, path | None)
+    adapter = checked_value("adapter", adapter, path | None)
     backend = checked_value("backend", backend, str)
     device = checked_value("device", device, str)
     precision = checked_value("precision", precision, str)
@@ -129,12 +139,14 @@ def load(
         threads=threads,
         cache=Path(cache) if cache is not None else None,
     )
-    checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
+    stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
+    adapter = None if adapter == NO_ADAPTER else adapter
+    checkpoint = stock if adapter is None else with_adapter(stock, adapter)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     speculator = None
     if assistant is not None:
         speculator = engines.make_speculative_decoder(
-            assistant, checkpoint, tokenizer, model_name=str(model), clock=perf_counter, download=download
+            assistant, stock, tokenizer, model_name=str(model), clock=perf_counter, download=download
         )
     return Recognizer(
         engines.make_backend(checkpoint),
@@ -142,6 +154,7 @@ def load(
         str(model),
         speculator,
         weights_digest=lambda: checkpoint.weights.digest,
+        is_adapted=checkpoint is not stock,
     )
 
 
@@ -156,6 +169,8 @@ class Recognizer:
         Name of the model in results.
     speculator : SpeculativeDecoder or None
         Drafts tokens for it.
+    is_adapted : bool
+        True if an adapter has changed the weights, which then are not those of ``fidelity="exact"``.
     weights_digest : callable
         Returns the digest of the weights, by which journals know the model; without it they know it by its name.
     """
@@ -168,12 +183,14 @@ class Recognizer:
         speculator: SpeculativeDecoder | None = None,
         *,
         weights_digest: Callable[[], str] = str,
+        is_adapted: bool = False,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
         self._weights_digest = weights_digest
+        self._is_adapted = is_adapted
         self._costs: dict[int, UpdateCost] = {}
 
     def __repr__(self) -> str:
@@ -475,6 +492,8 @@ class Recognizer:
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
+        if self._is_adapted and options.fidelity == "exact":
+            raise OptionError("fidelity", options.fidelity, f"{', '.join(ADAPTED_FIDELITIES)} with an adapter")
         if max(options.suppress_tokens, default=0) >= self.dims.n_vocab:
             allowed = f"-1, and ids below {self.dims.n_vocab}"
             raise OptionError("suppress_tokens", options.suppress_tokens, allowed)

@@ -28,9 +28,9 @@ from audio_files import AUDIO_FORMATS
 from checkpoint_files import TINY, random_weights, write_openai
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from fakes.live_sessions import FakeLiveSession
-from harken.api import Recognizer
+from harken.api import NO_ADAPTER, Recognizer
 from harken.backend_factory import AUTO, NGRAM, BackendFactory
-from harken.checkpoints import open_checkpoint, resolve_model
+from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.cli import main
 from harken.errors import BackendUnavailable
 from harken.text import Tokenizer
@@ -122,7 +122,7 @@ class Sandbox:
             stack.enter_context(mock.patch(target, replacement))
         portaudio = types.ModuleType("sounddevice")
         vars(portaudio).update(_fake_portaudio())
-        trained = {f"harken.training.{name}": _fake_training(name) for name in ("finetune", "distill")}
+        trained = {f"harken.training.{name}": _fake_training(name) for name in ("adapt", "finetune", "distill")}
         stack.enter_context(mock.patch.dict(sys.modules, {"sounddevice": portaudio, **trained}))
         return self
 
@@ -265,7 +265,7 @@ class Sandbox:
 
 def _fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
     """Check what `harken.load` checks, and return a model of known texts."""
-    assistant = given.pop("assistant", None)
+    assistant, adapter = given.pop("assistant", None), given.pop("adapter", None)
     revision, download = given.pop("revision", None), given.pop("download", True)
     engines = BackendFactory(**given)
     if engines.backend == "torch":
@@ -273,6 +273,8 @@ def _fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
     if model != "tiny.en":
         checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
         Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    if adapter not in (None, NO_ADAPTER):
+        with_adapter(open_checkpoint("model"), adapter)
     if assistant not in (None, AUTO, NGRAM):
         open_checkpoint(resolve_model(assistant, download=download), assistant=True)
     text = window_text(0, "Dogs", WINDOW_POSITIONS // 2, WINDOW_POSITIONS // 2, "house", WINDOW_POSITIONS)

@@ -1,4 +1,4 @@
-"""``harken distill`` and ``harken finetune`` on a tiny model, from recordings to a folder that loads."""
+"""``harken distill``, ``finetune`` and ``adapt`` on a tiny model, from recordings to a folder that loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import harken  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
 from cli_runner import CliRunner, Outcome  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.cli import distill, finetune  # noqa: E402
+from harken.cli import adapt, distill, finetune  # noqa: E402
 from harken.cli.options import Option  # noqa: E402
 from harken.training import run  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
@@ -172,6 +172,28 @@ def test_fine_tuning_reduces_the_held_out_loss(
     assert harken.load(out, threads=1).dims == before.dims
 
 
+def test_adapter_is_trained_from_a_folder_of_speech_and_goes_on_after_its_time_limit(
+    cli: CliRunner, data_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "adapter"
+    arguments = ("adapt", "model", "--data", "speech", "--hears", "whole", "--out", out, *SHORT_TRAINING)
+    stopped = cli.run(*arguments, "--time-limit", 0.01)
+    assert (stopped.code, stopped.err.splitlines()[-1][:23]) == (0, "stopped at --time-limit")
+    outcome = cli.run(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert "best" in outcome.out
+    adapted = harken.load(data_folder / "model", adapter=out, threads=1)
+    assert adapted.transcribe(data_folder / "speech" / "0.wav", vad=False).result().segments is not None
+    other = cli.run("transcribe", "speech/0.wav", "--model", data_folder / "labelled", "--adapter", out)
+    assert other.code == 4
+    exact = ("--fidelity", "exact", "--no-vad")
+    refused = cli.run("transcribe", "speech/0.wav", "--model", "model", "--adapter", out, *exact)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--fidelity 'exact': allowed is auto, fast with an adapter" in refused.err
+    absent = cli.run("transcribe", "speech/0.wav", "--model", "model", "--adapter", tmp_path / "no")
+    assert (absent.code, absent.err) == (4, f"harken: {tmp_path / 'no'}: no such adapter\n")
+
+
 def fail(cli: CliRunner, *arguments: object) -> tuple[int, str]:
     outcome = cli.run(*arguments)
     assert outcome.err.count("\n") == 1
@@ -200,6 +222,8 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
         (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
+        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is one or more"),
+        (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is whole, with"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
     for arguments, code, message in cases:
@@ -218,7 +242,9 @@ def test_missing_pytorch_names_the_extra(
     assert "pip install 'harken[torch]'" in line
 
 
-@pytest.mark.parametrize("command", [distill.command, finetune.command], ids=["distill", "finetune"])
+@pytest.mark.parametrize(
+    "command", [distill.command, finetune.command, adapt.command], ids=["distill", "finetune", "adapt"]
+)
 def test_every_option_is_on_the_page(command: click.Command) -> None:
     context = click.Context(command, max_content_width=1000)
     options = [option for option in command.params if isinstance(option, Option)]

@@ -124,12 +124,19 @@ def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("harken.cli.options.load", lambda **arguments: loaded.update(arguments))
     load_model(
         parse(
-            "-msmall", "--assistant=tiny", "--precision=fp32", "--threads=3", "--revision=main", "--no-download"
+            "-msmall",
+            "--assistant=tiny",
+            "--adapter=live",
+            "--precision=fp32",
+            "--threads=3",
+            "--revision=main",
+            "--no-download",
         )
     )
     assert loaded == {
         "model": "small",
         "assistant": "tiny",
+        "adapter": "live",
         "precision": "fp32",
         "threads": 3,
         "backend": "auto",

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, openai
+from harken.checkpoints.adapter import with_adapter
 from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
 from harken.checkpoints.encoder_digest import encoder_digest, shares_encoder
 from harken.checkpoints.hub import SHORT_NAMES, resolve_model
@@ -23,6 +24,7 @@ __all__ = [
     "open_checkpoint",
     "resolve_model",
     "shares_encoder",
+    "with_adapter",
 ]
 
 _READERS = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +86,24 @@ class Weights(Mapping[str, Array]):
         """
         return hashlib.sha256("\n".join(file.sha256() for file in self._files).encode()).hexdigest()
 
+    def changed(self, changes: Mapping[str, Callable[[Array], Array]], file: WatchedFile) -> Weights:
+        """Return these weights with changes from another file, on which their digest then depends too.
+
+        Parameters
+        ----------
+        changes : mapping of str to callable
+            Functions of the weight of that name.
+        file : WatchedFile
+            The file that the changes come from.
+        """
+        tensors = {
+            name: replace(tensor, read=partial(_read_changed, tensor, changes[name]))
+            if name in changes
+            else tensor
+            for name, tensor in self._tensors.items()
+        }
+        return Weights(self._path, tensors, [*self._files, file])
+
     def check_unchanged(self) -> None:
         """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
 
@@ -96,6 +114,10 @@ class Weights(Mapping[str, Array]):
         """
         for file in self._files:
             file.check_unchanged()
+
+
+def _read_changed(tensor: LazyTensor, change: Callable[[Array], Array]) -> Array:
+    return change(tensor.read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,17 @@ supports neither bfloat16 nor lazy reading.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harken.checkpoints.cursor import open_cursor
 from harken.checkpoints.json_file import parse_object
-from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, LazyTensor, StorageDtype, lazy_tensor
+from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, LazyTensor, StorageDtype, lazy_tensor
 from harken.errors import CheckpointError
 
 _DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
@@ -26,9 +30,7 @@ def read_tensors(path: Path) -> dict[str, LazyTensor]:
     CheckpointError
         If the header is damaged, or its tensors do not fill the file exactly.
     """
-    with open_cursor(path) as cursor:
-        header = parse_object(path, cursor.read(cursor.read_number("Q")))
-        start, data_bytes = cursor.position, cursor.remaining
+    header, start, data_bytes = _read_header(path)
     header.pop("__metadata__", None)
     entries = {name: _parse_entry(path, name, entry) for name, entry in header.items()}
     end = 0
@@ -42,6 +44,43 @@ def read_tensors(path: Path) -> dict[str, LazyTensor]:
         name: lazy_tensor(path, start + first, dtype, shape)
         for name, (dtype, shape, first, _) in entries.items()
     }
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a safetensors file; empty if it has none.
+
+    Raises
+    ------
+    CheckpointError
+        If the header is damaged.
+    """
+    metadata = _read_header(path)[0].get("__metadata__", {})
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def serialize_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Iterator[bytes]:
+    """Yield the content of a safetensors file, float16: length of the header, header, tensors end to end.
+
+    The header is padded with spaces to align the data.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in sorted(tensors):
+        start, end = end, end + 2 * tensors[name].size
+        header[name] = {"dtype": "F16", "shape": list(tensors[name].shape), "data_offsets": [start, end]}
+    header_bytes = json.dumps(header).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
+    yield len(header_bytes).to_bytes(8, "little")
+    yield header_bytes
+    for name in sorted(tensors):
+        yield np.ascontiguousarray(tensors[name], "<f2").tobytes()
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """Return the header, the first byte of the data, and the number of bytes of the data."""
+    with open_cursor(path) as cursor:
+        header = parse_object(path, cursor.read(cursor.read_number("Q")))
+        return header, cursor.position, cursor.remaining
 
 
 def _parse_entry(path: Path, name: str, entry: Any) -> tuple[StorageDtype, tuple[int, ...], int, int]:

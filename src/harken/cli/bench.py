@@ -386,7 +386,8 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
     read_files = [*map(manifest_path, names), *(recording.entry.path for recording in eval_recordings)]
     refuse_overwriting(
-        [json_file] if json_file else [], [*read_files, *model_files(params["model"], params["assistant"])]
+        [json_file] if json_file else [],
+        [*read_files, *model_files(params["model"], params["assistant"], params["adapter"])],
     )
     with ExitStack() as stack:
         # Opened first, so that a file that cannot be written fails before the work.

@@ -216,7 +216,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
         [
             *map(manifest_path, manifests),
             *(entry.path for entry in entries),
-            *model_files(params["model"], params["assistant"]),
+            *model_files(params["model"], params["assistant"], params["adapter"]),
         ],
     )
     made_by = provenance(

@@ -318,7 +318,9 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
                 raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
     transcript = str(params["transcript"][0]) if params["transcript"] else None
     targets = [name for name in (params["record"], transcript) if name]
-    refuse_overwriting(targets, [file or STDIN, *model_files(params["model"], params["assistant"])])
+    refuse_overwriting(
+        targets, [file or STDIN, *model_files(params["model"], params["assistant"], params["adapter"])]
+    )
 
 
 def _is_given(option: str) -> bool:

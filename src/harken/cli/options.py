@@ -33,7 +33,7 @@ WORD_FORMATS = {"words.tsv", "html"}
 
 _MODEL_FILE_PATTERNS = (
     *("model*.bin", "model*.safetensors*", "pytorch_model*.bin*", "config.json", "generation_config.json"),
-    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"),
+    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter.safetensors"),
 )
 """Names of the files of a model in its folder."""
 
@@ -165,6 +165,14 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "type": FilePath(),
             "metavar": "MODEL|ngram|auto",
             "help": "Draft model for speculative decoding: the same text in less time.",
+        },
+    ),
+    "adapter": (
+        ("--adapter",),
+        {
+            "type": FilePath(),
+            "metavar": "PATH|none",
+            "help": "Adapter of the model's encoder, from 'harken adapt'; none gives the stock weights.",
         },
     ),
     "precision": (

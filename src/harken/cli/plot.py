@@ -65,7 +65,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     recording_duration_s(file)
     output = output or _default_output(file)
     draw = _make_renderer(output)
-    refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"])])
+    refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"], params["adapter"])])
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)
         recognizer = load_model(params)

@@ -33,6 +33,7 @@ COMMANDS = (
     "plot",
     "distill",
     "finetune",
+    "adapt",
     "models",
     "doctor",
 )

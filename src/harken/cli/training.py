@@ -1,4 +1,4 @@
-"""The shared parts of ``harken distill`` and ``harken finetune``: options, progress, and interruption."""
+"""The shared parts of ``harken adapt``, ``harken distill`` and ``harken finetune``: options, progress, interruption."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -43,8 +44,10 @@ def _parse_path(value: str) -> str:
 _parse_path.__name__ = "path"
 
 
-def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
-    """Add the options that both commands share, and those of training."""
+def training_options(
+    options_class: type[TrainOptions], data_class: type[DataOptions] = DataOptions
+) -> Callable[[Any], Any]:
+    """Add the options that the commands share, and those of training."""
     decorators = (
         list_option(
             "--data",
@@ -71,19 +74,30 @@ def training_options(options_class: type[TrainOptions]) -> Callable[[Any], Any]:
         files_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal."),
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
         files_option(
+            "--time-limit",
+            type=click.FloatRange(0.01, 1e6),
+            metavar="MINUTES",
+            help="Stop after so long, with everything saved; the same command goes on.",
+        ),
+        files_option(
             "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
         ),
         files_option(
             "--download/--no-download", default=True, help="Download a model that is not on this machine."
         ),
-        dataclass_options(DataOptions),
+        dataclass_options(data_class),
         dataclass_options(options_class),
     )
     return lambda command: add_options(decorators, command)
 
 
 def make_task(
-    model: str, params: dict[str, Any], options_class: type[TrainOptionsT], *, needs_text: bool
+    model: str,
+    params: dict[str, Any],
+    options_class: type[TrainOptionsT],
+    data_class: type[DataOptions] = DataOptions,
+    *,
+    needs_text: bool,
 ) -> TrainingTask[TrainOptionsT]:
     """Make the training task; errors in the arguments are raised here, before the work."""
     from harken.text import Tokenizer
@@ -91,7 +105,7 @@ def make_task(
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
-    data, options = options_from(DataOptions, params), options_from(options_class, params)
+    data, options = options_from(data_class, params), options_from(options_class, params)
     warn = write_stderr
     entries = read_entries(params["data"], warn, needs_text=needs_text)
     held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
@@ -155,6 +169,8 @@ def run_task(
     from harken.training.loop import TrainingCallbacks
 
     signals: list[int] = []
+    limit_s = 60 * (params["time_limit"] or float("inf"))
+    began_s = perf_counter()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         signals.append(number)
@@ -173,10 +189,12 @@ def run_task(
             on_warning=progress_bar.write_stderr,
             on_step=progress_bar.on_step,
             on_evaluation=progress_bar.on_evaluation,
-            should_stop=lambda: bool(signals),
+            should_stop=lambda: bool(signals) or perf_counter() - began_s > limit_s,
         )
         if not train(callbacks):
-            raise _interrupted_stop(signals)
+            if signals:
+                raise _interrupted_stop(signals)
+            progress_bar.write_stderr("stopped at --time-limit; the same command goes on from there")
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 

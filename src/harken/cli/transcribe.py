@@ -109,7 +109,9 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     folder = Path(output_dir) if output_dir and not to_stdout else None
     paths = output_paths(sources, written_formats, folder)
     targets = [path for paths_of_source in paths.values() for path in paths_of_source.values()]
-    refuse_overwriting(targets, [*sources, *model_files(params["model"], params["assistant"])])
+    refuse_overwriting(
+        targets, [*sources, *model_files(params["model"], params["assistant"], params["adapter"])]
+    )
     if folder:
         make_folder(folder)
     remaining = [source for source in sources if not (skip_existing and all_exist(paths[source]))]

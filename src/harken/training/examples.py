@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.contract import Ints
+from harken.contract import Floats, Ints
 
 HalfFloats = NDArray[np.float16]
 
@@ -41,11 +41,11 @@ class Example:
 
     Attributes
     ----------
-    audio_features : ndarray of shape (positions, n_audio_state), or (n_mels, frames), float16
-        The output of the encoder, or its input where the encoder is trained too.
+    audio_features : ndarray of shape (positions, n_audio_state) or (n_mels, frames), float16; or (samples,), float32
+        The output of the encoder; or where the encoder is trained too its input, or the audio of which it hears parts.
     sequences : tuple of TrainingSequence
         Empty where the transcript of the main model was rejected.
     """
 
-    audio_features: HalfFloats
+    audio_features: HalfFloats | Floats
     sequences: tuple[TrainingSequence, ...]

@@ -7,15 +7,15 @@ whole model, without an encoder, its output tied to the token embedding.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from harken.atomic import write_atomic
 from harken.checkpoints.huggingface import hf_name_of, make_config
+from harken.checkpoints.safetensors import serialize_tensors
 from harken.text import Tokenizer
 from harken.types import Dims
 
@@ -62,27 +62,8 @@ def export(
     config["decoder_start_token_id"] = tokenizer.sot
     if harken_config:
         config["harken"] = dict(harken_config)
-    write_atomic(folder / "model.safetensors", serialize_safetensors(hf_weights))
+    write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
             write_atomic(folder / file.name, [file.read_bytes()])
-
-
-def serialize_safetensors(weights: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
-    """Yield the content of a safetensors file, float16: length of the header, header, tensors end to end.
-
-    Source: "Format" in the README of github.com/huggingface/safetensors; the header is padded with spaces to align
-    the data.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in sorted(weights):
-        start, end = end, end + 2 * weights[name].size
-        header[name] = {"dtype": "F16", "shape": list(weights[name].shape), "data_offsets": [start, end]}
-    header_bytes = json.dumps(header).encode()
-    header_bytes += b" " * (-len(header_bytes) % 8)
-    yield len(header_bytes).to_bytes(8, "little")
-    yield header_bytes
-    for name in sorted(weights):
-        yield np.ascontiguousarray(weights[name], "<f2").tobytes()

@@ -21,7 +21,7 @@ from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
 from harken.transcribe import TranscribeOptions
-from harken.types import FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
 
 ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
 """Options whose thresholds reject transcripts of the teacher, as in the first attempt of a transcription."""
@@ -44,9 +44,12 @@ class Teacher:
         On the CPU engine: it encodes and transcribes as it will with the assistant.
     checkpoint : Checkpoint
         The same model.
+    for_encoder : bool
+        True for examples from which an encoder learns: windows are encoded whole, and the examples hold their samples.
     """
 
-    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint) -> None:
+    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint, *, for_encoder: bool = False) -> None:
+        self._for_encoder = for_encoder
         self._backend, self._tokenizer, self._dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
         self._rules = make_logit_rules(self._tokenizer, timestamps=True)
         self._dtype = fastest_matmul_dtype()
@@ -65,14 +68,17 @@ class Teacher:
         previous_text : sequence of int
             Text tokens before it, for the sequence with previous text.
         """
-        features = self._backend.encode(window_log_mel(training_window.samples(), self._dims)[None])
+        samples = training_window.samples()
+        log_mel = (whole_log_mel if self._for_encoder else window_log_mel)(samples, self._dims)
+        features = self._backend.encode(log_mel[None])
         (encoder_output,) = self._backend.encoder_output(features)
         language = training_window.language or self._detect_language(features)
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
         with torch.inference_mode():
             source = torch.from_numpy(encoder_output).to(self._dtype)
             sequences = tuple(self._make_sequence(source, prompt, text) for prompt, text in prompted_texts)
-        return Example(audio_features=encoder_output.astype(np.float16), sequences=sequences)
+        audio_features = samples if self._for_encoder else encoder_output.astype(np.float16)
+        return Example(audio_features=audio_features, sequences=sequences)
 
     def _detect_language(self, features: Features) -> str:
         return next(iter(language_probabilities(self._backend, features, self._tokenizer)[0]))
@@ -158,14 +164,19 @@ def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) ->
     return [*(() if training_window.no_speech else tokens), tokenizer.eot]
 
 
-def window_log_mel(samples: Floats, dims: Dims) -> Floats:
+def window_log_mel(samples: Floats, dims: Dims, silence_frames: int = SILENCE_FRAMES) -> Floats:
     """Return the log-mel of a training window, shape (n_mels, frames), with some silence behind it."""
     log_mel, max_frames = LogMel(dims.n_mels), 2 * dims.n_audio_ctx
     frames = np.concatenate([log_mel.feed(samples), log_mel.flush()], axis=1)[:, :max_frames]
-    with_silence = frames.shape[1] + SILENCE_FRAMES
+    with_silence = frames.shape[1] + silence_frames
     n_frames = min(-(-with_silence // LENGTH_STEP_FRAMES) * LENGTH_STEP_FRAMES, max_frames)
     padded = np.pad(frames, ((0, 0), (0, n_frames - frames.shape[1])), constant_values=LOG_MEL_FLOOR)
     return normalize(padded, log_mel.ceiling)
+
+
+def whole_log_mel(samples: Floats, dims: Dims) -> Floats:
+    """Return the log-mel of a whole window, shape (n_mels, frames), with silence behind the audio."""
+    return window_log_mel(samples, dims, FRAMES_PER_POSITION * dims.n_audio_ctx)
 
 
 Labeller = Callable[[TrainingWindow, Sequence[int]], Example]

@@ -30,16 +30,22 @@ def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
     -------
     Tensor of shape (frames / 2, n_audio_state)
     """
+    x = convolve(weights, mel)
+    x = x + weights["encoder.positional_embedding"][: len(x)]
+    for layer in range(dims.n_audio_layer):
+        block = f"encoder.blocks.{layer}"
+        y = norm(x, weights, f"{block}.attn_ln")[None]
+        x = x + _attend(y, y, weights, f"{block}.attn", dims.n_audio_head)[0]
+        x = x + mlp(x, weights, block)
+    return norm(x, weights, "encoder.ln_post")
+
+
+def convolve(weights: NamedWeights, mel: Tensor) -> Tensor:
+    """Apply the convolutions of the encoder to log-mel of shape (n_mels, frames): shape (frames / 2, n_audio_state)."""
     x = mel[None]
     for name, stride in (("encoder.conv1", 1), ("encoder.conv2", 2)):
         x = F.gelu(F.conv1d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride, padding=1))
-    x = x[0].T + weights["encoder.positional_embedding"][: x.shape[2]]
-    for layer in range(dims.n_audio_layer):
-        block = f"encoder.blocks.{layer}"
-        y = _norm(x, weights, f"{block}.attn_ln")[None]
-        x = x + _attend(y, y, weights, f"{block}.attn", dims.n_audio_head)[0]
-        x = x + _mlp(x, weights, block)
-    return _norm(x, weights, "encoder.ln_post")
+    return x[0].T
 
 
 def run_decoder(
@@ -67,14 +73,14 @@ def run_decoder(
     x = F.embedding(tokens, weights["decoder.token_embedding.weight"]) + positions
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
-        y = _norm(x, weights, f"{block}.attn_ln")
+        y = norm(x, weights, f"{block}.attn_ln")
         x = x + F.dropout(_attend(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True), dropout)
         # All texts form one row of queries, so that the keys and values of the window are computed once.
-        y = _norm(x, weights, f"{block}.cross_attn_ln").flatten(0, 1)[None]
+        y = norm(x, weights, f"{block}.cross_attn_ln").flatten(0, 1)[None]
         y = _attend(y, encoder_output[None], weights, f"{block}.cross_attn", dims.n_text_head)
         x = x + F.dropout(y.view(x.shape), dropout)
-        x = x + F.dropout(_mlp(x, weights, block), dropout)
-    return _norm(x, weights, "decoder.ln")
+        x = x + F.dropout(mlp(x, weights, block), dropout)
+    return norm(x, weights, "decoder.ln")
 
 
 def _attend(
@@ -85,23 +91,26 @@ def _attend(
     def split(y: Tensor) -> Tensor:
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    query = split(_linear(x, weights, f"{name}.query"))
+    query = split(linear(x, weights, f"{name}.query"))
     key, value = (
-        split(_linear(source, weights, f"{name}.key")),
-        split(_linear(source, weights, f"{name}.value")),
+        split(linear(source, weights, f"{name}.key")),
+        split(linear(source, weights, f"{name}.value")),
     )
     attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-    return _linear(attended.transpose(1, 2).flatten(2), weights, f"{name}.out")
+    return linear(attended.transpose(1, 2).flatten(2), weights, f"{name}.out")
 
 
-def _mlp(x: Tensor, weights: NamedWeights, block: str) -> Tensor:
-    y = _linear(_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
-    return _linear(F.gelu(y), weights, f"{block}.mlp.2")
+def mlp(x: Tensor, weights: NamedWeights, block: str) -> Tensor:
+    """Apply the feed-forward part of a block, with its layer norm."""
+    y = linear(norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
+    return linear(F.gelu(y), weights, f"{block}.mlp.2")
 
 
-def _linear(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
+def linear(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
+    """Multiply with a matrix, and add its bias if it has one."""
     return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
-def _norm(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
+def norm(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
+    """Apply a layer norm."""
     return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])

@@ -16,7 +16,7 @@ from harken.contract import Ints
 from harken.training.acceptance import Acceptance, count_acceptance
 from harken.training.examples import Example, TrainingSequence
 from harken.training.network import run_decoder, run_encoder
-from harken.training.options import DistillOptions, FineTuneOptions
+from harken.training.options import AdaptOptions, DistillOptions, FineTuneOptions
 from harken.training.student import TOKEN_EMBEDDING
 from harken.types import Dims
 
@@ -70,7 +70,7 @@ class Distillation:
         Token embedding of the main model.
     dtype : torch.dtype
         Dtype of matrix products.
-    options : DistillOptions
+    options : DistillOptions or AdaptOptions
     learning_rate_scale : callable
         Returns the factor of a weight, by its name, on the learning rate.
     """
@@ -81,7 +81,7 @@ class Distillation:
     scored_ids: Ints
     teacher_embedding: Tensor
     dtype: torch.dtype
-    options: DistillOptions
+    options: DistillOptions | AdaptOptions
     learning_rate_scale: Callable[[str], float] = lambda name: 1.0
     _scored_student_embedding: Tensor = field(init=False, repr=False)
     _scored_teacher_embedding: Tensor = field(init=False, repr=False)
@@ -92,13 +92,15 @@ class Distillation:
         object.__setattr__(self, "_scored_teacher_embedding", self.teacher_embedding[ids].to(self.dtype))
 
     def loss(self, example: Example) -> tuple[Tensor, int]:
-        encoder_output = mask_time(
-            torch.tensor(example.audio_features).float(), self.options.mask_time_fraction
-        )
+        return self.loss_of(torch.tensor(example.audio_features).float(), example)
+
+    def loss_of(self, encoder_output: Tensor, example: Example) -> tuple[Tensor, int]:
+        """Return the loss of an example with this output of the encoder, and the number of positions."""
+        masked = mask_time(encoder_output, self.options.mask_time_fraction)
         batch = SequenceBatch.from_sequences(example.sequences)
-        with _autocast(self.dtype):
+        with autocast(self.dtype):
             states = batch.select_states(
-                run_decoder(self.weights, self.dims, batch.tokens, encoder_output, self.options.dropout)
+                run_decoder(self.weights, self.dims, batch.tokens, masked, self.options.dropout)
             )
             student_logits = F.linear(states, self._scored_student_embedding)
             teacher_logits = F.linear(batch.teacher_states.to(self.dtype), self._scored_teacher_embedding)
@@ -115,11 +117,13 @@ class Distillation:
         return loss + self.options.state_loss_weight * state_distance, len(batch.labels)
 
     def evaluate(self, example: Example) -> Acceptance:
+        return self.evaluate_with(torch.tensor(example.audio_features).float(), example)
+
+    def evaluate_with(self, encoder_output: Tensor, example: Example) -> Acceptance:
+        """Measure the prediction of the first text of an example with this output of the encoder."""
         batch = SequenceBatch.from_sequences(example.sequences[:1])
-        with torch.inference_mode(), _autocast(self.dtype):
-            states = run_decoder(
-                self.weights, self.dims, batch.tokens, torch.tensor(example.audio_features).float()
-            )
+        with torch.inference_mode(), autocast(self.dtype):
+            states = run_decoder(self.weights, self.dims, batch.tokens, encoder_output)
             logits = F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING].to(self.dtype))
         return score_predictions(logits, batch.labels)
 
@@ -163,7 +167,7 @@ class FineTuning:
 
     def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
         encoder_output = torch.tensor(example.audio_features).float()
-        with _autocast(self.dtype):
+        with autocast(self.dtype):
             if any(name.startswith("encoder.") for name in self.trainable):
                 encoder_output = run_encoder(self.weights, self.dims, encoder_output)
             states = run_decoder(
@@ -248,6 +252,7 @@ def score_predictions(logits: Tensor, labels: Tensor) -> Acceptance:
     return count_acceptance((logits.argmax(-1) == labels).numpy(), float(total_loss))
 
 
-def _autocast(dtype: torch.dtype) -> AbstractContextManager[None]:
+def autocast(dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Return a context in which matrix products have a dtype."""
     context: AbstractContextManager[None] = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
     return context

@@ -8,6 +8,7 @@ from typing import Any
 
 from harken.errors import OptionError
 from harken.option_types import check_types
+from harken.streaming.config import PRESETS
 from harken.transcribe.options import option
 
 EPOCHS_HELP = "How many times every piece is learnt from."
@@ -16,6 +17,11 @@ LEARNING_RATE_HELP = "Highest learning rate, reached behind the warm-up and left
 
 MAX_DECODER_LAYERS = 4
 """Most decoder layers of an assistant."""
+
+HEARS = ("live", "whole")
+"""Windows that an adapter can be trained for: those of a live stream, and whole ones."""
+
+MAX_RANK = 256
 
 MAX_SEED = 2**32 - 1
 """Largest seed; PyTorch takes 64 bits, of which the number of the step needs some."""
@@ -67,6 +73,25 @@ class DataOptions:
         _check_range("shuffles", self.shuffles, 1, 100)
         if not 0 <= self.seed <= MAX_SEED:
             raise OptionError("seed", self.seed, f"an integer from 0 to {MAX_SEED}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptDataOptions(DataOptions):
+    """Options of the windows of an adapter, which mostly are as short as utterances."""
+
+    unpacked_fraction: float = _data_option(
+        0.6, "Share of the windows that are not filled up with further speech."
+    )
+    without_timestamps_fraction: float = _data_option(
+        1.0, "Share of the windows that are also learnt without timestamps."
+    )
+    cut_fraction: float = _data_option(
+        0.4, "Share of the windows that are cut off somewhere, as a stream is at an update."
+    )
+
+    def __post_init__(self) -> None:
+        DataOptions.__post_init__(self)
+        _check_range("cut_fraction", self.cut_fraction, 0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +150,33 @@ class FineTuneOptions(TrainOptions):
     epochs: int = _training_option(3, EPOCHS_HELP)
     batch_size: int = _training_option(16, BATCH_SIZE_HELP)
     learning_rate: float = _training_option(1e-5, LEARNING_RATE_HELP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptOptions(TrainOptions):
+    """Options of the training of an adapter."""
+
+    epochs: int = _training_option(8, EPOCHS_HELP)
+    learning_rate: float = _training_option(5e-4, LEARNING_RATE_HELP)
+    state_loss_weight: float = _training_option(
+        2.0,
+        "Weight of the loss between the decoder's hidden states and those that it has behind the whole window.",
+    )
+    hears: tuple[str, ...] = _training_option(
+        ("live", "whole"),
+        f"Windows that the model hears, of which each step takes one: {', '.join(HEARS)}.",
+    )
+    delay: str = _training_option("low", f"Delay of the live windows: {', '.join(PRESETS)}.")
+    rank: int = _training_option(16, "Rank of the change to each matrix.")
+
+    def __post_init__(self) -> None:
+        TrainOptions.__post_init__(self)
+        _check_range("state_loss_weight", self.state_loss_weight, 0, 100)
+        _check_range("rank", self.rank, 1, MAX_RANK)
+        if not self.hears or not {*self.hears} <= {*HEARS}:
+            raise OptionError("hears", ",".join(self.hears), f"one or more of {', '.join(HEARS)}")
+        if self.delay not in PRESETS:
+            raise OptionError("delay", self.delay, ", ".join(PRESETS))
 
 
 def options_from(options_class: type[Any], values: dict[str, Any]) -> Any:

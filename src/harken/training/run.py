@@ -29,6 +29,7 @@ from harken.training.run_directory import RunDirectory
 from harken.training.windows import TrainingWindow, make_windows
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
+WindowEdit = Callable[[list[TrainingWindow]], list[TrainingWindow]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,9 @@ def prepare_examples(
     speech_finder: SpeechFinder,
     make_labeller: Callable[[], Labeller],
     callbacks: TrainingCallbacks,
+    edit: WindowEdit = list,
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Split recordings into windows and label them once; return the windows to learn from and the held-out ones.
+    """Split recordings into windows, edit and label them once; return those to learn from and the held-out ones.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def prepare_examples(
         If either has no speech; the folder of the training is removed, so that it does not stand in the way.
     """
     try:
-        return _prepare_examples(task, speech_finder, make_labeller, callbacks)
+        return _prepare_examples(task, speech_finder, make_labeller, callbacks, edit)
     except ManifestError:
         task.run_directory.discard()
         raise
@@ -115,10 +117,11 @@ def _prepare_examples(
     speech_finder: SpeechFinder,
     make_labeller: Callable[[], Labeller],
     callbacks: TrainingCallbacks,
+    edit: WindowEdit,
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
     windows = task.run_directory.load_windows()
     if not windows:
-        windows = _make_windows(task, speech_finder, callbacks)
+        windows = edit(_make_windows(task, speech_finder, callbacks))
         _split(task, windows)  # fails before the windows are labelled
         task.run_directory.save_windows(windows)
     store = ExampleStore(task.run_directory.examples_folder)

@@ -100,6 +100,7 @@ class RunDirectory:
             If it holds something else.
         """
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
+        config = json.loads(json.dumps(dict(config)))  # as the file gives it back: tuples are lists
         for folder in (out, self.folder, self.examples_folder, self.small_model_folder):
             remove_abandoned(folder)
         if os.path.isfile(config_path):  # unlike Path.is_file, not an error for a name that is too long

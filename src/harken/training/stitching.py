@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
+from harken.contract import Floats
 from harken.errors import OptionError
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, HalfFloats
@@ -120,7 +121,9 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
     return label
 
 
-def fit_stitching_map(pairs: Iterable[tuple[HalfFloats, HalfFloats]], rows: int, columns: int) -> StitchingMap:
+def fit_stitching_map(
+    pairs: Iterable[tuple[HalfFloats | Floats, HalfFloats | Floats]], rows: int, columns: int
+) -> StitchingMap:
     """Fit the map from one encoder's output to another's, by ridge regression.
 
     Parameters

@@ -1,0 +1,210 @@
+"""Adapters: weights that a file changes, in every backend, and files that are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harken
+from checkpoint_files import raises_checkpoint_error, random_weights
+from harken.backend_factory import BackendFactory
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapter
+from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
+from harken.checkpoints.safetensors import serialize_tensors
+from harken.contract import Floats
+from harken.errors import CheckpointNotFound, OptionError
+from harken.training.export import export
+from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
+from training_data import write_model
+
+RANK = 3
+BACKENDS = ("numpy", "native-int8", "onnx-fp32", "torch-fp32")
+Factors = dict[str, Floats]
+
+
+def make_factors(names: list[str], seed: int = 5) -> Factors:
+    """Draw the factors of a change to some matrices of the tiny model."""
+    rng = np.random.default_rng(seed)
+    shapes = {"A": (RANK, DIMS.n_audio_state), "B": (DIMS.n_audio_state, RANK)}
+    return {
+        f"{name}.{factor}": 0.1 * rng.standard_normal(shape, np.float32)
+        for name in names
+        for factor, shape in shapes.items()
+    }
+
+
+def write_adapter(path: Path, factors: Factors, digest: str) -> Path:
+    path.write_bytes(b"".join(serialize_adapter(factors, digest, hears="live")))
+    return path
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return write_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def factors(stock: Checkpoint) -> Factors:
+    return make_factors(adapted_names(stock.weights))
+
+
+@pytest.fixture(scope="module")
+def adapter(stock: Checkpoint, factors: Factors, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapter")
+    return write_adapter(folder / ADAPTER_FILE, factors, encoder_digest(stock))
+
+
+def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
+    stock: Checkpoint, factors: Factors, adapter: Path
+) -> None:
+    adapted = with_adapter(stock, adapter)
+    assert len(adapted_names(stock.weights)) == 4 * DIMS.n_audio_layer
+    for name, values in stock.weights.items():
+        expected = values.astype(np.float32)
+        if f"{name}.A" in factors:
+            a, b = (factors[f"{name}.{factor}"].astype(np.float16).astype(np.float32) for factor in "AB")
+            expected = expected + b @ a
+        np.testing.assert_array_equal(adapted.weights[name], expected)
+    folder = with_adapter(stock, adapter.parent)
+    assert folder.weights.digest == adapted.weights.digest != stock.weights.digest
+    assert adapted.dims == stock.dims
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_computes_with_the_changed_weights(
+    name: str, stock: Checkpoint, adapter: Path, tmp_path: Path
+) -> None:
+    kind, _, precision = name.partition("-")
+    if kind == "torch":
+        pytest.importorskip("torch")
+    adapted = with_adapter(stock, adapter)
+    threads = None if kind == "numpy" else 1
+    factory = BackendFactory(
+        backend=kind, precision=precision or "auto", device="cpu", threads=threads, cache=tmp_path
+    )
+    mel = make_mel(1)
+    outputs = [
+        backend.encoder_output(backend.encode(mel))
+        for backend in (
+            factory.make_backend(stock),
+            factory.make_backend(adapted),  # with the cache of the stock weights beside it
+            make_backend(name, tmp_path / "merged", {**adapted.weights}),
+        )
+    ]
+    np.testing.assert_array_equal(outputs[1], outputs[2])
+    assert np.abs(outputs[1] - outputs[0]).max() > 0.1
+
+
+def test_load_takes_an_adapter_and_none_gives_the_stock_weights(stock: Checkpoint, adapter: Path) -> None:
+    def encoder_output(**given: object) -> Floats:
+        recognizer = harken.load(stock.path.parent, backend="numpy", **given)
+        return recognizer.backend.encoder_output(recognizer.backend.encode(make_mel(1)))
+
+    np.testing.assert_array_equal(encoder_output(adapter="none"), encoder_output())
+    assert not np.array_equal(encoder_output(adapter=adapter), encoder_output())
+
+
+def test_only_stock_weights_decode_exactly(stock: Checkpoint, adapter: Path) -> None:
+    recognizer = harken.load(stock.path.parent, backend="numpy", adapter=adapter)
+    with pytest.raises(OptionError, match="allowed is auto, fast with an adapter"):
+        recognizer.transcribe(np.zeros(1600, np.float32), fidelity="exact")
+    harken.load(stock.path.parent, backend="numpy").resolve_options(fidelity="exact")
+
+
+def test_an_assistant_of_the_stock_model_drafts_for_the_adapted_one(
+    stock: Checkpoint, adapter: Path, tmp_path: Path
+) -> None:
+    decoder = {name: values for name, values in make_weights().items() if name.startswith("decoder.")}
+    export(
+        tmp_path,
+        DIMS.without_encoder(),
+        decoder,
+        TOKENIZER,
+        source_folder=stock.path.parent,
+        harken_config={"encoder_sha256": encoder_digest(stock)},
+    )
+    recognizer = harken.load(stock.path.parent, backend="numpy", adapter=adapter, assistant=tmp_path)
+    assert recognizer.speculator is not None
+
+
+def refusal(path: Path, message: str) -> str:
+    """Return the pattern of a message about a file."""
+    return f"{re.escape(f'{path}: ')}.*{re.escape(message)}"
+
+
+REFUSALS: dict[str, tuple[Callable[[Factors], Factors], str]] = {
+    "a factor is missing": (
+        lambda factors: {name: values for name, values in factors.items() if name != min(factors)},
+        "allowed are (64, rank) and (rank, 64)",
+    ),
+    "a factor has another shape": (
+        lambda factors: factors | {min(factors): np.zeros((RANK, 8), np.float32)},
+        "have the shapes (64, 3) and (3, 8)",
+    ),
+    "a matrix of the decoder": (
+        lambda factors: make_factors(["decoder.blocks.0.attn.query.weight"]),
+        "changes 'decoder.blocks.0.attn.query.weight', allowed are the matrices of the attention",
+    ),
+    "a layer that the model has not": (
+        lambda factors: make_factors(["encoder.blocks.7.attn.query.weight"]),
+        "changes 'encoder.blocks.7.attn.query.weight'",
+    ),
+    "a tensor that is no factor": (
+        lambda factors: factors | {"epochs": np.zeros(1, np.float32)},
+        "changes ''",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_an_adapter_that_does_not_fit_is_refused(
+    case: str, stock: Checkpoint, factors: Factors, tmp_path: Path
+) -> None:
+    edit, message = REFUSALS[case]
+    path = write_adapter(tmp_path / "bad.safetensors", edit(factors), encoder_digest(stock))
+    with raises_checkpoint_error(refusal(path, message)):
+        with_adapter(stock, path)
+
+
+def test_an_adapter_of_another_model_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
+    export(tmp_path, DIMS, random_weights(DIMS, 9), TOKENIZER)
+    other = open_checkpoint(tmp_path)
+    digests = encoder_digest(stock)[:8], encoder_digest(other)[:8]
+    with raises_checkpoint_error(
+        refusal(adapter, f"made for the encoder {digests[0]}, {other.path} has {digests[1]}")
+    ):
+        with_adapter(other, adapter)
+
+
+def test_an_adapter_with_values_that_are_not_finite_is_refused_when_it_is_read(
+    stock: Checkpoint, factors: Factors, tmp_path: Path
+) -> None:
+    infinite = factors | {min(factors): np.full((RANK, DIMS.n_audio_state), np.inf, np.float32)}
+    path = write_adapter(tmp_path / "bad.safetensors", infinite, encoder_digest(stock))
+    with raises_checkpoint_error(refusal(path, "values that are not finite")):
+        with_adapter(stock, path).weights[min(factors).removesuffix(".A")]
+
+
+def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
+    with raises_checkpoint_error(
+        refusal(stock.path, 'no adapter: its format is "pt", allowed is "harken-adapter-1"')
+    ):
+        with_adapter(stock, stock.path)
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(adapter.read_bytes()[:-10])
+    with raises_checkpoint_error(refusal(cut, "bytes of data")):
+        with_adapter(stock, cut)
+    text = tmp_path / "text"
+    text.write_text("W + B A")
+    with raises_checkpoint_error(refusal(text, "")):
+        with_adapter(stock, text)
+    bare = tmp_path / "bare.safetensors"
+    bare.write_bytes(b"".join(serialize_tensors({}, {})))
+    with raises_checkpoint_error(refusal(bare, "its format is null")):
+        with_adapter(stock, bare)
+    with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
+        with_adapter(stock, tmp_path)

@@ -1,0 +1,286 @@
+"""Tests of the training of adapters: what the student hears, its encoder, and the change that it learns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from checkpoint_files import random_weights  # noqa: E402
+from harken.api import Recognizer  # noqa: E402
+from harken.audio import load_audio  # noqa: E402
+from harken.backends.numpy.backend import NumpyBackend, NumpyFeatures  # noqa: E402
+from harken.backends.numpy.streaming_encoder import NumpyEncoderState  # noqa: E402
+from harken.checkpoints.adapter import adapted_names  # noqa: E402
+from harken.errors import OptionError  # noqa: E402
+from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
+from harken.streaming.config import PRESETS  # noqa: E402
+from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
+from harken.training.adapt import Adaptation, cut_windows, initial_factors  # noqa: E402
+from harken.training.example_store import ExampleStore  # noqa: E402
+from harken.training.examples import Example, TrainingSequence  # noqa: E402
+from harken.training.hearing import HeardChunk, hear_update, hear_utterance, hear_whole  # noqa: E402
+from harken.training.loop import TrainingCallbacks, train  # noqa: E402
+from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.objective import Distillation  # noqa: E402
+from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
+from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
+from harken.training.streaming_network import run_streaming_encoder  # noqa: E402
+from harken.training.student import TOKEN_EMBEDDING  # noqa: E402
+from harken.training.windows import SpeechSpan, TrainingWindow  # noqa: E402
+from harken.types import SAMPLE_RATE  # noqa: E402
+from real_models import EXAMPLE  # noqa: E402
+from tiny_models import DIMS, TOKENIZER, make_weights  # noqa: E402
+
+LONG_DIMS = replace(DIMS, n_audio_ctx=1500, n_audio_state=16, n_text_state=16, n_audio_layer=1, n_text_layer=1)
+"""A window of 30 s, as live windows need it."""
+SHORT_DIMS = replace(DIMS, n_audio_ctx=450, n_audio_state=16, n_text_state=16, n_audio_layer=1, n_text_layer=1)
+"""A window of 9 s: utterances of up to 4 s."""
+OPTIONS = AdaptOptions(
+    epochs=4, batch_size=2, learning_rate=1e-2, eval_steps=3, rank=4, state_loss_weight=100.0
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Run PyTorch on one thread, as threads only slow down tiny matrices."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def as_tensors(weights: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(values).float() for name, values in weights.items()}
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [(10, 10)],
+        [(9, 0), (13, 8), (11, 2), (10, 2), (12, 12)],
+        [(12, 12), (12, 12), (12, 12)],
+        [(8, 0), (9, 0), (10, 0)],
+        [(20, 16), (9, 0), (9, 4), (9, 0), (6, 2)],
+    ],
+)
+@pytest.mark.parametrize("history_frames", [0, 8])
+def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
+    chunks: list[tuple[int, int]], history_frames: int
+) -> None:
+    weights, rng = make_weights(), np.random.default_rng(0)
+    reference = NumpyEncoderState(weights, DIMS, history_frames)
+    heard: list[HeardChunk] = []
+    for frames, final_frames in chunks:
+        mel = rng.standard_normal((DIMS.n_mels, frames), np.float32)
+        heard.append(HeardChunk(mel, reference.final_positions, final_frames // 2))
+        reference.append_chunk(mel, final_frames)
+        with torch.inference_mode():
+            encoded = run_streaming_encoder(as_tensors(weights), DIMS, heard, history_frames)
+        np.testing.assert_allclose(encoded.numpy(), reference.encode(), atol=1e-5)
+
+
+def test_encoder_of_a_stream_of_one_window_computes_the_window() -> None:
+    weights = as_tensors(random_weights(SHORT_DIMS))
+    (whole,) = hear_whole(load_audio(EXAMPLE)[: 2 * SAMPLE_RATE], SHORT_DIMS, OPTIONS)
+    assert whole.positions == SHORT_DIMS.n_audio_ctx
+    with torch.inference_mode():
+        encoded = run_streaming_encoder(weights, SHORT_DIMS, [whole], 0)
+        torch.testing.assert_close(encoded, run_encoder(weights, SHORT_DIMS, torch.from_numpy(whole.mel)))
+
+
+class RecordingBackend(NumpyBackend):
+    """The reference backend, which encodes streams to zeros and remembers the chunks of the last utterance."""
+
+    calls: list[tuple[np.ndarray, int]]
+
+    def open_encoder(self, history_frames: int) -> NumpyEncoderState:
+        self.calls = []
+        return super().open_encoder(history_frames)
+
+    def encode_chunk(self, states, mel, final_frames) -> None:
+        self.calls.append((mel[0].copy(), final_frames))
+        super().encode_chunk(states, mel, final_frames)
+
+    def stream_features(self, states) -> NumpyFeatures:
+        return NumpyFeatures.from_windows(
+            [np.zeros((state.positions, self.dims.n_audio_state), np.float32) for state in states]
+        )
+
+
+def test_student_hears_the_chunks_of_a_live_session() -> None:
+    backend = RecordingBackend(LONG_DIMS, random_weights(LONG_DIMS))
+    samples = np.pad(load_audio(EXAMPLE)[: 3 * SAMPLE_RATE], (0, 2 * SAMPLE_RATE))
+    session = Recognizer(backend, TOKENIZER, "tiny").stream(
+        clock=None, delay="low", finals="streamed", adaptive=False
+    )
+    events = [*session.feed(samples), *session.close()]
+    (start,), (end,) = (
+        [round(event.audio_s * SAMPLE_RATE) for event in events if isinstance(event, kind)]
+        for kind in (SpeechStarted, SpeechEnded)
+    )
+    *updates, last = backend.calls
+    assert len(updates) > 4
+    heard = hear_update(samples[start:end], LONG_DIMS, OPTIONS)
+    for (mel, final_frames), chunk in zip(updates[: len(heard) - 1], heard, strict=False):
+        np.testing.assert_array_equal(mel, chunk.mel)
+        assert final_frames == 2 * chunk.final_positions
+    at_end = hear_utterance(samples[start:end], LONG_DIMS, OPTIONS)[-1]
+    audio_frames = (end - start) // 160 - 2 * at_end.first_position
+    before_end = slice(0, audio_frames - 2)  # the session has heard what follows, which the last frames touch
+    np.testing.assert_allclose(last[0][:, before_end], at_end.mel[:, before_end], atol=1e-6)
+    assert last[1] == 2 * at_end.final_positions
+
+
+def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
+    config = PRESETS["low"]
+    for n_samples in (SAMPLE_RATE - 1, 2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 1):
+        last = hear_update(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS)[-1]
+        audio_positions = last.first_position + last.positions - TRAILING_SILENCE_FRAMES // 2
+        assert -160 < 320 * audio_positions - n_samples < 160 * config.hop_frames
+
+
+def make_window(length_s: float, parts: int = 1, speed: float = 1.0) -> TrainingWindow:
+    spans = [
+        SpeechSpan(path=f"{i}.wav", start_s=1.0, end_s=1.0 + length_s / parts, pause_s=0.25 * bool(i))
+        for i in range(parts)
+    ]
+    return TrainingWindow(spans=tuple(spans), group="tiny", language="en", held_out=False, speed=speed)
+
+
+def test_windows_are_cut_to_a_length_and_some_anywhere() -> None:
+    windows = [make_window(20.0, parts, speed) for parts in (1, 4) for speed in (0.95, 1.0, 1.05)] * 20
+    cut = cut_windows(windows, AdaptDataOptions(cut_fraction=0.5), 19.0)
+    lengths = np.array([window.duration_s for window in cut])
+    assert lengths.min() > 1.4
+    assert lengths.max() < 19.02
+    assert 0.3 < (lengths < 18.5).mean() < 0.7
+    assert cut == cut_windows(windows, AdaptDataOptions(cut_fraction=0.5), 19.0)
+    assert {window.spans[0].start_s for window in cut} == {1.0}
+    assert cut_windows(windows[:2], AdaptDataOptions(cut_fraction=0.0), 30.0) == windows[:2]
+
+
+class AdapterTraining:
+    """A small training of an adapter in a folder: the student hears the first half of a second of a window of 9 s."""
+
+    def __init__(self, folder: Path, hears: tuple[str, ...] = ("live",)) -> None:
+        self.options = replace(OPTIONS, hears=hears)
+        self.weights = as_tensors(random_weights(SHORT_DIMS))
+        for name in ("value", "out"):  # so that the states depend on what is heard
+            self.weights[f"decoder.blocks.0.cross_attn.{name}.weight"] *= 10
+        self.run_directory = RunDirectory(folder / "training")
+        self.store = ExampleStore(self.run_directory.examples_folder)
+        self.run_directory.create_or_resume({"task": "test"})
+        self.windows = [make_window(1.0 + i) for i in range(6)]
+        rng = np.random.default_rng(0)
+        for window in self.windows:
+            self.store.put(window, self._example(rng))
+
+    def _example(self, rng: np.random.Generator) -> Example:
+        """Return an example with the states that the model itself has behind the whole window."""
+        samples = 0.1 * rng.standard_normal(SAMPLE_RATE // 2).astype(np.float32)
+        (whole,) = hear_whole(samples, SHORT_DIMS, OPTIONS)
+        tokens = [int(rng.integers(0, 256))]
+        with torch.inference_mode():
+            encoded = run_encoder(self.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
+            for _ in range(6):
+                states = run_decoder(self.weights, SHORT_DIMS, torch.tensor([tokens]), encoded)[0]
+                tokens.append(int((states[-1] @ self.weights[TOKEN_EMBEDDING].T).argmax()))
+        sequence = TrainingSequence(tokens=np.array(tokens), text_start=1, teacher_states=states.half().numpy())
+        return Example(audio_features=samples, sequences=(sequence,))
+
+    def loss(self, objective: Adaptation) -> float:
+        """Return the loss over all examples."""
+        torch.manual_seed(0)  # chooses what is heard
+        with torch.inference_mode():
+            return sum(float(objective.loss(self.store.get(window))[0]) for window in self.windows)
+
+    def objective(self) -> Adaptation:
+        return Adaptation(
+            dims=SHORT_DIMS,
+            weights=self.weights,
+            trainable=initial_factors(self.weights, self.options.rank, 0),
+            distillation=Distillation(
+                dims=SHORT_DIMS,
+                weights=self.weights,
+                trainable={},
+                scored_ids=np.arange(SHORT_DIMS.n_vocab),
+                teacher_embedding=self.weights[TOKEN_EMBEDDING],
+                dtype=torch.float32,
+                options=self.options,
+            ),
+            options=self.options,
+        )
+
+    def run(self, stop_after: int | None = None) -> tuple[bool, dict[str, torch.Tensor]]:
+        objective, steps_done = self.objective(), 0
+
+        def on_step(done: int, total: int, loss: float) -> None:
+            nonlocal steps_done
+            steps_done = done
+
+        callbacks = TrainingCallbacks(on_step=on_step, should_stop=lambda: steps_done == stop_after)
+        completed = train(
+            objective,
+            self.windows[:-1],
+            self.windows[-1:],
+            self.store,
+            self.run_directory,
+            self.options,
+            5,
+            callbacks,
+        )
+        return completed, snapshot(objective.trainable)
+
+
+def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_path: Path) -> None:
+    training = AdapterTraining(tmp_path)
+    before = snapshot(training.weights)
+    completed, factors = training.run()
+    assert completed
+    learnt = training.objective()
+    learnt.trainable.update(factors)
+    least = training.loss(replace(training.objective(), options=replace(OPTIONS, hears=("whole",))))
+    assert training.loss(learnt) - least < 0.8 * (training.loss(training.objective()) - least)
+    assert all(torch.equal(before[name], training.weights[name]) for name in before)
+    names = adapted_names(before)
+    assert {*factors} == {f"{name}.{factor}" for name in names for factor in "AB"}
+    assert all(float(factors[f"{name}.B"].abs().max()) > 0 for name in names)
+
+
+def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> None:
+    training = AdapterTraining(tmp_path, hears=("whole",))
+    objective, example = training.objective(), training.store.get(training.windows[0])
+    (whole,) = hear_whole(example.audio_features, SHORT_DIMS, OPTIONS)
+    with torch.inference_mode():
+        expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
+        torch.testing.assert_close(objective.encode(example, 0), expected)
+
+
+def test_resumed_training_of_an_adapter_gives_bit_equal_factors(tmp_path: Path) -> None:
+    whole, resumed = AdapterTraining(tmp_path / "whole"), AdapterTraining(tmp_path / "resumed")
+    _, expected = whole.run()
+    assert not resumed.run(stop_after=4)[0]
+    completed, factors = resumed.run()
+    assert completed
+    assert all(torch.equal(expected[name], factors[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hears": ()}, "hears='': allowed is one or more of live, whole"),
+        ({"hears": ("live", "dead")}, "allowed is one or more of live, whole"),
+        ({"delay": "soon"}, "delay='soon': allowed is minimal, low, medium, high"),
+        ({"rank": 0}, "rank=0: allowed is 1 to 256"),
+    ],
+)
+def test_options_of_an_adapter_are_checked(given: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        AdaptOptions(**given)
