@@ -180,7 +180,7 @@ def split_at_gaps(
     frame_bounds = zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), end], strict=True)
     return [
         [
-            (index, _within(part, first_frame // FRAMES_PER_POSITION, last_frame // FRAMES_PER_POSITION))
+            (index, _within(part, -(-first_frame // FRAMES_PER_POSITION), last_frame // FRAMES_PER_POSITION))
             for index, part in _parts(token_segments, first_token, last_token)
         ]
         for (first_token, last_token), (first_frame, last_frame) in zip(token_bounds, frame_bounds, strict=True)
@@ -236,8 +236,8 @@ def _parts(token_segments: Iterable[TokenSegment], first: int, last: int) -> Ite
 
 
 def _within(segment: TokenSegment, first: int, last: int) -> TokenSegment:
-    """Return a segment moved into a stretch of positions, as far as it has a duration."""
-    if segment.start >= segment.end or first >= last:
+    """Return a segment moved into a stretch of positions, which lasts one at least, if it has a duration."""
+    if segment.start >= segment.end:
         return segment
-    start = min(max(segment.start, first), last - 1)
+    start = min(max(segment.start, first), max(first, last - 1))
     return replace(segment, start=start, end=max(start + 1, min(segment.end, last)))
