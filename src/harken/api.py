@@ -488,7 +488,7 @@ class Recognizer:
         names = {field.name for field in fields(TranscribeOptions)}
         for name in sorted(given.keys() - names):
             known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
-            raise OptionError(name, given[name], f"one of the names {', '.join(known)}")
+            raise OptionError(name, given[name], f"one of {', '.join(known)}")
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)

@@ -36,7 +36,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 def transcribe(cli: CliRunner, *arguments: object) -> Outcome:
     """Transcribe tones, which the voice detector would leave out; options end where ``--`` is."""
     cli.capsys.readouterr()
-    code = main(["transcribe", "--no-vad", *map(str, arguments)])
+    code = main(["transcribe", "--no-vad", "--language", "en", *map(str, arguments)])
     out, err = cli.capsys.readouterr()
     return Outcome(code=code, out=out, err=err)
 
@@ -211,5 +211,5 @@ def test_recording_with_a_silent_end_is_whole(cli: CliRunner) -> None:
             samples = tone(seconds, form.rate)
             samples[len(samples) // 2 :] = 0
             path = form.write(Path(f"{kind.replace(' ', '')}{seconds}"), seconds, samples)
-            outcome = cli.run("transcribe", "-f", "srt", path)
+            outcome = cli.run("transcribe", "-f", "srt", "--language", "en", path)
             assert (outcome.code, outcome.err) == (0, ""), (kind, seconds, outcome.err)

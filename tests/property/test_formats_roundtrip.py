@@ -287,7 +287,8 @@ def test_document_that_is_no_transcript_is_rejected(document: object) -> None:
 
 
 def letters(text: str) -> str:
-    return visible(re.sub(r"\s", "", text))
+    """Return text without spaces and control characters; Python counts some of these as spaces."""
+    return re.sub("[\\s\ufffd]", "", visible(text))
 
 
 def cue_letters(segment: Segment) -> str:

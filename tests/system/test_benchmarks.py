@@ -57,7 +57,7 @@ def test_help_runs_without_packages(
 def test_folder_without_program_lists_its_programs() -> None:
     done = subprocess.run([sys.executable, str(FOLDER / "streaming")], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "usage: python benchmarks/streaming {latency,many,sweep,worst}" in done.stderr
+    assert "usage: python benchmarks/streaming {hours,latency,many,sweep,worst}" in done.stderr
 
 
 def test_program_of_a_folder_is_named_in_results(monkeypatch: pytest.MonkeyPatch) -> None:

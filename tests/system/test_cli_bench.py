@@ -13,6 +13,8 @@ from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
 from harken.cli.bench import TIMING_ROWS, command
 from harken.cli.bench_streaming import LIVE_ROWS
+from harken.streaming.config import StreamingConfig
+from harken.streaming.latency import LatencyPlanner
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
@@ -110,4 +112,8 @@ def test_live_sessions_equal_the_offline_pass(
             <= session["commit"]["aware"]["p50"]
         )
     assert streamed["revised"] == 0
-    assert streamed["commit"]["unaware"]["p95"] < 2.5
+    bound = LatencyPlanner().bound(
+        StreamingConfig(window_frames=200, hop_frames=100, commit_delay_frames=90, local_agreement=2)
+    )
+    word_end_error_s = 0.2  # of the offline pass, which says where words end
+    assert streamed["commit"]["unaware"]["p95"] < bound.wait_s + word_end_error_s
