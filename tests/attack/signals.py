@@ -206,7 +206,8 @@ class Stage:
             "writing": lambda: any(path.stat().st_size > 1 << 20 for path in self.work.glob(".harken-*")),
         }
         if case.journal:
-            begun[case.stage] = lambda: n_lines(self.work / case.journal) > 1  # behind the head
+            # The head and two windows: the segments of the first have been taken over when the second is decoded.
+            begun[case.stage] = lambda: n_lines(self.work / case.journal) > 2
         if case.stage in begun:
             give_up = time.monotonic() + 20 * self.start_s
             while not begun[case.stage]() and process.poll() is None and time.monotonic() < give_up:
