@@ -190,6 +190,7 @@ class RecordingTranscriber:
             return
         self._forget_language_of_window(chain)
         if self._journal and not self.finished:
+            self.collect_segments()  # what is in the journal is in a transcript so far, too
             entry = JournalEntry(chain=chain.index, offset=offset, outcome=outcome, language=language)
             try:
                 self._journal.append(entry)
