@@ -161,7 +161,7 @@ TABLES = {
             number("loading, s", "load_s", 2),
         ),
     ),
-    "errors-base": Table(results=("errors-base",), columns=_ERRORS, versions=False),
+    "errors-base": Table(results=("errors-base",), columns=_ERRORS),
     "errors-base-beam": Table(results=("errors-base-beam",), columns=_ERRORS),
     "errors-base-detected": Table(
         results=("errors-base-detected",),
@@ -173,6 +173,7 @@ TABLES = {
                 1,
             ),
         ),
+        versions=False,
     ),
     "errors-tiny-en": Table(
         results=("errors-tiny-en",),
