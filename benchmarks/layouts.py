@@ -76,6 +76,11 @@ def numbers(
     )
 
 
+def interval(heading: str, key: str) -> Column:
+    """Make a column of the 95 % intervals of differences (``KEY, low`` to ``KEY, high``)."""
+    return numbers(heading, (f"{key}, low", f"{key}, high"), 2, sign="+", between=" to ")
+
+
 def spread(heading: str, key: str, digits: int) -> Column:
     """Make a column of medians, each with the range of the turns (``KEY_low`` to ``KEY_high``) unless it is a point."""
 
@@ -98,9 +103,7 @@ _ERRORS = (
     number("harken, %", "harken", 2),
     number("faster-whisper, %", "faster-whisper", 2),
     number("difference", "to faster-whisper", 2, sign="+"),
-    numbers(
-        "95 % interval", ("to faster-whisper, low", "to faster-whisper, high"), 2, sign="+", between=" to "
-    ),
+    interval("95 % interval", "to faster-whisper"),
 )
 _LIVE = (
     text("session", "session"),
@@ -180,13 +183,7 @@ TABLES = {
         columns=(
             *_ERRORS,
             number("harken with whole windows, %", "harken exact", 2),
-            numbers(
-                "95 % interval of the difference",
-                ("to harken exact, low", "to harken exact, high"),
-                2,
-                sign="+",
-                between=" to ",
-            ),
+            interval("95 % interval of the difference", "to harken exact"),
         ),
     ),
     "reliability": Table(

@@ -28,7 +28,7 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND // FRAMES_PER_POSITION
 TOKEN_POSITIONS = POSITIONS_PER_SECOND // 2
-"""Half a second, which the last token may be spoken behind the position that it attends to."""
+"""Half a second: a token seldom ends further behind the position that it attends to."""
 MIN_UNHEARD_POSITIONS = POSITIONS_PER_SECOND
 """A second of speech behind the last token: a text does not end before it."""
 MIN_AVG_LOGPROB = -1.0

@@ -8,11 +8,9 @@ from itertools import accumulate
 
 from harken.contract import Ints
 from harken.decoding.candidate_generator import common_prefix_length
+from harken.decoding.partial_window import TOKEN_POSITIONS
 from harken.streaming.config import StreamingConfig
-from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
-
-MAX_TOKEN_POSITIONS = FRAMES_PER_SECOND // FRAMES_PER_POSITION // 2
-"""Half a second: the attention peak of a token is seldom further from its end."""
+from harken.types import FRAMES_PER_POSITION
 
 
 def stable_prefix_length(
@@ -69,7 +67,7 @@ def stable_prefix_length(
 
 def token_end(position: int, next_position: int) -> int:
     """Return the end of a token, from the positions that it and the next token attend to."""
-    return min(next_position, position + MAX_TOKEN_POSITIONS)
+    return min(next_position, position + TOKEN_POSITIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

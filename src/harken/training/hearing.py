@@ -1,4 +1,4 @@
-"""What the student of `harken adapt` hears of a recording, as chunks of a stream; its teacher hears a whole window."""
+"""Hearings of `harken adapt`: the chunks of a stream that its student hears; its teacher hears a whole window."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class TranscribeOptions:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the attention of each token is kept: for its time, its score, or the speech that it covers."""
+        """True if the attention of each token is kept: for its time, its score, or the speech that it covers."""
         return self.word_timestamps or self.hallucination_threshold is not None or (self.vad and self.fill_gaps)
 
     def is_exact(self, precision: str) -> bool:

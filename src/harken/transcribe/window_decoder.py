@@ -73,7 +73,7 @@ class EncodedBatch:
     is_first, is_gap : bool
         True if each window is.
     partial : bool
-        True if only the beginning of each window was encoded.
+        True if only some positions of each window were encoded.
     encode_s : float
         Seconds that encoding took.
     draft_context : DraftContext or None
@@ -216,7 +216,7 @@ class WindowDecoder:
         )
 
     def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
-        """Encode windows; of one that ends in silence only the beginning, unless windows are exact."""
+        """Encode windows; of the padding of each only a sample, unless windows are exact."""
         return self._encode(windows, [self.positions_to_encode(window.content_frames) for window in windows])
 
     def positions_to_encode(self, content_frames: int) -> SparsePositions | None:
@@ -240,8 +240,8 @@ class WindowDecoder:
     ) -> tuple[list[WindowResult], list[DecodePass]]:
         """Decode encoded windows.
 
-        A result of a window that was encoded in part is not relied on if it fails a threshold or is silence: the whole
-        window is encoded then, and decoded again.
+        A result of a window that was encoded in part is not relied on if it fails a threshold, is silence, or is not
+        sure enough: the whole window is encoded then, and decoded again.
 
         Parameters
         ----------

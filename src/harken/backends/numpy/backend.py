@@ -26,13 +26,13 @@ class NumpyFeatures:
         NaN behind the end of a window that is shorter than others.
     lengths : sequence of int
         Number of positions of each window.
-    positions : SparsePositions or None
+    sparse_positions : SparsePositions or None
         What the positions of all windows stand for.
     """
 
     encoder_output: Floats
     lengths: Sequence[int]
-    positions: SparsePositions | None = None
+    sparse_positions: SparsePositions | None = None
 
     @classmethod
     def from_windows(cls, windows: Sequence[Floats], positions: SparsePositions | None = None) -> NumpyFeatures:
@@ -169,5 +169,5 @@ class NumpySession:
         window, seen = self._rows[row]
         backend, features = self._backend, self._features
         encoder_output = features.encoder_output[window, : features.lengths[window]]
-        key_bias = features.positions.key_bias if features.positions else None
+        key_bias = features.sparse_positions.key_bias if features.sparse_positions else None
         return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims, key_bias)
