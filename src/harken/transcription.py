@@ -59,6 +59,46 @@ class Transcription:
             yield self._decoded_segments[index]
             index += 1
 
+    def step(self) -> list[Segment]:
+        """Decode at most one window, and return the segments that it completes.
+
+        For programs that do other work between the steps. A step may also pass over some minutes without speech, and
+        return nothing. With recordings that were given together, a step decodes up to `batch_size` windows of them.
+
+        Returns
+        -------
+        list of Segment
+            Those that no step and no iteration has returned before.
+
+        Raises
+        ------
+        HarkenError
+            What ended the decoding, once all segments before it have been returned.
+        """
+        with self._turn.taken():
+            segments = self._scheduler.step(self._recording)
+            self._decoded_segments += segments
+            if not segments and self._recording.failure:
+                self._failure = self._recording.failure
+                raise self._failure
+        return segments
+
+    @property
+    def finished(self) -> bool:
+        """True once all segments have been decoded and returned, and the error that ended the decoding raised."""
+        recording = self._recording
+        return recording.finished and not recording.ready_segments and recording.failure is self._failure
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of the recording that have been read."""
+        return self._recording.duration_s
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the recording that have been decoded."""
+        return self._recording.done_s
+
     def _decode_until(self, index: int) -> bool:
         """Decode the segment of an index unless another thread has; return False if there is none."""
         with self._turn.taken():

@@ -212,7 +212,7 @@ def read(
     segmenter = SpeechSegmenter(sample_blocks, OPTIONS)
     windows = MelWindows(segmenter.blocks(), n_mels=8, window_frames=window_frames)
     packed = []
-    for spans in segmenter.packed_spans(windows, clips, window_frames):
+    for spans in filter(None, segmenter.packed_spans(windows, clips, window_frames)):
         mel, frames = PackedSpeech(windows, spans).window(0)
         assert frames == total_frames(spans), "frames that are needed have been discarded"
         packed.append((spans, mel))
@@ -376,7 +376,7 @@ def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.Monke
         windows = MelWindows(segmenter.blocks(), n_mels=80, window_frames=WINDOW_FRAMES)
         tracemalloc.start()
         try:
-            for spans in segmenter.packed_spans(windows, WHOLE, WINDOW_FRAMES):
+            for spans in filter(None, segmenter.packed_spans(windows, WHOLE, WINDOW_FRAMES)):
                 PackedSpeech(windows, spans)
             assert windows.frames_read == minutes * 60 * FRAMES_PER_SECOND
             return tracemalloc.get_traced_memory()[1]

@@ -13,18 +13,9 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
-from harken.formats import as_json, dump_json, replace_controls
+from harken.formats import replace_controls
 from harken.results import Segment
-from harken.streaming import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
-from harken.types import SAMPLE_RATE
-
-_EVENT_NAMES: dict[type, str] = {
-    SpeechStarted: "speech_started",
-    Interim: "interim",
-    FinalSegment: "final_segment",
-    SpeechEnded: "speech_ended",
-    LoadChanged: "load_changed",
-}
+from harken.streaming import Event, FinalSegment, Interim, LoadChanged, SpeechEnded
 
 
 class EventRenderer(Protocol):
@@ -41,17 +32,6 @@ class EventRenderer(Protocol):
     def close(self) -> None:
         """Finish the output and leave the text shown so far."""
         ...
-
-
-def live_event_json(event: Event) -> str:
-    """Return an event as a line of JSON: its name as ``event``, its fields, and ``emitted_s`` for `emitted_samples`."""
-    fields = as_json(event)
-    times = {
-        "audio_s": fields.pop("audio_s"),
-        "emitted_s": fields.pop("emitted_samples") / SAMPLE_RATE,
-        "compute_s": round(fields.pop("compute_s"), 6),
-    }
-    return dump_json({"event": _EVENT_NAMES[type(event)]} | times | fields) + "\n"
 
 
 _CTRL_C_CELLS = 2  # cells for the ^C that a terminal shows where the cursor stands

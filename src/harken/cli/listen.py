@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, live_event_json
+from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN
 from harken.cli.live_display import LiveDisplay
@@ -37,9 +37,10 @@ from harken.cli.screen import Screen, format_time, format_timed_text, write_stdo
 from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
 from harken.cli.targets import refuse_overwriting
 from harken.errors import AudioError, OutputError
-from harken.formats import FORMATS
+from harken.formats import FORMATS, dump_json
 from harken.results import Segment, Transcript
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
+from harken.streaming.event_json import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
@@ -378,7 +379,7 @@ def _make_renderer(params: dict[str, Any]) -> EventRenderer:
         return format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text
 
     if params["as_json"]:
-        return LineRenderer(live_event_json)
+        return LineRenderer(lambda event: dump_json(event_fields(event)) + "\n")
     if sys.stdout and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return CaptionRenderer(format_segment)
     return LineRenderer(

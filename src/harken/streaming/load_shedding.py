@@ -134,6 +134,10 @@ class LoadMonitor:
         self._recovering_since_s: float | None = None
         self._lag_to_report_s = FIRST_REPORTED_LAG_S
 
+    def wait_until(self, time_s: float) -> None:
+        """Note that no request begins before a time, counted like arrivals: the machine had other work."""
+        self._finished_s = max(self._finished_s, time_s)
+
     def record(self, arrival_s: float, compute_s: float) -> LoadLevelChange | None:
         """Record a request; requests are recorded in the order in which they were computed.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from harken.streaming.events import Event
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.stream import Stream
 from harken.streaming.worker import ModelWorker
+
+_NO_WAITS: Mapping[Hashable, float] = MappingProxyType({})
 
 
 class LiveSession:
@@ -59,13 +62,15 @@ class LiveSession:
         """Seconds of computation so far, by the session's clock; 0 without one."""
         return self._worker.compute_s
 
-    def feed(self, samples: NDArray[Any]) -> list[Event]:
+    def feed(self, samples: NDArray[Any], *, waited_s: float = 0.0) -> list[Event]:
         """Take the next samples and return the new events.
 
         Parameters
         ----------
         samples : ndarray of shape (samples,), float32 or float64 of a level up to 8, or int16, mono at 16 kHz
             Any number of samples, also none. Floats are taken as they are; a few wild ones beyond 8 become 1 or -1.
+        waited_s : float
+            Seconds since the last of them came, if the machine had other work: they count as lag.
 
         Raises
         ------
@@ -75,7 +80,7 @@ class LiveSession:
         HarkenError
             If the session is closed, or in use: by another thread, or by the call that this one came from.
         """
-        return self._sessions.feed({None: samples})[None]
+        return self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
 
     def flush(self) -> list[Event]:
         """End the current utterance, as after a pause; the session goes on."""
@@ -134,8 +139,15 @@ class LiveSessions:
         """Tell whether a stream of that name is open."""
         return name in self._streams
 
-    def feed(self, samples: Mapping[Hashable, NDArray[Any]]) -> dict[Hashable, list[Event]]:
+    def feed(
+        self, samples: Mapping[Hashable, NDArray[Any]], *, waited_s: Mapping[Hashable, float] = _NO_WAITS
+    ) -> dict[Hashable, list[Event]]:
         """Take the next samples of some streams and return their new events, by name.
+
+        Parameters
+        ----------
+        samples, waited_s : mapping
+            By name, as for `LiveSession.feed`.
 
         Raises
         ------
@@ -147,7 +159,9 @@ class LiveSessions:
         with self._turn():
             streams = {name: self._opened_stream(name) for name in samples}
             blocks = {name: checked_samples(block) for name, block in samples.items()}
-            self._worker.run([stream.feed(blocks[name]) for name, stream in streams.items()])
+            self._worker.run(
+                [stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, stream in streams.items()]
+            )
             return {name: stream.pop_events() for name, stream in streams.items()}
 
     def flush(self, name: Hashable) -> list[Event]:

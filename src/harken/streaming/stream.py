@@ -130,9 +130,11 @@ class Stream:
         if plan.level:
             self._emit_load(level=plan.level, lag_s=0.0, detail=plan.detail)
 
-    def feed(self, samples: Floats) -> RequestGenerator:
-        """Take the next samples, float32 at 16 kHz."""
+    def feed(self, samples: Floats, waited_s: float = 0.0) -> RequestGenerator:
+        """Take the next samples, float32 at 16 kHz, of which the last came `waited_s` ago."""
         self._samples.add(samples)
+        if waited_s:
+            self._load_monitor.wait_until(self._samples.end / SAMPLE_RATE + waited_s)
         yield from self._process_probabilities(self._detector.feed(samples))
         yield from self._run_updates_until(self._samples.end)
 

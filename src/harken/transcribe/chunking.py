@@ -265,6 +265,8 @@ class SpeechSegmenter:
     ) -> Iterator[FrameSpans]:
         """Yield the spans of speech within some clips, one window of them at a time, as soon as they are certain.
 
+        An empty tuple follows every block that was read: a caller with other work is not kept by hours of silence.
+
         Parameters
         ----------
         windows : MelWindows
@@ -289,6 +291,7 @@ class SpeechSegmenter:
                 needed = certain_frames if packer.start_frame is None else packer.start_frame
                 # The next clip may begin at the end of this one.
                 windows.discard_before(needed if end is None else min(needed, end))
+                yield ()
             yield from packer.flush()
 
     @property

@@ -29,6 +29,9 @@ from harken.transcribe.window_decoder import (
 )
 from harken.types import FRAMES_PER_SECOND
 
+MAX_BLOCKS_WITHOUT_SPEECH = 10
+"""Blocks of half a minute to read in one step: as much work as a window of a small model."""
+
 
 class RecordingTranscriber:
     """One pass over one recording.
@@ -62,6 +65,8 @@ class RecordingTranscriber:
         Code of the language, once it is known.
     language_probability : float or None
         Probability of a language that was detected.
+    reads_on : bool
+        True if there was no speech in what the last request for a chain has read, and there is more to read.
     parallel : bool
         True if its chains may be decoded together.
     stats : DecodeStats
@@ -97,14 +102,16 @@ class RecordingTranscriber:
             window_decoder.backend.dims.n_mels,
             self._window_frames,
         )
-        self._frame_sources = self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
+        self._frame_sources: Iterator[FrameSource | None] = (
+            self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
+        )
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
         self._draft_tokens = draft_tokens
         self._journal = journal
         self._n_chains_opened = 0
-        self._exhausted = False
+        self._exhausted = self.reads_on = False
         self._context = ChainContext(
             [] if self.options.carry_initial_prompt else list(window_decoder.initial_prompt_tokens)
         )
@@ -115,6 +122,11 @@ class RecordingTranscriber:
     def duration_s(self) -> float:
         """Seconds of the recording that have been read."""
         return self._windows.frames_read / FRAMES_PER_SECOND
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the recording up to the end of its last decoded window; all of them once it has finished."""
+        return self.duration_s if self.finished else self._decoded_until_s
 
     @property
     def speech(self) -> tuple[tuple[float, float], ...] | None:
@@ -129,15 +141,14 @@ class RecordingTranscriber:
         return self._segmenter.peak if self._segmenter else None
 
     def next_chain(self) -> WindowChain | None:
-        """Return the next chain of windows; None if there is none, or if it has to wait for an active one."""
+        """Return the next chain of windows; None if there is none, or not yet.
+
+        It may have to wait for an active one, or the last minutes had no speech.
+        """
         if self.finished or (self._chains and not (self.parallel and self._language_is_known)):
             return None
-        try:
-            frame_source = next(self._frame_sources, None)
-        except AudioError as failure:
-            self.failure, frame_source = failure, None
+        frame_source = self._next_frame_source()
         if frame_source is None:
-            self._exhausted = True
             return None
         context = (
             ChainContext(last_speech_s=frame_source.start_s(0))
@@ -232,7 +243,8 @@ class RecordingTranscriber:
 
     def detect_language(self) -> dict[str, float]:
         """Return language probabilities from as many windows as that takes; empty for a recording without speech."""
-        chain = self.next_chain()
+        while not (chain := self.next_chain()) and not self._exhausted:
+            pass
         window = self.next_window(chain) if chain else None
         if self.failure:
             raise self.failure
@@ -261,14 +273,33 @@ class RecordingTranscriber:
     def _language_is_known(self) -> bool:
         return self.language is not None or self.options.multilingual
 
+    def _next_frame_source(self) -> FrameSource | None:
+        """Return the next frame source; None behind the last, or after minutes without speech."""
+        self.reads_on = False
+        for _ in range(MAX_BLOCKS_WITHOUT_SPEECH):
+            try:
+                frame_source = next(self._frame_sources)
+            except StopIteration:
+                self._exhausted = True
+                break
+            except AudioError as failure:
+                self.failure, self._exhausted = failure, True
+                break
+            if frame_source:
+                return frame_source
+        else:
+            self.reads_on = True
+        return None
+
     def _clip_sources(self) -> Iterator[FrameSource]:
         for start, end in self.options.clips(FRAMES_PER_SECOND):
             yield ClipSource(self._windows, start, end)
 
-    def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource]:
+    def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
+        """Yield packed speech, and None wherever none is complete after another block."""
         clips = self.options.clips(FRAMES_PER_SECOND)
         for spans in segmenter.packed_spans(self._windows, clips, self._window_frames):
-            yield PackedSpeech(self._windows, spans)
+            yield PackedSpeech(self._windows, spans) if spans else None
 
     def _restore_language(self, chain: WindowChain, language: LanguageState) -> None:
         """Set the language to that of a window of the journal."""

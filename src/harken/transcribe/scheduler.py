@@ -79,8 +79,20 @@ class Scheduler:
         if recording.failure:
             raise recording.failure
 
+    def step(self, recording: RecordingTranscriber) -> list[Segment]:
+        """Return the next segments of one of the recordings, after at most one window of each active chain.
+
+        Minutes without speech are a step too. The recording's failure is the caller's to raise.
+        """
+        if not recording.ready_segments and not recording.finished:
+            self._advance()
+        segments = [*recording.ready_segments]
+        recording.ready_segments.clear()
+        recording.report_progress()
+        return segments
+
     def _advance(self) -> None:
-        """Decode one window of each active chain, or only notice that a recording has ended."""
+        """Decode one window of each active chain, or only read on, or notice that a recording has ended."""
         batch_size = 1 if self._next_window_alone else self._batch_size
         ready: _Ready = [
             (active, window)
@@ -94,7 +106,7 @@ class Scheduler:
             self._fill(ready, self._start_waiting(), batch_size)
         # Before anything is decoded: an exception out of a callback must not lose these windows.
         self._active = [active for active, _ in ready]
-        if not ended:
+        if ready and not ended:
             self._next_window_alone = False
             self._decode(ready)
             self._collect_segments()
@@ -134,8 +146,8 @@ class Scheduler:
                 ready.append((active, window))
 
     def _start_waiting(self) -> Iterator[RecordingTranscriber]:
-        """Start the recordings that wait, one after another."""
-        while self._waiting:
+        """Start the recordings that wait, one after another, unless there is more to read of one before."""
+        while self._waiting and not any(recording.reads_on for recording in self._started):
             self._started.append(self._waiting.popleft())
             yield self._started[-1]
 

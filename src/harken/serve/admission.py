@@ -1,0 +1,132 @@
+"""Admission: files by the seconds of audio in progress, live streams by their measured cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from harken.serve.errors import busy
+
+MIN_MEASURED_S = 5.0
+"""Seconds of a stream before its cost is taken as measured."""
+RETRY_STREAM_S = 10.0
+FIRST_REAL_TIME_FACTOR = 0.05
+"""Guess of the computing time of a second of a file, until the first has been measured."""
+
+
+@dataclass(eq=False)
+class _LiveCost:
+    """Time that a stream has taken of its engine, and the audio that it was for."""
+
+    service_s: float = 0.0
+    audio_s: float = 0.0
+
+
+class Admission:
+    """The room that there is for more work.
+
+    Parameters
+    ----------
+    max_queue_s : float
+        Seconds of recordings that may be in progress together; a single one may be longer.
+    max_streams : int
+    max_load : float
+        Share of the engines' time that live streams may need.
+    """
+
+    def __init__(self, *, max_queue_s: float, max_streams: int, max_load: float) -> None:
+        self._max_queue_s, self._max_streams, self._max_load = max_queue_s, max_streams, max_load
+        self._files: dict[object, float] = {}
+        self._streams: dict[object, _LiveCost] = {}
+        self._usual_load = 0.0
+        self._real_time_factor = FIRST_REAL_TIME_FACTOR
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds of recordings in progress."""
+        return sum(self._files.values())
+
+    @property
+    def n_files(self) -> int:
+        """Number of files in progress."""
+        return len(self._files)
+
+    @property
+    def n_streams(self) -> int:
+        """Number of live streams."""
+        return len(self._streams)
+
+    @property
+    def load(self) -> float:
+        """Share of the engines' time that the live streams need."""
+        return sum(map(self._load_of, self._streams.values()))
+
+    @contextmanager
+    def file(self, duration_s: float) -> Iterator[object]:
+        """Make room for a recording.
+
+        Raises
+        ------
+        RequestError
+            If there is none at present.
+        """
+        queued_s = self.queued_s
+        if self._files and queued_s + duration_s > self._max_queue_s:
+            raise busy(
+                f"recordings of {queued_s:.0f} s are in progress, and one of {duration_s:.0f} s would be too much; "
+                f"allowed are {self._max_queue_s:g} s together",
+                queued_s * self._real_time_factor,
+            )
+        ticket = object()
+        self._files[ticket] = duration_s
+        try:
+            yield ticket
+        finally:
+            del self._files[ticket]
+
+    @contextmanager
+    def stream(self) -> Iterator[object]:
+        """Make room for a live stream.
+
+        Raises
+        ------
+        RequestError
+            If there is none at present.
+        """
+        if self.n_streams >= self._max_streams:
+            raise busy(
+                f"{self.n_streams} live streams are open; allowed are {self._max_streams}", RETRY_STREAM_S
+            )
+        load = self.load
+        if self._streams and load + self._usual_load > self._max_load:
+            raise busy(
+                f"{self.n_streams} live streams need {load:.0%} of the machine, and one more would need about "
+                f"{self._usual_load:.0%}; allowed are {self._max_load:.0%}",
+                RETRY_STREAM_S,
+            )
+        ticket = object()
+        self._streams[ticket] = _LiveCost()
+        try:
+            yield ticket
+        finally:
+            del self._streams[ticket]
+
+    def record_live(self, ticket: object, service_s: float, audio_s: float) -> None:
+        """Record what a stream has cost so far, from any thread."""
+        cost = self._streams.get(ticket)
+        if cost is None:
+            return
+        cost.service_s, cost.audio_s = service_s, audio_s
+        if audio_s >= MIN_MEASURED_S:
+            measured = service_s / audio_s
+            self._usual_load = 0.9 * self._usual_load + 0.1 * measured if self._usual_load else measured
+
+    def record_file(self, service_s: float, audio_s: float) -> None:
+        """Record what a file has cost, from any thread."""
+        if audio_s:
+            self._real_time_factor = 0.8 * self._real_time_factor + 0.2 * service_s / audio_s
+
+    def _load_of(self, cost: _LiveCost) -> float:
+        measured = cost.audio_s >= MIN_MEASURED_S
+        return cost.service_s / cost.audio_s if measured else self._usual_load

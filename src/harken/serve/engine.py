@@ -1,0 +1,129 @@
+"""The engine: one thread that serves the jobs of a loaded model in turn, one step at a time.
+
+A step is a window of a file, or the samples of a live stream that have come. Live streams go first, the one whose
+samples have waited longest before the others; files take turns by the time that they have been served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+from typing import Protocol
+
+
+class Job(Protocol):
+    """Work for the engine, done step by step in its thread.
+
+    Attributes
+    ----------
+    live : bool
+        True for a live stream.
+    done : bool
+        True once it wants no more steps; the engine then forgets it.
+    service_s : float
+        Seconds that it has been served; the engine counts them.
+    """
+
+    live: bool
+    done: bool
+    service_s: float
+
+    def waiting_since(self) -> float | None:
+        """Return since when it has had something to do, by the engine's clock; None if it has nothing to do now."""
+        ...
+
+    def step(self) -> None:
+        """Do a step; an error is the job's own to report."""
+        ...
+
+    def abandon(self, reason: str) -> None:
+        """Report that it will not be finished."""
+        ...
+
+
+class Engine:
+    """A thread that serves jobs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the thread.
+    on_step : callable
+        Called with each job and the seconds that its step took.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_step: Callable[[Job, float], None] = lambda job, seconds: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._clock, self._on_step = clock, on_step
+        self._turns: dict[Job, float] = {}  # the time that each has been served, and what it started with
+        self._changed = Condition()
+        self._stopped = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def add(self, job: Job) -> None:
+        """Take a job. A file starts even with the one that has been served least, so that it waits for one step only.
+
+        Raises
+        ------
+        RuntimeError
+            If the engine has been stopped.
+        """
+        with self._changed:
+            if self._stopped:
+                raise RuntimeError("the engine has been stopped")
+            self._turns[job] = min(self._turns.values(), default=0.0)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """Look at the jobs again: one of them has something to do."""
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self, reason: str) -> None:
+        """Abandon all jobs after the present step, and end the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+        for job in self._turns:
+            job.abandon(reason)
+        self._turns.clear()
+
+    @property
+    def idle(self) -> bool:
+        """True while there is no job."""
+        return not self._turns
+
+    def _run(self) -> None:
+        while job := self._next_job():
+            start_s = self._clock()
+            job.step()
+            took_s = self._clock() - start_s
+            job.service_s += took_s
+            self._turns[job] += took_s
+            self._on_step(job, took_s)
+
+    def _next_job(self) -> Job | None:
+        """Wait for a job that has something to do; return None once the engine has been stopped."""
+        with self._changed:
+            while not self._stopped:
+                for job in [job for job in self._turns if job.done]:
+                    del self._turns[job]
+                waiting = [(since, job) for job in self._turns if (since := job.waiting_since()) is not None]
+                if waiting:
+                    return min(waiting, key=self._order)[1]
+                self._changed.wait()
+            return None
+
+    def _order(self, waiting: tuple[float, Job]) -> tuple[bool, float, float]:
+        """Return the sort key of a job: live before files; live by waiting time, files by service, then the newest."""
+        since, job = waiting
+        return (False, since, 0.0) if job.live else (True, self._turns[job], -since)

@@ -1,0 +1,118 @@
+"""Errors as clients see them: the status, and the body that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from harken.errors import (
+    AudioError,
+    Cancelled,
+    CheckpointNotFound,
+    HarkenError,
+    OptionError,
+)
+
+
+class RequestError(HarkenError):
+    """A request that is refused.
+
+    Parameters
+    ----------
+    message : str
+        One line that names the field, the value and what is allowed.
+    status : int
+        Status of the HTTP response.
+    type : str
+        ``"invalid_request_error"``, ``"authentication_error"``, ``"rate_limit_error"`` or ``"server_error"``.
+    code : str, optional
+        A word for programs.
+    param : str, optional
+        Field of the request that is wrong.
+    retry_after_s : float, optional
+        Seconds after which it may succeed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.type, self.code, self.param = status, type, code, param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """Return the body of the response."""
+        error = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the response; they tell clients whether to try again."""
+        if self.retry_after_s is None:
+            return {"x-should-retry": "false"}
+        return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+
+def not_found(model: str, known: list[str]) -> RequestError:
+    """Return the error for a model that is not served."""
+    message = f"model {model!r} is not served; allowed is one of {', '.join(known)}"
+    return RequestError(message, status=404, code="model_not_found", param="model")
+
+
+def too_long(duration_s: float, max_s: float) -> RequestError:
+    """Return the error for a recording that is longer than allowed."""
+    message = f"the recording is longer than {duration_s:.0f} s; allowed are {max_s:g} s"
+    return RequestError(message, status=413, code="audio_too_long", param="file")
+
+
+def busy(message: str, retry_after_s: float) -> RequestError:
+    """Return the error for work that there is no room for at present."""
+    return RequestError(
+        message, status=429, type="rate_limit_error", code="server_busy", retry_after_s=retry_after_s
+    )
+
+
+def draining() -> RequestError:
+    """Return the error for work that comes while the server ends."""
+    return RequestError(
+        "the server is about to end", status=503, type="server_error", code="draining", retry_after_s=5
+    )
+
+
+def request_error(error: BaseException, params: Mapping[str, str] = MappingProxyType({})) -> RequestError:
+    """Return what a client is told about an error.
+
+    Parameters
+    ----------
+    error : BaseException
+    params : mapping
+        Names of request fields, by the options that they set.
+    """
+    match error:
+        case RequestError():
+            return error
+        case AudioError():
+            return RequestError(str(error), code="invalid_audio", param="file")
+        case OptionError(field=field):
+            param = params.get(field, field)
+            return RequestError(str(error).replace(field, param), code="invalid_value", param=param)
+        case CheckpointNotFound():
+            return RequestError(str(error), status=404, code="model_not_found", param="model")
+        case Cancelled():
+            return RequestError("the request was cancelled", status=499, code="cancelled")
+        case MemoryError():
+            message = "there is not enough memory for this request"
+            return RequestError(
+                message, status=503, type="server_error", code="out_of_memory", retry_after_s=30
+            )
+        case _:
+            # The text of an unforeseen error may hold paths, or what was said.
+            message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
+            return RequestError(message, status=500, type="server_error", code="internal_error")

@@ -1,0 +1,200 @@
+"""A live stream that is transcribed by the engine, as its samples come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Literal
+
+import numpy as np
+
+from harken.contract import Floats
+from harken.errors import HarkenError
+from harken.serve.engine import Engine
+from harken.serve.outbox import Outbox
+from harken.streaming import Event, Interim, LiveSession
+from harken.types import SAMPLE_RATE
+
+MAX_EVENTS = 64
+"""Events that may wait for a slow reader before its stream waits too; an interim takes the place of the one before."""
+MAX_PENDING_S = 5.0
+"""Seconds of samples that may wait for the engine before a sender has to."""
+MAX_STEP_SAMPLES = SAMPLE_RATE
+"""Samples to process in a step: other streams do not wait for a second of one that has fallen behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """The end of what a flush or the close of a stream has brought.
+
+    Parameters
+    ----------
+    token : object
+        What was given to `LiveJob.flush`.
+    """
+
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The error that ended a stream."""
+
+    failure: BaseException
+
+
+LiveUpdate = Event | Flushed | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """Samples that have come at a time, or what to do behind the samples before it."""
+
+    samples: Floats
+    came_s: float
+    action: Literal["feed", "flush", "close"] = "feed"
+    token: object = None
+
+
+class LiveJob:
+    """A live session, as a job of the engine.
+
+    Parameters
+    ----------
+    engine : Engine
+    open_session : callable
+        Opens the session; called in the engine's thread.
+    on_end : callable
+        Called once, in any thread, when it ends or is cancelled.
+
+    Attributes
+    ----------
+    updates : Outbox of LiveUpdate
+        Events, `Flushed` behind those of a flush, and at last `Failed` if it ended so.
+    session : LiveSession or None
+        None before the first step.
+    lag_s : float
+        Seconds from the arrival of the samples processed last to the end of their processing.
+    service_s : float
+        Seconds that the engine has worked on it.
+    processed_samples : int
+    """
+
+    live = True
+
+    def __init__(
+        self, engine: Engine, open_session: Callable[[], LiveSession], on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self.updates: Outbox[LiveUpdate] = Outbox(MAX_EVENTS, engine.wake)
+        self.session: LiveSession | None = None
+        self.done = False
+        self.service_s = self.lag_s = 0.0
+        self.processed_samples = 0
+        self._engine, self._open_session, self._on_end = engine, open_session, on_end
+        self._inputs: deque[_Input] = deque([_Input(np.zeros(0, np.float32), monotonic())])
+        self._pending_samples = 0
+        self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
+        self._cancelled = False
+
+    def waiting_since(self) -> float | None:
+        if self._cancelled:
+            return 0.0
+        return self._inputs[0].came_s if self._inputs and not self.updates.full else None
+
+    def step(self) -> None:
+        if self._cancelled:
+            self._end()
+            return
+        try:
+            self._process(self._next_inputs())
+        except BaseException as failure:
+            self.updates.put(Failed(failure=failure))
+            self._end()
+
+    async def feed(self, samples: Floats) -> None:
+        """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
+        while self._pending_samples >= MAX_PENDING_S * SAMPLE_RATE and not self.done:
+            self._room.clear()
+            await self._room.wait()
+        self._pending_samples += len(samples)
+        self._add(_Input(samples, monotonic()))
+
+    def flush(self, token: object = None) -> None:
+        """End the current utterance behind the samples so far; its events end with `Flushed`."""
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), "flush", token))
+
+    def close(self) -> None:
+        """End the stream behind the samples so far; `updates` ends behind its last events."""
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), "close"))
+
+    def cancel(self) -> None:
+        """End it before its next step, from any thread: nobody waits for it any more."""
+        self._cancelled = True
+        self._engine.wake()
+
+    def abandon(self, reason: str) -> None:
+        if not self.done:
+            self.updates.put(Failed(failure=HarkenError(reason)))
+            self._end()
+
+    def _add(self, given: _Input) -> None:
+        self._inputs.append(given)
+        self._engine.wake()
+
+    def _next_inputs(self) -> list[_Input]:
+        """Take the samples that have come, up to a second of them, or the action before them."""
+        taken = [self._inputs.popleft()]
+        n_samples = len(taken[0].samples)
+        while taken[-1].action == "feed" and self._inputs and self._inputs[0].action == "feed":
+            n_samples += len(self._inputs[0].samples)
+            if n_samples > MAX_STEP_SAMPLES:
+                break
+            taken.append(self._inputs.popleft())
+        return taken
+
+    def _process(self, inputs: list[_Input]) -> None:
+        session = self.session = self.session or self._open_session()
+        action, token = inputs[-1].action, inputs[-1].token
+        samples = np.concatenate([given.samples for given in inputs])
+        match action:
+            case "feed":
+                events = session.feed(samples, waited_s=monotonic() - inputs[-1].came_s)
+            case "flush":
+                events = session.flush()
+            case "close":
+                events = session.close()
+        self.processed_samples += len(samples)
+        self.lag_s = monotonic() - inputs[-1].came_s
+        self._make_room(len(samples))
+        for event in events:
+            self.updates.put(event, merge=_merged_interims)
+        if action == "flush":
+            self.updates.put(Flushed(token=token))
+        if action == "close":
+            self._end()
+
+    def _make_room(self, n_samples: int) -> None:
+        self._pending_samples -= n_samples
+        self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._room.set)
+        except RuntimeError:  # the loop has been closed
+            return
+
+    def _end(self) -> None:
+        self.done = True
+        self._wake_sender()
+        self.updates.close()
+        self._on_end()
+
+
+def _merged_interims(last: LiveUpdate, new: LiveUpdate) -> LiveUpdate | None:
+    """Return one interim for two: the later one has all the text, and takes the words of the earlier."""
+    if isinstance(last, Interim) and isinstance(new, Interim):
+        return replace(new, words=last.words + new.words)
+    return None

@@ -1,0 +1,123 @@
+"""The models of the server: each is loaded once, when it is first asked for, and has an engine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic, time
+
+from harken.api import Recognizer
+from harken.serve.engine import Engine, Job
+from harken.serve.errors import not_found
+
+OPENAI_NAMES = (
+    *("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-live-transcribe"),
+    *("gpt-4o-mini-transcribe-2025-12-15", "gpt-4o-transcribe-diarize", "gpt-realtime-whisper"),
+)
+"""Names that clients of OpenAI send; all mean the default model, unless an alias says otherwise."""
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model in memory, and the engine that serves its jobs.
+
+    Attributes
+    ----------
+    id : str
+    recognizer : Recognizer
+    engine : Engine
+    uses : int
+        Requests that are using it.
+    used_s : float
+        Time of the last use, by the clock of `time.monotonic`.
+    """
+
+    id: str
+    recognizer: Recognizer
+    engine: Engine
+    uses: int = 0
+    used_s: float = field(default_factory=monotonic)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep it in memory."""
+        self.uses += 1
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            self.used_s = monotonic()
+
+
+class Models:
+    """The models that the server offers.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the model of an id.
+    ids : sequence of str
+        The first is the default.
+    aliases : mapping
+        Further names, and the ids that they stand for.
+    on_step : callable
+        As for `Engine`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[str], Recognizer],
+        ids: Sequence[str],
+        aliases: Mapping[str, str],
+        on_step: Callable[[Job, float], None],
+    ) -> None:
+        self.ids = tuple(ids)
+        self.created_s = int(time())
+        self.load_s: dict[str, float] = {}
+        self._load, self._on_step = load, on_step
+        self._aliases = dict.fromkeys(OPENAI_NAMES, ids[0]) | dict(aliases)
+        self._loaded: dict[str, LoadedModel] = {}
+        self._locks = {id: asyncio.Lock() for id in ids}
+
+    @property
+    def loaded(self) -> list[LoadedModel]:
+        """Models in memory."""
+        return [*self._loaded.values()]
+
+    def resolve(self, name: str) -> str:
+        """Return the id of a model by its id or an alias.
+
+        Raises
+        ------
+        RequestError
+            If the server does not offer it.
+        """
+        id = self._aliases.get(name, name)
+        if id not in self.ids:
+            raise not_found(name, [*self.ids, *sorted(self._aliases)])
+        return id
+
+    async def get(self, name: str) -> LoadedModel:
+        """Return a model, loaded if it is not in memory."""
+        id = self.resolve(name)
+        async with self._locks[id]:
+            if id not in self._loaded:
+                start_s = monotonic()
+                recognizer = await asyncio.to_thread(self._load, id)
+                self.load_s[id] = monotonic() - start_s
+                self._loaded[id] = LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
+            return self._loaded[id]
+
+    async def unload_idle(self, after_s: float) -> None:
+        """Unload the models that nobody has used for some time."""
+        for model in self.loaded:
+            if not model.uses and monotonic() - model.used_s >= after_s:
+                del self._loaded[model.id]
+                await asyncio.to_thread(model.engine.stop, "the model was unloaded")
+
+    async def close(self, reason: str) -> None:
+        """Abandon all jobs and end the engines."""
+        await asyncio.gather(*(asyncio.to_thread(model.engine.stop, reason) for model in self.loaded))
+        self._loaded.clear()

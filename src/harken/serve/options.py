@@ -1,0 +1,96 @@
+"""Options of the server. The command line derives its flags from these fields, so each is declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+
+from harken.errors import OptionError
+from harken.option_types import check_types
+from harken.transcribe.options import option
+
+_server = partial(option, "Server")
+_access = partial(option, "Access")
+_limits = partial(option, "Limits")
+
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of the server.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed; or if clients of other machines could use the server without a key, which takes
+        ``auth=False``.
+    """
+
+    host: str = _server(
+        "127.0.0.1", "Address to listen on; another than this machine's own takes an --api-key."
+    )
+    port: int = _server(8765, "Port to listen on; 0 takes a free one.")
+    wyoming: str | None = _server(
+        None, "Serve Home Assistant too: tcp://HOST:10300, unix://PATH, or stdio:// instead of HTTP."
+    )
+    preload: bool = _server(True, "Load the models before the first request.")
+    unload_after_s: float = _server(
+        0.0, "Seconds without a request after which a model leaves the memory; 0 keeps it."
+    )
+    drain_s: float = _server(
+        30.0, "Seconds that files and streams in progress have to end once the server is told to."
+    )
+    certfile: str | None = _server(
+        None, "Certificate for HTTPS, which browsers want for the microphone of other machines."
+    )
+    keyfile: str | None = _server(None, "Private key of the certificate.")
+    page: bool = _server(True, "Serve the page.")
+    api_key: tuple[str, ...] = _access((), "Key that clients must send; also from HARKEN_API_KEY, one a line.")
+    auth: bool = _access(True, "Refuse to serve other machines without a key.")
+    origin: tuple[str, ...] = _access(
+        (), "Further web pages, such as https://example.org, whose scripts may use the server; * for all."
+    )
+    allowed_host: tuple[str, ...] = _access(
+        (), "Further names of this server, in the Host header of requests; * for all."
+    )
+    max_upload_mb: float = _limits(1024.0, "Largest file, in megabytes.")
+    max_audio_s: float = _limits(21_600.0, "Longest recording, in seconds.")
+    max_queue_s: float = _limits(28_800.0, "Seconds of recordings that may be in progress together.")
+    max_streams: int = _limits(64, "Live streams at the same time.")
+    max_load: float = _limits(0.8, "Share of its time that the engine may need for live streams, as measured.")
+    session_limit_s: float = _limits(3_600.0, "Longest live stream, in seconds; 0 for no limit.")
+    idle_s: float = _limits(60.0, "Seconds without a message after which a live connection is closed.")
+    resume_s: float = _limits(30.0, "Seconds that a live stream outlasts a lost connection.")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        positive = ("max_upload_mb", "max_audio_s", "max_queue_s", "max_streams", "max_load", "idle_s")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise OptionError(name, getattr(self, name), "a positive number")
+        for name in ("unload_after_s", "drain_s", "session_limit_s", "resume_s"):
+            if getattr(self, name) < 0:
+                raise OptionError(name, getattr(self, name), "0 or a positive number")
+        if not 0 <= self.port <= MAX_PORT:
+            raise OptionError("port", self.port, f"0 to {MAX_PORT}")
+        if (self.certfile is None) != (self.keyfile is None):
+            name = "keyfile" if self.keyfile is None else "certfile"
+            raise OptionError(name, None, "a file: a certificate and its private key go together")
+        if not all(self.api_key):
+            raise OptionError("api_key", "", "a key that is not empty")
+        if not (self.is_local or self.api_key or not self.auth):
+            raise OptionError(
+                "host",
+                self.host,
+                "an address of this machine alone, or any with an api_key, or with auth switched off",
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """True if only programs on this machine can connect."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"

@@ -1,0 +1,201 @@
+"""The service: what all protocols of the server use, without any of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from functools import partial
+from typing import BinaryIO, TypeVar
+
+from harken.api import Recognizer
+from harken.serve.admission import Admission
+from harken.serve.engine import Job
+from harken.serve.errors import draining, too_long
+from harken.serve.file_job import FileJob
+from harken.serve.live_job import LiveJob
+from harken.serve.metrics import Metrics
+from harken.serve.models import LoadedModel, Models
+from harken.serve.options import ServeOptions
+from harken.streaming import StreamOptions
+from harken.transcribe import TranscribeOptions
+from harken.types import SAMPLE_RATE
+
+JobT = TypeVar("JobT", FileJob, LiveJob)
+UNLOAD_CHECKS = 4
+"""Looks at idle models in the time after which they are unloaded."""
+
+
+class Service:
+    """Files and live streams, transcribed by the engines of the models.
+
+    It belongs to the event loop that runs while it is made.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the model of an id.
+    ids : sequence of str
+        Models that are offered; the first is the default.
+    options : ServeOptions
+    aliases : mapping
+        Further names of models.
+
+    Attributes
+    ----------
+    draining : bool
+        True once the server is about to end: no further work is taken.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[str], Recognizer],
+        ids: Sequence[str],
+        options: ServeOptions,
+        aliases: Mapping[str, str],
+    ) -> None:
+        self.options = options
+        self.draining = False
+        self.admission = Admission(
+            max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
+        )
+        self.models = Models(load, ids, aliases, self._record_step)
+        self.metrics = Metrics(self)
+        self._loop = asyncio.get_running_loop()
+        self._tickets: dict[Job, object] = {}
+        self._none_in_progress = asyncio.Event()
+        self._none_in_progress.set()
+
+    @property
+    def ready(self) -> bool:
+        """True if requests are taken and need not wait for a model."""
+        return not self.draining and (bool(self.models.loaded) or not self.options.preload)
+
+    async def preload(self) -> None:
+        """Load all models."""
+        for id in self.models.ids:
+            await self.models.get(id)
+
+    async def unload_idle_models(self) -> None:
+        """Unload models as they become idle, until cancelled."""
+        while self.options.unload_after_s:
+            await asyncio.sleep(self.options.unload_after_s / UNLOAD_CHECKS)
+            await self.models.unload_idle(self.options.unload_after_s)
+
+    @asynccontextmanager
+    async def file(
+        self, model_name: str, audio: BinaryIO, options: TranscribeOptions, duration_s: float
+    ) -> AsyncIterator[FileJob]:
+        """Transcribe a file; leaving the block cancels what is left of it.
+
+        Parameters
+        ----------
+        model_name : str
+            Id of a model, or an alias.
+        audio : file
+            Closed once nothing reads from it any more.
+        options : TranscribeOptions
+        duration_s : float
+            Length of the recording, as far as it is known.
+
+        Raises
+        ------
+        RequestError
+            If the model is not offered, there is no room at present, the recording is too long, or the server ends.
+        OptionError
+            If the model does not know the language or the task.
+        """
+        max_audio_s = self.options.max_audio_s
+
+        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
+            checked = model.recognizer.resolve_options(options)
+            transcribe = partial(model.recognizer.transcribe, audio, checked)
+            return FileJob(model.engine, transcribe, on_end, max_audio_s=max_audio_s)
+
+        held = ExitStack()
+        held.callback(audio.close)
+        if duration_s > max_audio_s:
+            held.close()
+            raise too_long(duration_s, max_audio_s)
+        async with self._job(model_name, self.admission.file(duration_s), make_job, held) as job:
+            yield job
+
+    @asynccontextmanager
+    async def stream(
+        self, model_name: str, options: TranscribeOptions, stream_options: StreamOptions
+    ) -> AsyncIterator[LiveJob]:
+        """Open a live stream; leaving the block ends it, and what it has not yet said is lost.
+
+        Raises
+        ------
+        RequestError
+            As for `file`.
+        OptionError
+            As for `file`.
+        """
+
+        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
+            checked = model.recognizer.resolve_options(options)
+            open_session = partial(model.recognizer.stream, checked, stream_options=stream_options)
+            return LiveJob(model.engine, open_session, on_end)
+
+        async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
+            yield job
+
+    async def drain(self) -> None:
+        """Take no more work, and wait for that in progress, but not longer than the options allow."""
+        self.draining = True
+        try:
+            await asyncio.wait_for(self._none_in_progress.wait(), self.options.drain_s)
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """Abandon what is in progress, and end the engines."""
+        self.draining = True
+        await self.models.close("the server has ended")
+
+    @asynccontextmanager
+    async def _job(
+        self,
+        model_name: str,
+        room: AbstractContextManager[object],
+        make_job: Callable[[LoadedModel, Callable[[], None]], JobT],
+        held: ExitStack,
+    ) -> AsyncIterator[JobT]:
+        """Give a job to the engine of a model; what it holds is released when it has ended, in the event loop."""
+        try:
+            if self.draining:
+                raise draining()
+            ticket = held.enter_context(room)
+            model = await self.models.get(model_name)
+            held.enter_context(model.in_use())
+            job = make_job(model, lambda: self._call_soon(held.close))
+            self._tickets[job] = ticket
+            self._none_in_progress.clear()
+            held.callback(self._forget, job)
+            model.engine.add(job)
+        except BaseException:
+            held.close()
+            raise
+        try:
+            yield job
+        finally:
+            job.cancel()
+
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(function)
+
+    def _forget(self, job: Job) -> None:
+        del self._tickets[job]
+        if not self._tickets:
+            self._none_in_progress.set()
+
+    def _record_step(self, job: Job, seconds: float) -> None:
+        """Record the cost of a step, in the engine's thread."""
+        if isinstance(job, LiveJob):
+            audio_s = job.processed_samples / SAMPLE_RATE
+            self.admission.record_live(self._tickets.get(job), job.service_s, audio_s)
+        elif isinstance(job, FileJob) and job.done and job.transcription:
+            self.admission.record_file(job.service_s, job.transcription.read_s)
+        self.metrics.record_step(job, seconds)
