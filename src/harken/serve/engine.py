@@ -124,10 +124,8 @@ class Engine:
                 for job in [job for job in self._turns if job.done]:
                     del self._turns[job]
                 waiting = [(since, job) for job in self._turns if (since := job.waiting_since()) is not None]
-                for job in self._turns.keys() - {job for _, job in waiting}:
-                    self._turns[job] = max(
-                        self._turns[job], self._fair_turn
-                    )  # time that it does not want is lost
+                for job in self._turns.keys() - {job for _, job in waiting}:  # what they do not want, they lose
+                    self._turns[job] = max(self._turns[job], self._fair_turn)
                 self._n_sharing = sum(not job.live for _, job in waiting)
                 if waiting:
                     return min(waiting, key=self._order)[1]
