@@ -26,7 +26,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("training",),
-    ("evaluation", "plot"),
+    ("evaluation", "plot", "serve"),
     ("__init__",),
     ("api",),
     ("backend_factory", "keywords", "transcription"),
@@ -51,7 +51,10 @@ THIRD_PARTY = {
     "openvino": ("harken.backends.onnx",),
     "platformdirs": ("harken.backends.onnx",),
     "rich": ("harken.cli",),
+    "prometheus_client": ("harken.serve",),
     "sounddevice": ("harken.cli",),
+    "starlette": ("harken.serve",),
+    "uvicorn": ("harken.serve",),
     "torch": ("harken.backends.torch", "harken.training"),
     "whisper_normalizer": ("harken.evaluation",),
 }
@@ -59,7 +62,10 @@ THIRD_PARTY = {
 OPTIONAL = {
     "jiwer": "eval",
     "matplotlib": "plot",
+    "prometheus_client": "serve",
     "sounddevice": "mic",
+    "starlette": "serve",
+    "uvicorn": "serve",
     "torch": "torch",
     "whisper_normalizer": "eval",
 }
@@ -74,6 +80,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
     "harken.cli",
     "harken.backends",
     "harken.evaluation",
+    "harken.serve",
     "harken.api",
     "harken.transcription",
     "harken.training.precision",
@@ -82,6 +89,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
 HEAVY_PACKAGES = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
     *("rich", "click", "platformdirs", "jiwer", "matplotlib", "sounddevice", "whisper_normalizer"),
+    *("starlette", "uvicorn", "websockets", "prometheus_client", "wyoming"),
 }
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
 from harken.formats import replace_controls
 from harken.results import Segment
-from harken.streaming import Event, FinalSegment, Interim, LoadChanged, SpeechEnded
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
 
 
 class EventRenderer(Protocol):

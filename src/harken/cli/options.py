@@ -228,6 +228,15 @@ def model_options(command: Any) -> Any:
     )
 
 
+def engine_options(command: Any) -> Any:
+    """Add the options that choose the engine of models that are named by another option."""
+    names = ("precision", "threads", "backend", "device", "download")
+    return add_options(
+        (single_option(*_MODEL_OPTIONS[name][0], section="Model", **_MODEL_OPTIONS[name][1]) for name in names),
+        command,
+    )
+
+
 def decoding_options(command: Any) -> Any:
     """Add an option for every field of `TranscribeOptions`."""
     return add_options(_options_from_fields(TranscribeOptions), command)

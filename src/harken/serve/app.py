@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+from logging import getLogger
+
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
-from harken.serve.errors import request_error
+from harken.serve import operations
+from harken.serve.errors import RequestError, request_error
+from harken.serve.guard import Guard
 from harken.serve.service import Service
+
+log = getLogger("harken.serve")
+
+PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (operations.routes,)
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application of a service."""
-    return Starlette(routes=[], exception_handlers={Exception: answer_error})
+    guard = Middleware(
+        Guard,
+        options=service.options,
+        is_ticket=lambda key: False,
+        on_response=service.metrics.record_response,
+    )
+    return Starlette(
+        routes=[*chain.from_iterable(routes(service) for routes in PROTOCOLS)],
+        middleware=[guard],
+        exception_handlers={
+            Exception: answer_error,
+            HTTPException: answer_http_error,
+            RequestError: answer_error,
+        },
+    )
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """Answer with the error that the body of a response has in OpenAI's API."""
+    """Answer with the body that errors have in OpenAI's API."""
     problem = request_error(error)
+    if problem.status >= 500 and problem is not error:
+        log.error("unforeseen error", exc_info=error)
     return JSONResponse(problem.body(), problem.status, problem.headers())
+
+
+async def answer_http_error(request: Request, error: Exception) -> Response:
+    """Answer where no route fits the request."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    problem = RequestError(
+        message, status=error.status_code, code="not_found" if error.status_code == 404 else None
+    )
+    return JSONResponse(problem.body(), problem.status, problem.headers() | dict(error.headers or {}))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from harken.serve.admission import Admission
 from harken.serve.engine import Job
 from harken.serve.live_job import LiveJob
-
-if TYPE_CHECKING:
-    from harken.serve.service import Service
+from harken.serve.models import Models
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+REJECTIONS = {401: "key", 403: "origin", 413: "too_large", 429: "busy", 503: "draining"}
+"""Reasons for refusing requests, by status."""
 LAG_SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
@@ -21,11 +20,12 @@ class Metrics:
 
     Parameters
     ----------
-    service : Service
+    admission : Admission
+    models : Models
         Asked for what is in progress whenever the metrics are read.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, admission: Admission, models: Models) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter("harken_requests", "Requests answered.", ["route", "status"], registry=registry)
         self.request_seconds = Histogram(
@@ -54,21 +54,28 @@ class Metrics:
             registry=registry,
         )
         for name, text, value in (
-            ("harken_queue_jobs", "Files in progress.", lambda: service.admission.n_files),
+            ("harken_queue_jobs", "Files in progress.", lambda: admission.n_files),
             (
                 "harken_queue_audio_seconds",
                 "Length of the files in progress.",
-                lambda: service.admission.queued_s,
+                lambda: admission.queued_s,
             ),
-            ("harken_streams_active", "Live streams.", lambda: service.admission.n_streams),
+            ("harken_streams_active", "Live streams.", lambda: admission.n_streams),
             (
                 "harken_stream_load",
                 "Share of the engines' time for live streams.",
-                lambda: service.admission.load,
+                lambda: admission.load,
             ),
-            ("harken_models_loaded", "Models in memory.", lambda: len(service.models.loaded)),
+            ("harken_models_loaded", "Models in memory.", lambda: len(models.loaded)),
         ):
             Gauge(name, text, registry=registry).set_function(value)
+
+    def record_response(self, route: str, status: int, seconds: float) -> None:
+        """Record a response; the route is the pattern that its path matches, or empty."""
+        self.requests.labels(route, status).inc()
+        self.request_seconds.labels(route).observe(seconds)
+        if status in REJECTIONS:
+            self.rejected.labels(REJECTIONS[status]).inc()
 
     def record_step(self, job: Job, seconds: float) -> None:
         """Record the step of a job."""

@@ -15,6 +15,7 @@ _access = partial(option, "Access")
 _limits = partial(option, "Limits")
 
 MAX_PORT = 65_535
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class ServeOptions:
     )
     keyfile: str | None = _server(None, "Private key of the certificate.")
     page: bool = _server(True, "Serve the page.")
+    log_format: str = _server("text", "Lines of the log on standard error: text, or json for machines.")
     api_key: tuple[str, ...] = _access((), "Key that clients must send; also from HARKEN_API_KEY, one a line.")
     auth: bool = _access(True, "Refuse to serve other machines without a key.")
     origin: tuple[str, ...] = _access(
@@ -73,6 +75,8 @@ class ServeOptions:
         for name in ("unload_after_s", "drain_s", "session_limit_s", "resume_s"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "0 or a positive number")
+        if self.log_format not in LOG_FORMATS:
+            raise OptionError("log_format", self.log_format, " or ".join(LOG_FORMATS))
         if not 0 <= self.port <= MAX_PORT:
             raise OptionError("port", self.port, f"0 to {MAX_PORT}")
         if (self.certfile is None) != (self.keyfile is None):

@@ -43,8 +43,8 @@ class Service:
 
     Attributes
     ----------
-    draining : bool
-        True once the server is about to end: no further work is taken.
+    draining : asyncio.Event
+        Set once the server is about to end: no further work is taken, and live streams are to be closed.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Service:
         aliases: Mapping[str, str],
     ) -> None:
         self.options = options
-        self.draining = False
+        self.draining = asyncio.Event()
         self.admission = Admission(
             max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
         )
         self.models = Models(load, ids, aliases, self._record_step)
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
         self._tickets: dict[Job, object] = {}
         self._none_in_progress = asyncio.Event()
@@ -69,7 +69,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """True if requests are taken and need not wait for a model."""
-        return not self.draining and (bool(self.models.loaded) or not self.options.preload)
+        return not self.draining.is_set() and (bool(self.models.loaded) or not self.options.preload)
 
     async def preload(self) -> None:
         """Load all models."""
@@ -144,7 +144,7 @@ class Service:
 
     async def drain(self) -> None:
         """Take no more work, and wait for that in progress, but not longer than the options allow."""
-        self.draining = True
+        self.draining.set()
         try:
             await asyncio.wait_for(self._none_in_progress.wait(), self.options.drain_s)
         except TimeoutError:
@@ -152,7 +152,7 @@ class Service:
 
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""
-        self.draining = True
+        self.draining.set()
         await self.models.close("the server has ended")
 
     @asynccontextmanager
@@ -165,7 +165,7 @@ class Service:
     ) -> AsyncIterator[JobT]:
         """Give a job to the engine of a model; what it holds is released when it has ended, in the event loop."""
         try:
-            if self.draining:
+            if self.draining.is_set():
                 raise draining()
             ticket = held.enter_context(room)
             model = await self.models.get(model_name)

@@ -18,7 +18,7 @@ _EVENT_NAMES: dict[type, str] = {
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """Return an event as values for `json.dumps`: its name as ``event``, ``emitted_s`` for `emitted_samples`, its fields."""
+    """Return its name as ``event``, ``emitted_s`` for `emitted_samples`, and its other fields, for `json.dumps`."""
     fields = as_json(event)
     times = {
         "audio_s": fields.pop("audio_s"),

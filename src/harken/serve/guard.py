@@ -1,0 +1,197 @@
+"""The guard before all routes: the Host and Origin of a request, its key, and its number in the log.
+
+A web page that somebody visits can send requests to servers on their machine. The Host and Origin headers, which
+browsers set and scripts cannot, tell such pages apart.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from http import HTTPStatus
+from ipaddress import ip_address
+from logging import getLogger
+from time import monotonic
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from harken.serve.errors import RequestError, request_error
+from harken.serve.options import ServeOptions
+
+log = getLogger("harken.serve")
+
+PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/")
+PUBLIC_FOLDER = "/page/"
+KEY_SUBPROTOCOL = "openai-insecure-api-key."
+"""Prefix of the WebSocket subprotocol in which browsers send a key, as they cannot set headers."""
+POLICY_VIOLATION = 1008
+PREFLIGHT_S = "600"
+ANY = "*"
+LOCAL_NAMES = ("localhost", "localhost.localdomain")
+
+
+class Guard:
+    """An ASGI application around another one, which sees only requests that are allowed.
+
+    Parameters
+    ----------
+    app : ASGI application
+    options : ServeOptions
+    is_ticket : callable
+        Tells if a key is a short-lived one that this server has given out.
+    on_response : callable
+        Called with the route, the status and the seconds of every response.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: ServeOptions,
+        is_ticket: Callable[[str], bool],
+        on_response: Callable[[str, int, float], None],
+    ) -> None:
+        self._app, self._options, self._is_ticket, self._on_response = app, options, is_ticket, on_response
+        self._key_digests = [_digest(key) for key in options.api_key]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request = _LoggedRequest(scope, send, self._allowed_origin(headers))
+        try:
+            self._check(scope, headers)
+            if _is_preflight(scope, headers):
+                await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, request.send)
+            else:
+                await self._app(scope, receive, request.send)
+        except RequestError as refusal:
+            await _refuse(scope, receive, request.send, refusal)
+        finally:
+            self._on_response(*request.finish())
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raise a `RequestError` if the request is not allowed."""
+        host = headers.get("host", "")
+        if not self._is_allowed_host(host):
+            raise RequestError(
+                f"Host {host!r} is not a name of this server; --allowed-host allows it", status=403, code="host"
+            )
+        if "origin" in headers and self._allowed_origin(headers) is None:
+            raise RequestError(
+                f"Origin {headers['origin']!r} may not use this server; --origin allows it",
+                status=403,
+                code="origin",
+            )
+        path = scope["path"]
+        is_public = path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER) or _is_preflight(scope, headers)
+        if self._key_digests and not is_public and not any(map(self._is_key, _given_keys(headers))):
+            raise RequestError(
+                "a key is needed: Authorization: Bearer KEY",
+                status=401,
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+
+    def _is_key(self, given: str) -> bool:
+        """Compare with every key, in a time that tells nothing about them."""
+        digest = _digest(given)
+        matches = [hmac.compare_digest(digest, key) for key in self._key_digests]
+        return any(matches) or self._is_ticket(given)
+
+    def _is_allowed_host(self, host: str) -> bool:
+        """Tell if a Host is this server: an address, which no other site's name leads to, or a name of its own."""
+        name = _without_port(host)
+        names = (*LOCAL_NAMES, self._options.host, *self._options.allowed_host)
+        return ANY in self._options.allowed_host or name in names or _is_address(name)
+
+    def _allowed_origin(self, headers: Headers) -> str | None:
+        """Return the Origin if it may use this server: its own pages, and those of the options."""
+        origin = headers.get("origin")
+        if origin is None:
+            return None
+        own = origin.partition("://")[2] == headers.get("host")
+        return origin if own or ANY in self._options.origin or origin in self._options.origin else None
+
+
+class _LoggedRequest:
+    """What is sent for a request, with its number, and the line about it in the log."""
+
+    def __init__(self, scope: Scope, send: Send, origin: str | None) -> None:
+        self._scope, self._send, self._origin = scope, send, origin
+        self._id = f"req_{uuid4().hex}"
+        self._start_s = monotonic()
+        self._status = 0
+        scope.setdefault("state", {})["request_id"] = self._id
+
+    async def send(self, message: Message) -> None:
+        """Send a message; a response gets the number of the request, and the headers for scripts of other pages."""
+        if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
+            self._status = message.get("status", HTTPStatus.SWITCHING_PROTOCOLS)
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self._id
+            if self._origin:
+                headers["access-control-allow-origin"] = self._origin
+                headers.add_vary_header("origin")
+                headers["access-control-allow-headers"] = "authorization, content-type, x-api-key"
+                headers["access-control-allow-methods"] = "GET, POST, DELETE"
+                headers["access-control-expose-headers"] = "x-request-id, retry-after"
+                headers["access-control-max-age"] = PREFLIGHT_S
+        await self._send(message)
+
+    def finish(self) -> tuple[str, int, float]:
+        """Write the line of the log; return the route, the status and the seconds."""
+        route = getattr(self._scope.get("route"), "path", "")
+        seconds = monotonic() - self._start_s
+        fields = {"request_id": self._id, "route": route, "status": self._status, "seconds": round(seconds, 3)}
+        log.info("request", extra={"fields": {"method": self._scope.get("method", "WEBSOCKET")} | fields})
+        return route, self._status, seconds
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    """Tell if a browser only asks whether a script may send a request; it sends no key with that."""
+    return scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
+
+
+def _given_keys(headers: Headers) -> Iterable[str]:
+    """Yield the keys in a request."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield key.strip()
+    if "x-api-key" in headers:
+        yield headers["x-api-key"]
+    for subprotocol in map(str.strip, headers.get("sec-websocket-protocol", "").split(",")):
+        if subprotocol.startswith(KEY_SUBPROTOCOL):
+            yield subprotocol.removeprefix(KEY_SUBPROTOCOL)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: BaseException) -> None:
+    """Answer with an error; a WebSocket whose client cannot read a response is closed."""
+    problem = request_error(refusal)
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+        await JSONResponse(problem.body(), problem.status, problem.headers())(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(problem)[:100]})
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()
+
+
+def _without_port(host: str) -> str:
+    """Return the name of a Host header, in lower case."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

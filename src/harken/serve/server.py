@@ -1,0 +1,154 @@
+"""The server as a process: it listens, says where, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from logging import getLogger
+from typing import Any
+
+import uvicorn
+
+from harken.api import Recognizer
+from harken.errors import OptionError
+from harken.serve.app import make_app
+from harken.serve.logs import configure
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
+
+log = getLogger("harken.serve")
+
+STDIO = "stdio://"
+MAX_FRAME_BYTES = 16 << 20
+"""Largest message of a WebSocket: an append of 15 MiB in base64, as OpenAI's clients may send."""
+CLOSE_S = 5
+"""Seconds that connections have to close once all work has ended."""
+BACKLOG = 2048
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own signal handlers: `run` has work to end first."""
+
+    def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+async def run(
+    load: Callable[[str], Recognizer],
+    ids: Sequence[str],
+    aliases: Mapping[str, str],
+    options: ServeOptions,
+    announce: Callable[[str], None],
+    on_signals: Callable[[Callable[[], object]], AbstractContextManager[None]],
+) -> bool:
+    """Serve until a signal comes; then take no more work, send the finals of streams, and finish the files.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the model of an id.
+    ids : sequence of str
+        Models that are offered; the first is the default.
+    aliases : mapping
+        Further names of models.
+    options : ServeOptions
+    announce : callable
+        Called with the address, once requests are answered.
+    on_signals : callable
+        Returns a block in which a function is called, in the main thread, for every signal that ends the process.
+
+    Returns
+    -------
+    bool
+        False if a second signal ended it before all work was done.
+
+    Raises
+    ------
+    OptionError
+        If the address is in use or not of this machine, or the certificate cannot be read.
+    """
+    configure(options.log_format)
+    async with AsyncExitStack() as stack:
+        service = Service(load, ids, options, aliases)
+        stack.push_async_callback(service.close)
+        stopping, at_once = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stack.enter_context(
+            on_signals(lambda: loop.call_soon_threadsafe((at_once if stopping.is_set() else stopping).set))
+        )
+        if options.wyoming != STDIO:
+            await stack.enter_async_context(_http(service, options, announce))
+        unloading = asyncio.create_task(service.unload_idle_models())
+        stack.callback(unloading.cancel)
+        if options.preload:
+            await _first_of(service.preload(), stopping.wait())
+        await stopping.wait()
+        log.info("draining")
+        return await _first_of(service.drain(), at_once.wait()) == 0
+
+
+async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
+    """Wait for the first of several coroutines, cancel the others, and return its index; its error is raised."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        first = next(i for i, task in enumerate(tasks) if task.done())
+        tasks[first].result()
+        return first
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def _http(
+    service: Service, options: ServeOptions, announce: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Answer HTTP requests and WebSockets."""
+    listener = _listen(options.host, options.port)
+    config = uvicorn.Config(
+        make_app(service),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=CLOSE_S,
+        ssl_certfile=options.certfile,
+        ssl_keyfile=options.keyfile,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(
+            "certfile", options.certfile, f"a certificate and its key; this is none: {error}"
+        ) from error
+    server = _Uvicorn(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        announce(f"{'https' if options.certfile else 'http'}://{host}:{port}")
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = str(error.strerror or error)
+        if isinstance(error, socket.gaierror):
+            raise OptionError("host", host, f"an address of this machine: {reason}") from error
+        raise OptionError("port", port, f"a port of {host} that is free: {reason}") from error
