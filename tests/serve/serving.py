@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import uvicorn
 
 from harken.api import Recognizer
-from harken.serve import ServeOptions, Service, make_app
+from harken.serve.app import make_app
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
 
 T = TypeVar("T")
 MAX_WAIT_S = 60.0
