@@ -80,11 +80,12 @@ class Client:
             while True:
                 self.receive()
         except ConnectionClosed as closed:
-            assert closed.rcvd
-            return closed.rcvd.code
+            return closed.rcvd.code if closed.rcvd else 0
 
     def finals(self) -> list[str]:
-        return [message["segment"]["text"] for message in self.messages if message.get("event") == "final_segment"]
+        return [
+            message["segment"]["text"] for message in self.messages if message.get("event") == "final_segment"
+        ]
 
     def numbers(self) -> list[int]:
         return [message["seq"] for message in self.messages if "event" in message]
