@@ -34,7 +34,7 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
 @list_option(
     "-m",
     "--model",
-    parse_item=checked_text,
+    parse_item=_text,
     section="Model",
     empty=False,
     default=("tiny.en",),
@@ -43,7 +43,7 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
 )
 @list_option(
     "--alias",
-    parse_item=checked_text,
+    parse_item=_text,
     section="Model",
     metavar="NAME=MODEL,...",
     help="Further names of these models; those of OpenAI, such as whisper-1, mean the first.",
