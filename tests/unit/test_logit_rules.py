@@ -70,6 +70,24 @@ def test_timestamp_grammar(prefix: str, text: bool, end: bool, timestamps: str) 
     assert grammar(rules, prefix) == (text, end, timestamps)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [
+        ("0.00 a 2.00 2.50", False),  # a segment opens: it has text, since the speech ends in this window
+        ("0.00 a 2.00 2.98", False),
+        ("0.00 a 2.00 3.00", True),  # no speech is left
+        ("0.00 a 2.00", True),
+        ("0.00 a 2.00 2.50 b", True),
+        ("0.00", True),  # a window without words
+    ],
+)
+def test_text_does_not_end_where_a_segment_opens_before_the_end_of_speech(prefix: str, end: bool) -> None:
+    rules = make_logit_rules(TOKENIZER, timestamps=True)
+    banned = rules.banned(tokens(prefix), speech_end=BEGIN + 150)
+    assert (not any(start <= EOT < stop for start, stop in banned)) == end
+    assert [span for span in banned if span != (EOT, EOT + 1)] == rules.banned(tokens(prefix))
+
+
 @pytest.mark.parametrize("prefix", ["", "a", "0.00", "0.00 a 1.00"])
 def test_no_grammar_without_timestamps(prefix: str) -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_blank=False)

@@ -60,6 +60,18 @@ class TestPackedSpeech:
         form = work(TranscriptBackend(window_text(0, "one", 6, 7, "two")), noise_and_silence(0.4, 1))
         assert [segment.text for segment in form.segments()] == ["one", "two"]
 
+    def test_text_goes_on_where_a_segment_opens_before_the_end_of_the_speech(self) -> None:
+        backend = TranscriptBackend(window_text(0, "one", 6, 7))
+        segments = [*work(backend, noise_and_silence(0.4, 1)).segments()]
+        assert len(backend.mels) == 1, "the rest is no window of its own"
+        assert segments[0].text == "one"
+        assert segments[-1].end_s == pytest.approx(0.4, abs=0.02)
+
+    def test_text_may_end_where_no_speech_is_left(self) -> None:
+        backend = TranscriptBackend(window_text(0, "one", 15, 15), window_text(0, "two", 5))
+        segments = work(backend, noise_and_silence(0.4, 1), vad_min_speech_s=0.15).segments()
+        assert [segment.text for segment in segments] == ["one", "two"]
+
     def test_text_that_ran_out_of_tokens_continues_in_another_window(self) -> None:
         endless = window_text(0, "one", 6, 7, "x" * 2 * LIMIT)
         backend = TranscriptBackend(endless, window_text(0, "two", 14))

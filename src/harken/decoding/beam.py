@@ -92,6 +92,8 @@ def beam_search(
     limits: Sequence[int],
     observe: Observer,
     capture: AttentionCapture = no_attention,
+    *,
+    speech_ends: Sequence[int | None] | None = None,
 ) -> tuple[list[list[Hypothesis]], int]:
     """Search every row of a session that has read its prompts.
 
@@ -109,6 +111,8 @@ def beam_search(
         Called with every `Step`.
     capture : callable
         Called for the attention of every hypothesis that is set aside.
+    speech_ends : sequence of int or None, optional
+        Timestamp in each window before which no segment may be empty (see `LogitRules.banned`).
 
     Returns
     -------
@@ -119,9 +123,14 @@ def beam_search(
     """
     states = [_BeamState(beam, logit_rules.eot, limit, capture) for limit in limits]
     active = list(enumerate(states))
+    speech_ends = speech_ends or [None] * len(limits)
     forwards = 0
     while True:
-        logit_rules.apply(logits, [path.tokens for _, state in active for path in state.unfinished])
+        logit_rules.apply(
+            logits,
+            [path.tokens for _, state in active for path in state.unfinished],
+            [speech_ends[window] for window, state in active for _ in state.unfinished],
+        )
         ids, logprobs = logits.top(beam.width + 1)
         row = 0
         for window, state in active:

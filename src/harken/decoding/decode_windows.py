@@ -32,12 +32,15 @@ class Window:
         Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
     draft_tokens : tuple of int
         Tokens of an earlier attempt at the same audio, a source of drafts.
+    speech_end : int or None
+        Timestamp before which no segment may be empty (see `LogitRules.banned`).
     """
 
     window_index: int
     prompt: tuple[int, ...]
     seed: tuple[int, ...] = (0,)
     draft_tokens: tuple[int, ...] = ()
+    speech_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ def decode(
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
+    speech_ends = [window.speech_end for window in windows]
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
@@ -131,7 +135,10 @@ def decode(
                 logit_rules,
                 sampling=isinstance(strategy, Sample),
             )
-        rows = [Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot)) for i in window_of_row]
+        rows = [
+            Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot), speech_end=speech_ends[i])
+            for i in window_of_row
+        ]
         forwards = generate(
             session,
             rows,
@@ -156,7 +163,9 @@ def decode(
             )
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
-            found, forwards = beam_search(session, logits, logit_rules, strategy, limits, count, capture)
+            found, forwards = beam_search(
+                session, logits, logit_rules, strategy, limits, count, capture, speech_ends=speech_ends
+            )
             best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
     stats = DecodeStats(
         windows=len(windows),

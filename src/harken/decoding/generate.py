@@ -139,6 +139,8 @@ class Row:
     stopping : StoppingCriterion
     committed : tuple of int
         Tokens at the end of the prompt that count as text for the logit rules.
+    speech_end : int or None
+        Timestamp before which no segment may be empty (see `LogitRules.banned`).
     draft : tuple of int
         Tokens that the model has read behind those of the row, to be verified in the next step.
     tokens : list of int
@@ -156,6 +158,7 @@ class Row:
     limit: int
     stopping: StoppingCriterion
     committed: tuple[int, ...] = ()
+    speech_end: int | None = None
     draft: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -292,7 +295,11 @@ def generate(
     while True:
         positions = [(row, index) for row in active for index in rows[row].positions()]
         drafted = len(positions) > len(active)
-        logit_rules.apply(logits, [prefix for row in active for prefix in rows[row].prefixes()])
+        logit_rules.apply(
+            logits,
+            [prefix for row in active for prefix in rows[row].prefixes()],
+            [rows[row].speech_end for row, _ in positions],
+        )
         picked = pick(logits, positions, drafted and draft_session is not None)
         ids, logprobs = picked.ids.tolist(), picked.logprobs.tolist()
         lengths_before = [len(rows[row].tokens) for row in active]

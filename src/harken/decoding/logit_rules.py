@@ -184,10 +184,13 @@ class LogitRules:
     forced_prefix: tuple[int, ...] = ()
     hotword_bias: HotwordBias | None = None
 
-    def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
-        """Apply the rules to each position of `logits`, given its prefix of picked tokens."""
+    def apply(
+        self, logits: Logits, prefixes: Sequence[Sequence[int]], speech_ends: Sequence[int | None] = ()
+    ) -> None:
+        """Apply the rules to each position of `logits`, given its prefix of picked tokens and the end of speech."""
         logits.suppress_tokens(self.suppressed)
-        logits.suppress_ranges([self.banned(prefix) for prefix in prefixes])
+        ends = speech_ends or [None] * len(prefixes)
+        logits.suppress_ranges([self.banned(*pair) for pair in zip(prefixes, ends, strict=True)])
         if self.hotword_bias is not None:
             self.hotword_bias.apply(logits, prefixes)
         if self.timestamps:
@@ -198,15 +201,23 @@ class LogitRules:
         banned = any(start <= token < stop for start, stop in self.banned(prefix))
         return not (banned or (self.suppressed == token).any())
 
-    def banned(self, prefix: Sequence[int]) -> list[TokenRange]:
-        """Return the id ranges that may not follow `prefix`, the tokens picked after the prompt."""
+    def banned(self, prefix: Sequence[int], speech_end: int | None = None) -> list[TokenRange]:
+        """Return the id ranges that may not follow `prefix`, the tokens picked after the prompt.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+        speech_end : int or None
+            Timestamp at which the speech of a self-contained window ends: a segment that opens before it has text. None
+            if speech may go on behind the window.
+        """
         position = len(prefix) - (1 if self.timestamps else 0)
         if 0 <= position < len(self.forced_prefix):
             return [(0, self.forced_prefix[position]), (self.forced_prefix[position] + 1, _ID_LIMIT)]
         spans = [] if prefix else list(self.first_banned)
-        return [*spans, *self._banned_by_timestamps(prefix)] if self.timestamps else spans
+        return [*spans, *self._banned_by_timestamps(prefix, speech_end)] if self.timestamps else spans
 
-    def _banned_by_timestamps(self, prefix: Sequence[int]) -> list[TokenRange]:
+    def _banned_by_timestamps(self, prefix: Sequence[int], speech_end: int | None) -> list[TokenRange]:
         """Return the ranges that break the grammar: timestamps come in pairs, never decrease, and one comes first.
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules.
@@ -222,6 +233,9 @@ class LogitRules:
         spans: list[TokenRange] = []
         if segment_opened:
             spans.append((begin, id_limit))
+            # The model learned to leave a segment empty that a later window completes. Here none follows.
+            if len(prefix) > 1 and speech_end is not None and prefix[-1] < speech_end:
+                spans.append((self.eot, self.eot + 1))
         elif last_was_timestamp:
             spans.append((0, self.eot))
         last_timestamp = next((token for token in reversed(prefix) if token >= begin), None)

@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import accumulate, islice, pairwise, zip_longest
 
 from harken.results import Segment, UnwrittenSpeech, Word
-from harken.transcribe.chunking import FrameSpan, SpeechSegmenter
+from harken.transcribe.chunking import FrameSpan
 from harken.transcribe.coverage import (
     SpeechGap,
     TokenPeak,
     divide_at,
     span_peaks,
-    speech_in_window,
     split_at_gaps,
     token_peaks,
     uncovered_spans,
@@ -56,7 +55,7 @@ class GapFilling:
         if not maker.segmenter or not self._options.fill_gaps:
             return
         peaks = self._peaks() if window.scored else []
-        spans = uncovered_spans(peaks, self._speech(maker.segmenter), end)
+        spans = uncovered_spans(peaks, maker.speech(window.offset, window.n_frames), end)
         # Without words it would be the same window once more.
         if window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer
@@ -132,12 +131,6 @@ class GapFilling:
                     first, (round(FRAMES_PER_POSITION * start), round(FRAMES_PER_POSITION * end))
                 )
         return peaks
-
-    def _speech(self, segmenter: SpeechSegmenter) -> list[FrameSpan]:
-        """Return the detected speech of the window, in frames from its start."""
-        offset = self.window.offset
-        spans = self._maker.frame_source.spans(offset, offset + self.window.n_frames)
-        return speech_in_window(spans, segmenter.word_regions(spans[0][0], spans[-1][1]))
 
     def _rejection_reason(self, result: WindowResult) -> str | None:
         """Return the reason not to take the text of a gap."""

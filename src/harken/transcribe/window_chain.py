@@ -153,6 +153,7 @@ class WindowChain:
             seek=self._seek(start),
             is_first=not self.index and not start and not self._filling,
             is_gap=bool(self._filling),
+            speech_end=self._speech_end(start),
         )
 
     def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
@@ -233,6 +234,15 @@ class WindowChain:
         """Return the speech without words since the last call."""
         popped, self._unwritten = self._unwritten, []
         return popped
+
+    def _speech_end(self, start: int) -> int | None:
+        """Return the timestamp of the end of the speech in the window that was read last."""
+        if not self._frame_source.self_contained:
+            return None
+        speech = self._maker.speech(start, self._content_frames)
+        # A last bit that voice activity detection would ignore on its own needs no words.
+        end = speech[-1][1] - round(self._options.vad_min_speech_s * FRAMES_PER_SECOND) if speech else 0
+        return self._maker.timestamp_begin + end // FRAMES_PER_POSITION
 
     def _advance_to(self, offset: int) -> None:
         self.offset = offset

@@ -49,6 +49,8 @@ class AudioWindow:
         Frame of the recording at which the window begins.
     is_first, is_gap : bool
         True for the first window of a recording; for a gap in the text of a window, which has one attempt.
+    speech_end : int or None
+        Timestamp of the end of its speech; None if speech may go on behind the window.
     """
 
     mel: Floats
@@ -56,6 +58,7 @@ class AudioWindow:
     seek: int
     is_first: bool
     is_gap: bool = False
+    speech_end: int | None = None
 
     @property
     def start_s(self) -> float:
@@ -344,6 +347,7 @@ class WindowDecoder:
                     prompt=request.prompt,
                     seed=(options.seed, window.seek),
                     draft_tokens=request.draft_tokens,
+                    speech_end=window.speech_end,
                 )
             )
         unique_callbacks = list(dict.fromkeys(callbacks))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harken.results import Segment, Word
-from harken.transcribe.chunking import FrameSource, SpeechSegmenter, total_frames
+from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, total_frames
+from harken.transcribe.coverage import speech_in_window
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
     attention_concentration,
@@ -126,6 +127,13 @@ class SegmentMaker:
         """Id of the first timestamp; without timestamps a window is one segment, even if the model writes some."""
         tokenizer = self.decoder.tokenizer
         return tokenizer.timestamp_begin if self._options.timestamps else tokenizer.n_vocab
+
+    def speech(self, offset: int, n_frames: int) -> list[FrameSpan]:
+        """Return the detected speech of a window, in frames from its start; none without voice activity detection."""
+        if self.segmenter is None:
+            return []
+        spans = self.frame_source.spans(offset, offset + n_frames)
+        return speech_in_window(spans, self.segmenter.word_regions(spans[0][0], spans[-1][1]))
 
     def read(self, result: WindowResult, offset: int, n_frames: int) -> WindowText:
         """Return the text of a window that begins at a frame of the source and has so many frames of audio."""
