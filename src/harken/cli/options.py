@@ -327,14 +327,15 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
 
 def _item_parser(value_type: type) -> Parse:
     """Return the parser of one of several values."""
-    return _parse_text if value_type is str else _number_parser(value_type)
+    return parse_text if value_type is str else _number_parser(value_type)
 
 
-def _parse_text(value: str) -> str:
+def parse_text(value: str) -> str:
+    """Return a text as `checked_text` does, under a name for the help."""
     return checked_text(value)
 
 
-_parse_text.__name__ = "text"
+parse_text.__name__ = "text"
 
 
 def _number_parser(value_type: type) -> Parse:

@@ -21,9 +21,9 @@ from harken.cli.options import (
     list_option,
     model_params,
     options_from,
+    parse_text,
 )
 from harken.cli.terminal import write_stderr
-from harken.cli.values import checked_text
 from harken.errors import BackendUnavailable, OptionError
 from harken.serve.options import ServeOptions
 
@@ -34,7 +34,7 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
 @list_option(
     "-m",
     "--model",
-    parse_item=_text,
+    parse_item=parse_text,
     section="Model",
     empty=False,
     default=("tiny.en",),
@@ -43,7 +43,7 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
 )
 @list_option(
     "--alias",
-    parse_item=_text,
+    parse_item=parse_text,
     section="Model",
     metavar="NAME=MODEL,...",
     help="Further names of these models; those of OpenAI, such as whisper-1, mean the first.",
