@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-import av
-import numpy as np
 import pytest
 
 from harken.api import Recognizer
@@ -18,11 +15,14 @@ from harken.serve.options import ServeOptions
 from harken.streaming import FinalSegment, LiveSession, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, recognizer as real_recognizer
+from real_models import EXAMPLE
+from real_models import recognizer as real_recognizer
 from serve.live_client import opened, resumed
+from serve.recordings import pcm, webm
 from serve.serving import Serving, serving
 
 pytestmark = pytest.mark.real
+
 
 class Unhurried:
     """A recognizer whose live streams do all their work, however slow the machine is."""
@@ -56,7 +56,7 @@ def server(recognizer: Recognizer) -> Iterator[Serving]:
 def test_a_lost_connection_costs_no_word_and_doubles_none(
     recognizer: Recognizer, server: Serving, samples: Floats
 ) -> None:
-    data = _pcm(samples)
+    data = pcm(samples)
     client, ready = opened(server)
     client.audio(data[:80_000])
     client.until(event="interim")
@@ -74,7 +74,7 @@ def test_a_lost_connection_costs_no_word_and_doubles_none(
 
 
 def test_the_container_of_a_browser_is_decoded_as_it_comes(server: Serving, samples: Floats) -> None:
-    data = _webm(samples)
+    data = webm(samples)
     client, _ = opened(server, audio={"format": "container"}, delay="minimal")
     with client:
         client.audio(data[: len(data) // 2], 997)
@@ -85,22 +85,3 @@ def test_the_container_of_a_browser_is_decoded_as_it_comes(server: Serving, samp
         client.send(type="end")
         assert client.drain() == 1000
     assert "my fellow Americans" in "".join(client.finals())
-
-
-def _pcm(samples: Floats) -> bytes:
-    return np.round(samples * 32768).astype("<i2").tobytes()
-
-
-def _webm(samples: Floats) -> bytes:
-    """Return what a browser's MediaRecorder would send: Opus in WebM, without a length."""
-    file = io.BytesIO()
-    with av.open(file, "w", format="webm", options={"live": "1", "cluster_time_limit": "100"}) as container:
-        stream = container.add_stream("libopus", rate=48_000)
-        frame = av.AudioFrame.from_ndarray(
-            np.frombuffer(_pcm(samples), np.int16)[None], format="s16", layout="mono"
-        )
-        frame.sample_rate = 16_000
-        resampler = av.AudioResampler("s16", "mono", 48_000)
-        for resampled in [*resampler.resample(frame), *resampler.resample(None), None]:
-            container.mux(stream.encode(resampled))
-    return file.getvalue()
