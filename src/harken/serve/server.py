@@ -94,7 +94,9 @@ async def run(
             await _first_of(service.preload(), stopping.wait())
         await stopping.wait()
         log.info("draining")
-        return await _first_of(service.drain(), at_once.wait()) == 0
+        finished = await _first_of(service.drain(), at_once.wait()) == 0
+        await service.close()  # before the connections, so that all are told
+        return finished
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
