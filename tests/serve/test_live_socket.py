@@ -70,6 +70,8 @@ def test_a_flush_ends_the_utterance_and_is_answered_behind_its_events(server: Se
         ({"type": "hello", "audio": {"rate": 1}}, "invalid_value", "rate"),
         ({"type": "hello", "audio": {"channels": 0}}, "invalid_value", "channels"),
         ({"type": "resume", "session": "x"}, "invalid_value", "token"),
+        ({"type": "resume", "session": "x", "token": "\ud800"}, "invalid_value", "token"),
+        ({"type": "hello", "\ud800": 1}, "invalid_value", "\ud800"),
         ({"type": "resume", "session": "x", "token": "y"}, "session_not_found", "session"),
     ],
 )

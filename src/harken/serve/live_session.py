@@ -102,6 +102,13 @@ class LiveSession:
             "seq": self.log.last,
         }
 
+    def check_kept(self, seq: int) -> None:
+        """Raise a `RequestError` if the messages after a number cannot all be sent again."""
+        first, last = self.log.forgotten, self.log.last
+        if not first <= seq <= last:
+            message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+            raise RequestError(message, code="messages_not_kept", param="seq")
+
     async def take(self, data: bytes) -> None:
         """Take bytes of audio, once there is room for them."""
         await self._put(data)
@@ -187,6 +194,8 @@ class LiveSession:
                 self.log.add(event)
 
     def _fail(self, error: Exception) -> None:
+        if self._service.draining.is_set():
+            error = draining()
         self.failure = self.failure or request_error(error)
         if self.failure.status >= 500 and self.failure is not error:
             log.error("a live stream failed", exc_info=error)

@@ -65,6 +65,7 @@ class _Connection:
         else:
             session, seq = self._sessions.open(message), 0
         async with session.connected() as taken_over:
+            session.check_kept(seq)
             try:
                 await self._send(await session.ready())
             except RequestError:

@@ -26,6 +26,9 @@ log = getLogger("harken.serve")
 STREAM_OPTIONS = StreamOptions(delay="high")
 """Nobody sees words before they are final, so few updates are enough."""
 
+SEND_LIMIT_S = 30.0
+"""Seconds that a reader may take for an event before it counts as gone."""
+
 
 class WyomingConnection:
     """A connection of a client, with any number of utterances one after another.
@@ -158,7 +161,11 @@ class WyomingConnection:
 
     async def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         self._writer.write(encode_event(kind, data))
-        await self._writer.drain()
+        try:
+            async with asyncio.timeout(SEND_LIMIT_S):
+                await self._writer.drain()
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not read") from None
 
     async def _send_error(self, error: Exception) -> None:
         if isinstance(error, FrameError):
