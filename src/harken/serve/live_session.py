@@ -81,8 +81,8 @@ class LiveSession:
         """True once it needs no engine any more."""
         return self._task.done()
 
-    async def ready(self) -> dict[str, Any]:
-        """Return the message ``ready``, once its stream is open.
+    async def ready(self, seq: int) -> dict[str, Any]:
+        """Return the message ``ready``, once its stream is open; the messages after a number follow it.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class LiveSession:
             "received": self.received,
             "flushes": self.flushes,
             "ended": self.ended,
-            "seq": self.log.last,
+            "seq": seq,
         }
 
     def check_kept(self, seq: int) -> None:

@@ -67,7 +67,7 @@ class _Connection:
         async with session.connected() as taken_over:
             session.check_kept(seq)
             try:
-                await self._send(await session.ready())
+                await self._send(await session.ready(seq))
             except RequestError:
                 session.cancel()
                 raise
