@@ -197,7 +197,7 @@ class LiveSession:
         if self._service.draining.is_set():
             error = draining()
         self.failure = self.failure or request_error(error)
-        if self.failure.status >= 500 and self.failure is not error:
+        if self.failure.status >= 500 and not isinstance(error, RequestError):
             log.error("a live stream failed", exc_info=error)
         if not self._opened.done():
             self._opened.set_exception(self.failure)

@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import Any
 
 from harken.option_types import checked_value
-from harken.serve.errors import request_error
+from harken.serve.errors import RequestError, request_error
 from harken.serve.service import Service
 from harken.serve.wyoming_frames import FrameError, WyomingEvent, encode_event, read_event
 from harken.serve.wyoming_info import info, transcribe_options
@@ -172,6 +172,6 @@ class WyomingConnection:
             await self._send("error", {"text": str(error), "code": "invalid_frame"})
             return
         problem = request_error(error)
-        if problem.status >= 500 and problem is not error:
+        if problem.status >= 500 and not isinstance(error, RequestError):
             log.error("an utterance failed", exc_info=error)
         await self._send("error", {"text": str(problem), "code": problem.code or problem.type})
