@@ -71,6 +71,7 @@ class LiveSession:
         self._model = hello.model or service.models.ids[0]
         self._inputs: asyncio.Queue[bytes | Action] = asyncio.Queue(WAITING_MESSAGES)
         self._turn, self._taken_over, self._waiting = asyncio.Lock(), asyncio.Event(), 0
+        self._flushed = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -120,13 +121,15 @@ class LiveSession:
         self.flushes += 1
 
     async def end(self) -> None:
-        """End the stream behind the audio so far."""
-        await self._put(Action.END)
-        self.ended = True
+        """End the stream behind the audio so far; a client that has resumed it may say so again."""
+        if not self.ended:
+            await self._put(Action.END)
+            self.ended = True
 
     def cancel(self) -> None:
         """End it at once, and let nobody resume it."""
         self._stop_expiry()
+        self.failure = self.failure or RequestError("the session has been ended", code="session_ended")
         self._task.cancel()
         self._on_end(self)
 
@@ -187,6 +190,7 @@ class LiveSession:
                 }
                 self._opened.set_result(facts)
             case Flushed():
+                self._flushed.set()
                 self.log.add_fields({"type": "flushed"})
             case Failed(failure=failure):
                 raise failure
@@ -252,7 +256,9 @@ class LiveSession:
                     await audio.take(data)
                 case Action.FLUSH:
                     await audio.decoded()
+                    self._flushed.clear()
                     job.flush(Action.FLUSH)
+                    await self._flushed.wait()  # so that no more wait for the engine than come through
                 case Action.END:
                     await audio.finish()
                     return
