@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harken.contract import Floats
 from harken.errors import OptionError
 from harken.streaming import Event, StreamOptions
@@ -31,6 +33,8 @@ class LiveRecognizer:
     ----------
     languages : tuple of str
         Languages that it knows.
+    on_feed : callable
+        As for `FakeLiveSession`.
 
     Attributes
     ----------
@@ -40,8 +44,10 @@ class LiveRecognizer:
         Theirs.
     """
 
-    def __init__(self, languages: tuple[str, ...] = ("en",)) -> None:
-        self.languages = languages
+    def __init__(
+        self, languages: tuple[str, ...] = ("en",), on_feed: Callable[[int], object] = lambda samples: None
+    ) -> None:
+        self.languages, self._on_feed = languages, on_feed
         self.sessions: list[FlushableSession] = []
         self.options: list[TranscribeOptions] = []
 
@@ -51,7 +57,7 @@ class LiveRecognizer:
         return options
 
     def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> FlushableSession:
-        session = FlushableSession()
+        session = FlushableSession(self._on_feed)
         self.sessions.append(session)
         self.options.append(options)
         return session

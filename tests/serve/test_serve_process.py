@@ -70,7 +70,10 @@ def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
     ("options", "expected"),
     [
         (("--host", "0.0.0.0"), "--host '0.0.0.0': allowed is an address of this machine alone"),
-        (("--host", "no.such.name.invalid", "--no-auth"), "--host 'no.such.name.invalid': allowed is an address"),
+        (
+            ("--host", "no.such.name.invalid", "--no-auth"),
+            "--host 'no.such.name.invalid': allowed is an address",
+        ),
         (("--certfile", "cert.pem"), "--keyfile"),
         (
             ("--alias", "whisper-1=large"),

@@ -230,6 +230,7 @@ def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
         + WORD,
         json.dumps({"type": "audio-stop", "data": None, "version": "9", "data_length": 2}).encode() + b"\n{}",
         b'{"type": "new-event-of-a-later-version", "payload_length": 3}\nabc',
+        b'{"type": "ping", "data": {"text": "\\ud800"}}\n',
         b'{"type": "describe"}\n',
     )
 
@@ -243,6 +244,7 @@ def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
         while b'"info"' not in answered:
             answered += await reader.read(1 << 16)
         assert b'{"text": "And", "language": "en"}' in answered
+        assert b'{"text": "\\ud800"}' in answered
         writer.close()
 
     serve(scenario, LiveRecognizer())

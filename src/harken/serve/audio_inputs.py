@@ -50,7 +50,9 @@ class RawInput:
     async def take(self, data: bytes) -> None:
         second = self._decoder.bytes_per_s
         for start in range(0, len(data), second):  # the engine serves others between blocks
-            await self._feed(self._decoder.feed(data[start : start + second]))
+            samples = self._decoder.feed(data[start : start + second])
+            if len(samples):
+                await self._feed(samples)
 
     async def decoded(self) -> None:
         return

@@ -114,5 +114,5 @@ class FileJob:
         self.done = True
         if self.transcription:
             self.transcription.stop()
+        self._on_end()  # first, so that who sees the end finds its room free
         self.updates.close()
-        self._on_end()

@@ -196,8 +196,8 @@ class LiveJob:
     def _end(self) -> None:
         self.done = True
         self._wake_sender()
+        self._on_end()  # first, so that who sees the end finds its room free
         self.updates.close()
-        self._on_end()
 
 
 def _merged_interims(last: LiveUpdate, new: LiveUpdate) -> LiveUpdate | None:

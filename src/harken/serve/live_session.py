@@ -71,6 +71,7 @@ class LiveSession:
         self._model = hello.model or service.models.ids[0]
         self._inputs: asyncio.Queue[bytes | Action] = asyncio.Queue(WAITING_MESSAGES)
         self._turn, self._taken_over, self._waiting = asyncio.Lock(), asyncio.Event(), 0
+        self._flushed = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -81,8 +82,8 @@ class LiveSession:
         """True once it needs no engine any more."""
         return self._task.done()
 
-    async def ready(self) -> dict[str, Any]:
-        """Return the message ``ready``, once its stream is open.
+    async def ready(self, seq: int) -> dict[str, Any]:
+        """Return the message ``ready``, once its stream is open; the messages after a number follow it.
 
         Raises
         ------
@@ -99,8 +100,15 @@ class LiveSession:
             "received": self.received,
             "flushes": self.flushes,
             "ended": self.ended,
-            "seq": self.log.last,
+            "seq": seq,
         }
+
+    def check_kept(self, seq: int) -> None:
+        """Raise a `RequestError` if the messages after a number cannot all be sent again."""
+        first, last = self.log.forgotten, self.log.last
+        if not first <= seq <= last:
+            message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+            raise RequestError(message, code="messages_not_kept", param="seq")
 
     async def take(self, data: bytes) -> None:
         """Take bytes of audio, once there is room for them."""
@@ -113,13 +121,15 @@ class LiveSession:
         self.flushes += 1
 
     async def end(self) -> None:
-        """End the stream behind the audio so far."""
-        await self._put(Action.END)
-        self.ended = True
+        """End the stream behind the audio so far; a client that has resumed it may say so again."""
+        if not self.ended:
+            await self._put(Action.END)
+            self.ended = True
 
     def cancel(self) -> None:
         """End it at once, and let nobody resume it."""
         self._stop_expiry()
+        self.failure = self.failure or RequestError("the session has been ended", code="session_ended")
         self._task.cancel()
         self._on_end(self)
 
@@ -180,6 +190,7 @@ class LiveSession:
                 }
                 self._opened.set_result(facts)
             case Flushed():
+                self._flushed.set()
                 self.log.add_fields({"type": "flushed"})
             case Failed(failure=failure):
                 raise failure
@@ -187,8 +198,10 @@ class LiveSession:
                 self.log.add(event)
 
     def _fail(self, error: Exception) -> None:
+        if self._service.draining.is_set():
+            error = draining()
         self.failure = self.failure or request_error(error)
-        if self.failure.status >= 500 and self.failure is not error:
+        if self.failure.status >= 500 and not isinstance(error, RequestError):
             log.error("a live stream failed", exc_info=error)
         if not self._opened.done():
             self._opened.set_exception(self.failure)
@@ -243,7 +256,9 @@ class LiveSession:
                     await audio.take(data)
                 case Action.FLUSH:
                     await audio.decoded()
+                    self._flushed.clear()
                     job.flush(Action.FLUSH)
+                    await self._flushed.wait()  # so that no more wait for the engine than come through
                 case Action.END:
                     await audio.finish()
                     return

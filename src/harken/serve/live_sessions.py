@@ -37,7 +37,7 @@ class LiveSessions:
         Raises
         ------
         RequestError
-            If there is none, the token is not its, or the messages after the last received are not kept any more.
+            If there is none, or the token is not its.
         """
         session = self._sessions.get(resume.session)
         token = session.token if session else ""
@@ -47,10 +47,6 @@ class LiveSessions:
                 f"{self._service.options.resume_s:g} s after a connection was lost"
             )
             raise RequestError(message, status=404, code="session_not_found", param="session")
-        first, last = session.log.forgotten, session.log.last
-        if not first <= resume.seq <= last:
-            message = f"seq={resume.seq}: allowed is {first} to {last}; earlier messages are not kept any more"
-            raise RequestError(message, code="messages_not_kept", param="seq")
         return session
 
     def _forget(self, session: LiveSession) -> None:

@@ -23,10 +23,12 @@ from harken.serve.service import Service
 
 MAX_AUDIO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 18
-NORMAL, POLICY, TOO_BIG, FAULT, RESTART, TRY_LATER = 1000, 1008, 1009, 1011, 1012, 1013
+NORMAL, ABNORMAL, POLICY, TOO_BIG, FAULT, RESTART, TRY_LATER = 1000, 1006, 1008, 1009, 1011, 1012, 1013
 CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: FAULT, 503: TRY_LATER}
 """Close codes of errors, by their status; a client's own errors are violations of policy."""
 IDLE = "idle"
+SEND_LIMIT_S = 30.0
+"""Seconds that a reader may take for a message before its connection counts as lost."""
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -65,8 +67,9 @@ class _Connection:
         else:
             session, seq = self._sessions.open(message), 0
         async with session.connected() as taken_over:
+            session.check_kept(seq)
             try:
-                await self._send(await session.ready())
+                await self._send(await session.ready(seq))
             except RequestError:
                 session.cancel()
                 raise
@@ -75,8 +78,7 @@ class _Connection:
     async def _send_all(self, session: LiveSession, seq: int) -> None:
         """Send the messages of a session, up to its end."""
         async for text in session.log.after(seq):
-            async with self._sending:
-                await self._websocket.send_text(text)
+            await self._send_text(text)
         if session.failure:
             raise session.failure
         await self._send({"type": "done", "seq": session.log.last})
@@ -136,8 +138,15 @@ class _Connection:
         return data
 
     async def _send(self, fields: dict[str, Any]) -> None:
+        await self._send_text(dump_json(fields))
+
+    async def _send_text(self, text: str) -> None:
         async with self._sending:
-            await self._websocket.send_text(dump_json(fields))
+            try:
+                async with asyncio.timeout(SEND_LIMIT_S):
+                    await self._websocket.send_text(text)
+            except TimeoutError:
+                raise WebSocketDisconnect(ABNORMAL) from None
 
     async def _refuse(self, error: RequestError) -> None:
         """Tell why, and close."""

@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import Any
 
 from harken.option_types import checked_value
-from harken.serve.errors import request_error
+from harken.serve.errors import RequestError, request_error
 from harken.serve.service import Service
 from harken.serve.wyoming_frames import FrameError, WyomingEvent, encode_event, read_event
 from harken.serve.wyoming_info import info, transcribe_options
@@ -25,6 +25,9 @@ log = getLogger("harken.serve")
 
 STREAM_OPTIONS = StreamOptions(delay="high")
 """Nobody sees words before they are final, so few updates are enough."""
+
+SEND_LIMIT_S = 30.0
+"""Seconds that a reader may take for an event before it counts as gone."""
 
 
 class WyomingConnection:
@@ -158,13 +161,17 @@ class WyomingConnection:
 
     async def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         self._writer.write(encode_event(kind, data))
-        await self._writer.drain()
+        try:
+            async with asyncio.timeout(SEND_LIMIT_S):
+                await self._writer.drain()
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not read") from None
 
     async def _send_error(self, error: Exception) -> None:
         if isinstance(error, FrameError):
             await self._send("error", {"text": str(error), "code": "invalid_frame"})
             return
         problem = request_error(error)
-        if problem.status >= 500 and problem is not error:
+        if problem.status >= 500 and not isinstance(error, RequestError):
             log.error("an utterance failed", exc_info=error)
         await self._send("error", {"text": str(problem), "code": problem.code or problem.type})

@@ -68,7 +68,7 @@ async def read_event(reader: asyncio.StreamReader) -> WyomingEvent | None:
 
 def encode_event(kind: str, data: Mapping[str, Any]) -> bytes:
     """Return the frame of an event without a payload."""
-    data_bytes = json.dumps(data, ensure_ascii=False).encode() if data else b""
+    data_bytes = json.dumps(data).encode() if data else b""
     length = {"data_length": len(data_bytes)} if data_bytes else {}
     return json.dumps({"type": kind} | length).encode() + b"\n" + data_bytes
 

@@ -88,7 +88,8 @@ class Utterance:
         self._n_samples += len(samples)
         if self._limit_s and self._n_samples > self._limit_s * SAMPLE_RATE:
             raise RequestError(f"the audio is longer than {self._limit_s:g} s", code="session_limit")
-        await self._job.feed(samples)
+        if len(samples):
+            await self._job.feed(samples)
 
     async def _send_chunks(self) -> None:
         async for update in self._job.updates:

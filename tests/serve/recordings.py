@@ -1,0 +1,40 @@
+"""Recordings as clients send them."""
+
+from __future__ import annotations
+
+import io
+import wave
+
+import av
+import numpy as np
+
+from harken.contract import Floats
+
+
+def pcm(samples: Floats) -> bytes:
+    """Return samples as s16le."""
+    return np.round(samples * 32768).astype("<i2").tobytes()
+
+
+def wav(samples: Floats) -> bytes:
+    """Return samples as a WAV file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as recording:
+        recording.setparams((1, 2, 16_000, 0, "NONE", ""))
+        recording.writeframes(pcm(samples))
+    return file.getvalue()
+
+
+def webm(samples: Floats) -> bytes:
+    """Return what a browser's MediaRecorder would send: Opus in WebM, without a length."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="webm", options={"live": "1", "cluster_time_limit": "100"}) as container:
+        stream = container.add_stream("libopus", rate=48_000)
+        frame = av.AudioFrame.from_ndarray(
+            np.frombuffer(pcm(samples), np.int16)[None], format="s16", layout="mono"
+        )
+        frame.sample_rate = 16_000
+        resampler = av.AudioResampler("s16", "mono", 48_000)
+        for resampled in [*resampler.resample(frame), *resampler.resample(None), None]:
+            container.mux(stream.encode(resampled))
+    return file.getvalue()

@@ -1,0 +1,162 @@
+"""The messages that are kept for a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
+from harken.results import Word
+from harken.serve.replay_log import MAX_REPLAY_BYTES, ReplayLog
+from harken.streaming import Interim
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 20))
+
+
+async def next_of(messages: AsyncIterator[str]) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(await anext(messages))
+    return message
+
+
+async def all_of(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
+    log.close()
+    return [json.loads(text) async for text in log.after(seq)]
+
+
+def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
+    async def scenario() -> None:
+        log = ReplayLog()
+        log.add(speech_started(0.1))
+        for number, text in enumerate((" And", " so", " my")):
+            word = Word(start_s=0.0, end_s=0.1, text=text, probability=1.0)
+            log.add(
+                Interim(
+                    audio_s=number,
+                    emitted_samples=0,
+                    compute_s=0.0,
+                    committed=text,
+                    tentative="",
+                    words=(word,),
+                )
+            )
+        (again,) = await all_of(log, 2)
+        assert again["seq"] == 4
+        assert [word["word"] for word in again["words"]] == [" so", " my"]
+
+    run(scenario())
+
+
+def test_an_interim_that_was_not_sent_comes_before_the_final_segment() -> None:
+    async def scenario() -> None:
+        log = ReplayLog()
+        log.add(interim_text(0.1, " And"))
+        log.add(interim_text(0.2, " And so"))
+        log.add(final_segment(0.3, " And so."))
+        log.add(speech_ended(0.3))
+        assert [message["seq"] for message in await all_of(log, 0)] == [2, 3, 4]
+
+    run(scenario())
+
+
+def test_one_that_was_sent_does_not_come_again_once_the_utterance_is_final() -> None:
+    async def scenario() -> None:
+        log = ReplayLog()
+        log.add(interim_text(0.2, " And so"))
+        assert (await next_of(log.after(0)))["seq"] == 1
+        log.add(final_segment(0.3, " And so."))
+        assert [message["seq"] for message in await all_of(log, 0)] == [2]
+
+    run(scenario())
+
+
+def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room() -> None:
+    async def scenario() -> None:
+        log = ReplayLog(max_bytes=1500)
+        for number in range(4):
+            log.add(final_segment(number, " word" * 40))
+        waiting = asyncio.create_task(log.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        messages = log.after(0)
+        for seq in (1, 2, 3):
+            assert (await next_of(messages))["seq"] == seq
+        await asyncio.sleep(0)
+        await waiting
+        assert 0 < log.forgotten <= 3
+        assert [message["seq"] for message in await all_of(log, log.forgotten)] == [
+            *range(log.forgotten + 1, 5)
+        ]
+
+    run(scenario())
+
+
+def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -> None:
+    async def scenario() -> None:
+        log = ReplayLog(max_bytes=MAX_REPLAY_BYTES // 30)
+        words = tuple(Word(start_s=1.25, end_s=1.5, text=" something", probability=0.987) for _ in range(12))
+        for second in range(0, 3600 // 30, 4):
+            event = final_segment(second, " something" * 12)
+            segment = replace(event.segment, words=words, tokens=(50257,) * 20)
+            log.add(replace(event, segment=segment))
+        await asyncio.wait_for(log.room(), 1)
+        assert log.forgotten == 0
+
+    run(scenario())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["interim", "final", "ended", "read", "read", "lose", "acknowledge"]), max_size=40)
+)
+def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[str]) -> None:
+    async def scenario() -> None:
+        log = ReplayLog(max_bytes=2000)
+        added, seen, last = [], [], 0
+        connection = log.after(0)
+        for step in steps:
+            match step:
+                case "interim":
+                    log.add(interim_text(0.1, " And"))
+                case "final" | "ended":
+                    log.add(final_segment(0.1, " And") if step == "final" else speech_ended(0.1))
+                    added.append(log.last)
+                case "read" if log.last > last:
+                    message = await asyncio.wait_for(next_of(connection), 1)
+                    assert message["seq"] > last
+                    last = message["seq"]
+                    if message["event"] != "interim":
+                        seen.append(last)
+                case "lose":
+                    connection = log.after(last)
+                case "acknowledge":
+                    log.acknowledge(last)
+        seen += [message["seq"] for message in await all_of(log, last) if message["event"] != "interim"]
+        assert seen == added
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seq", [0, 3])
+def test_readers_wait_for_what_comes_and_end_at_the_close(seq: int) -> None:
+    async def scenario() -> None:
+        log = ReplayLog()
+        reading = asyncio.create_task(all_of_open(log, seq))
+        for _ in range(4):
+            await asyncio.sleep(0)
+            log.add_fields({"type": "flushed"})
+        log.close()
+        assert await reading == [*range(seq + 1, 5)]
+
+    async def all_of_open(log: ReplayLog, seq: int) -> list[int]:
+        return [json.loads(text)["seq"] async for text in log.after(seq)]
+
+    run(scenario())
