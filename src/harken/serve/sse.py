@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -55,7 +55,7 @@ async def event_stream(send: Send) -> AsyncIterator[EventStream]:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def with_pauses(results: AsyncIterable[T], pause_s: float) -> AsyncIterator[T | None]:
+async def with_pauses(results: AsyncIterable[T], pause_s: float) -> AsyncGenerator[T | None, None]:
     """Yield results as they come, and None whenever none has come for some seconds."""
     iterator = aiter(results)
     following: asyncio.Future[T] | None = None
