@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import model_list, operations, render, rest
+from harken.serve import live_socket, model_list, operations, render, rest
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
 from harken.serve.service import Service
@@ -25,6 +25,7 @@ PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     rest.routes,
     model_list.routes,
     render.routes,
+    live_socket.routes,
 )
 
 
