@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -18,7 +19,6 @@ from openai.types.audio import (
     Translation,
     TranslationVerbose,
 )
-from serving import Serving, serving
 from tone_server import (
     FIELDS,
     PATH,
@@ -33,7 +33,10 @@ from tone_server import (
 
 from harken.cli import main
 from harken.formats import from_json, render
+from harken.results import Transcript
+from harken.serve.transcription_form import RESPONSE_FORMATS
 from real_models import EXAMPLE, recognizer
+from serving import Serving, serving
 
 SPEECH = speak(30)
 
@@ -130,81 +133,92 @@ def test_logprobs_are_those_of_the_words(client: openai.OpenAI) -> None:
 # --- the same text as the command line's -------------------------------------------------------------------
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("arguments", "fields"),
-    [
-        pytest.param([], {}, id="defaults"),
-        pytest.param(
-            [
-                *("--word-timestamps", "--initial-prompt", "A speech.", "--hotwords", "fellow Americans"),
-                *("--temperatures", "0.2,0.4,0.6,0.8,1.0", "--vad-threshold", "0.6"),
-                *("--vad-min-silence-s", "0.5", "--vad-speech-pad-s", "0.25", "--language", "en"),
-            ],
-            {
-                "timestamp_granularities[]": ["word", "segment"],
-                "prompt": "A speech.",
-                "keywords[]": "fellow Americans",
-                "temperature": "0.2",
-                "chunking_strategy": '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}',
-                "language": "en",
-            },
-            id="options",
-        ),
-    ],
-)
-def test_every_format_has_the_text_of_the_command_line(
-    real_server: Serving,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    fields: dict[str, str | list[str]],
-) -> None:
+def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Transcript:
+    """Run ``harken transcribe`` for the example, with the model of the server."""
     monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer("int8"))
-    command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(tmp_path), "--no-progress", "-q"]
+    command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(folder), "--no-progress", "-q"]
     assert main([*command, *arguments]) == 0
-    transcript = from_json((tmp_path / "jfk.json").read_text(encoding="utf-8"))
-    answers = {
-        name: httpx.post(
-            f"{real_server.url}{PATH}",
-            data={"model": "whisper-1", "response_format": name, **fields},
-            files={"file": EXAMPLE.read_bytes()},
-            timeout=60,
-        )
-        for name in ("json", "text", "srt", "vtt", "verbose_json")
-    }
-    assert answers["text"].text == f"{transcript.text}\n"
-    for name in ("srt", "vtt"):
-        assert answers[name].text == (tmp_path / f"jfk.{name}").read_text(encoding="utf-8")
-    assert answers["json"].json()["text"] == transcript.text
-    verbose = answers["verbose_json"].json()
-    assert verbose["text"] == transcript.text
+    return from_json((folder / "jfk.json").read_text(encoding="utf-8"))
+
+
+def ask_real(server: Serving, name: str, fields: dict[str, object]) -> httpx.Response:
+    data = {"model": "whisper-1", "response_format": name, **fields}
+    files = {"file": EXAMPLE.read_bytes()}
+    return httpx.post(f"{server.url}{PATH}", data=data, files=files, timeout=60)
+
+
+def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
+    assert body["text"] == transcript.text
     assert [
         (segment["start"], segment["end"], segment["text"], segment["tokens"], segment["avg_logprob"])
-        for segment in verbose["segments"]
+        for segment in body["segments"]
     ] == [
         (segment.start_s, segment.end_s, segment.text, [*segment.tokens], segment.avg_logprob)
         for segment in transcript.segments
     ]
-    assert [(word["start"], word["end"], word["word"]) for word in verbose.get("words", [])] == [
+    assert [(word["start"], word["end"], word["word"]) for word in body.get("words", [])] == [
         (word.start_s, word.end_s, word.text.strip())
         for segment in transcript.segments
         for word in segment.words
     ]
-    assert [answer.headers["content-type"].partition(";")[0] for answer in answers.values()] == [
-        *("application/json", "text/plain", "application/x-subrip", "text/vtt", "application/json")
-    ]
 
 
 @pytest.mark.real
-def test_a_real_recording_streams_its_words(real_client: openai.OpenAI) -> None:
-    events = [*real_client.audio.transcriptions.create(model="whisper-1", file=EXAMPLE, stream=True)]
-    *deltas, done = events
-    assert isinstance(done, TranscriptionTextDoneEvent)
-    assert (
-        "".join(event.delta for event in deltas if isinstance(event, TranscriptionTextDeltaEvent)) == done.text
+def test_every_format_has_the_text_of_the_command_line(
+    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcript = transcribe_file(monkeypatch, tmp_path)
+    answers = {name: ask_real(real_server, name, {}) for name in RESPONSE_FORMATS}
+    assert answers["json"].json()["text"] == transcript.text
+    assert answers["text"].text == f"{transcript.text}\n"
+    for name in ("srt", "vtt"):
+        assert answers[name].text == (tmp_path / f"jfk.{name}").read_text(encoding="utf-8")
+    check_verbose(answers["verbose_json"].json(), transcript)
+    assert {name: answer.headers["content-type"] for name, answer in answers.items()} == {
+        "json": "application/json",
+        "text": "text/plain; charset=utf-8",
+        "srt": "application/x-subrip; charset=utf-8",
+        "verbose_json": "application/json",
+        "vtt": "text/vtt; charset=utf-8",
+    }
+
+
+@pytest.mark.real
+def test_fields_have_the_effect_of_the_options_of_the_command_line(
+    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcript = transcribe_file(
+        monkeypatch,
+        tmp_path,
+        *("--word-timestamps", "--initial-prompt", "A speech.", "--hotwords", "fellow Americans"),
+        *("--temperatures", "0.2,0.4,0.6,0.8,1.0", "--vad-threshold", "0.6"),
+        *("--vad-min-silence-s", "0.5", "--vad-speech-pad-s", "0.25", "--language", "en"),
     )
-    assert done.text.endswith("ask what you can do for your country.")
+    fields = {
+        "timestamp_granularities[]": ["word", "segment"],
+        "prompt": "A speech.",
+        "keywords[]": "fellow Americans",
+        "temperature": "0.2",
+        "chunking_strategy": '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}',
+        "language": "en",
+    }
+    check_verbose(ask_real(real_server, "verbose_json", fields).json(), transcript)
+
+
+@pytest.mark.real
+def test_an_english_model_refuses_what_it_cannot_do(real_server: Serving) -> None:
+    for path, fields, param in (
+        ("/v1/audio/translations", {"language": "en"}, "task"),
+        (PATH, {"language": "de"}, "language"),
+    ):
+        answer = httpx.post(
+            f"{real_server.url}{path}",
+            data={"model": "tiny.en", **fields},
+            files={"file": EXAMPLE.read_bytes()},
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert "this model is English-only" in error["message"]
 
 
 # --- streams -----------------------------------------------------------------------------------------------

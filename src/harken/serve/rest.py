@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from time import monotonic
 
@@ -108,7 +109,8 @@ async def _respond(
     """Send the transcript once it is whole."""
     async for update in updates:
         _check(job, update)
-    await transcription_response(_transcript(job), asked)(scope, receive, send)
+    response = await asyncio.to_thread(transcription_response, _transcript(job), asked)
+    await response(scope, receive, send)
 
 
 async def _stream(
@@ -126,8 +128,7 @@ async def _stream(
                     if update:
                         _check(job, update)
                     await _send_update(stream, update, events)
-                for event in events.done(_transcript(job)):
-                    await stream.send(event)
+                await stream.send_all(partial(events.done, _transcript(job)))
             except Exception as error:
                 problem = form_error(error)
                 if problem.code == UNFORESEEN:
@@ -136,11 +137,10 @@ async def _stream(
 
 
 async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:
-    if update is None:
+    if update:
+        await stream.send_all(partial(events.update, update))
+    else:
         await stream.send_heartbeat()
-        return
-    for event in events.update(update):
-        await stream.send(event)
 
 
 def _check(job: FileJob, update: FileUpdate) -> None:
