@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,18 +221,27 @@ def test_an_english_model_refuses_what_it_cannot_do(real_server: Serving) -> Non
         assert "this model is English-only" in error["message"]
 
 
+@pytest.mark.real
+def test_a_real_recording_streams_its_words(real_client: openai.OpenAI) -> None:
+    *deltas, done = real_client.audio.transcriptions.create(model="whisper-1", file=EXAMPLE, stream=True)
+    assert isinstance(done, TranscriptionTextDoneEvent)
+    assert joined(deltas) == done.text
+    assert done.text.endswith("ask what you can do for your country.")
+
+
 # --- streams -----------------------------------------------------------------------------------------------
+
+
+def joined(deltas: Sequence[object]) -> str:
+    assert all(isinstance(event, TranscriptionTextDeltaEvent) for event in deltas)
+    return "".join(event.delta for event in deltas if isinstance(event, TranscriptionTextDeltaEvent))
 
 
 def check_stream(events: list[object]) -> None:
     *deltas, done = events
     assert len(deltas) > 1
-    assert all(isinstance(event, TranscriptionTextDeltaEvent) for event in deltas)
     assert isinstance(done, TranscriptionTextDoneEvent)
-    assert (
-        "".join(event.delta for event in deltas if isinstance(event, TranscriptionTextDeltaEvent)) == done.text
-    )
-    assert done.text == transcribe_tones(SPEECH, positions=200)
+    assert joined(deltas) == done.text == transcribe_tones(SPEECH, positions=200)
     assert done.usage is not None
     assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
     TranscriptionTextDoneEvent.model_validate(done.to_dict())
