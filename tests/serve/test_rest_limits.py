@@ -8,6 +8,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
@@ -285,6 +286,25 @@ def test_a_full_queue_tells_when_to_come_again() -> None:
     assert refused.status_code == 429
     assert refused.json()["error"]["type"] == "rate_limit_error"
     assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_file_that_the_end_of_the_server_cuts_off_is_to_be_sent_again() -> None:
+    backend = GatedToneBackend()
+    with serving_tones(backend) as server, ThreadPoolExecutor(1) as clients:
+        backend.gate.clear()
+        content_type = {"content-type": FORM_TYPE}
+        asking = clients.submit(
+            httpx.post, f"{server.url}{PATH}", content=FORM, headers=content_type, timeout=60
+        )
+        assert backend.entered.wait(30)
+        (model,) = server.service.models.loaded
+        closing = asyncio.run_coroutine_threadsafe(server.service.close(), server.loop)
+        assert eventually(lambda: model.engine._stopped)
+        backend.gate.set()
+        closing.result(30)
+        answer = asking.result(30)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert answer.headers["retry-after"] == "5"
 
 
 def test_an_unforeseen_error_tells_nothing_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
