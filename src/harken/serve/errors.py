@@ -84,9 +84,12 @@ def busy(message: str, retry_after_s: float) -> RequestError:
 
 def draining() -> RequestError:
     """Return the error for work that comes while the server ends."""
-    return RequestError(
-        "the server is about to end", status=503, type="server_error", code="draining", retry_after_s=5
-    )
+    return ended("the server is about to end")
+
+
+def ended(reason: str) -> RequestError:
+    """Return the error for work that will not be finished."""
+    return RequestError(reason, status=503, type="server_error", code="draining", retry_after_s=5)
 
 
 def request_error(error: BaseException, params: Mapping[str, str] = MappingProxyType({})) -> RequestError:

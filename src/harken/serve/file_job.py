@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from harken.errors import HarkenError
 from harken.results import Segment
 from harken.serve.engine import Engine
-from harken.serve.errors import too_long
+from harken.serve.errors import ended, too_long
 from harken.serve.outbox import Outbox
 from harken.transcription import Transcription
 
@@ -107,7 +106,7 @@ class FileJob:
 
     def abandon(self, reason: str) -> None:
         if not self.done:
-            self.updates.put(FileUpdate(segments=[], done_s=0.0, failure=HarkenError(reason), finished=True))
+            self.updates.put(FileUpdate(segments=[], done_s=0.0, failure=ended(reason), finished=True))
             self._end()
 
     def _end(self) -> None:

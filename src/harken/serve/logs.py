@@ -23,6 +23,7 @@ def configure(log_format: str) -> None:
         logger.propagate = False
     logging.getLogger("harken.serve").setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what damaged forms hold
 
 
 class TextFormatter(logging.Formatter):

@@ -18,7 +18,7 @@ from harken.serve.service import Service
 MAX_TRANSCRIPT_BYTES = 64_000_000
 MEDIA_TYPES: Mapping[str, str] = {
     "txt": "text/plain",
-    "srt": "application/x-subrip",
+    "srt": "application/x-subrip; charset=utf-8",
     "vtt": "text/vtt",
     "ass": "text/x-ssa",
     "lrc": "text/plain",

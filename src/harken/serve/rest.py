@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from time import monotonic
 
@@ -19,7 +21,7 @@ from harken.serve.file_job import FileJob, FileUpdate
 from harken.serve.forms import received_form
 from harken.serve.gone_clients import finish_unless_gone
 from harken.serve.service import Service
-from harken.serve.sse import HEARTBEAT_S, event_stream, with_pauses
+from harken.serve.sse import HEARTBEAT_S, EventStream, event_stream, with_pauses
 from harken.serve.transcription_bodies import transcription_response
 from harken.serve.transcription_events import TranscriptionEvents
 from harken.serve.transcription_form import TranscriptionRequest, form_error, parse_transcription_form
@@ -91,9 +93,9 @@ class _Transcriptions:
                 metrics.first_segment_seconds.observe(monotonic() - start_s)
                 is_first = False
             metrics.segments.labels("file").inc(len(update.segments))
+            if update.finished and job.transcription:
+                metrics.audio_seconds.labels("file").inc(job.transcription.read_s)
             yield update
-        if job.transcription:
-            metrics.audio_seconds.labels("file").inc(job.transcription.read_s)
 
 
 async def _respond(
@@ -107,44 +109,38 @@ async def _respond(
     """Send the transcript once it is whole."""
     async for update in updates:
         _check(job, update)
-    await transcription_response(_transcript(job), asked)(scope, receive, send)
+    response = await asyncio.to_thread(transcription_response, _transcript(job), asked)
+    await response(scope, receive, send)
 
 
 async def _stream(
     job: FileJob, updates: AsyncIterator[FileUpdate], events: TranscriptionEvents, send: Send
 ) -> None:
-    """Send the text as it is transcribed.
-
-    What fails before the first window, or within the time of a heartbeat, fails with a status of its own.
-    """
-    paced = with_pauses(updates, HEARTBEAT_S)
-    first = await anext(paced)
-    if first:
-        _check(job, first)
-    async with event_stream(send) as stream:
-        try:
-            async for update in _behind(first, paced):
-                if update is None:
-                    await stream.send_heartbeat()
-                    continue
-                _check(job, update)
-                for event in events.update(update):
-                    await stream.send(event)
-            for event in events.done(_transcript(job)):
-                await stream.send(event)
-        except Exception as error:
-            problem = form_error(error)
-            if problem.code == UNFORESEEN:
-                log.error("unforeseen error", exc_info=error)
-            await stream.send(problem.body())
+    """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
+    async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
+        first = await anext(paced)
+        if first:
+            _check(job, first)
+        async with event_stream(send) as stream:
+            try:
+                await _send_update(stream, first, events)
+                async for update in paced:
+                    if update:
+                        _check(job, update)
+                    await _send_update(stream, update, events)
+                await stream.send_all(partial(events.done, _transcript(job)))
+            except Exception as error:
+                problem = form_error(error)
+                if problem.code == UNFORESEEN:
+                    log.error("unforeseen error", exc_info=error)
+                await stream.send(problem.body())
 
 
-async def _behind(
-    first: FileUpdate | None, others: AsyncIterator[FileUpdate | None]
-) -> AsyncIterator[FileUpdate | None]:
-    yield first
-    async for other in others:
-        yield other
+async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:
+    if update:
+        await stream.send_all(partial(events.update, update))
+    else:
+        await stream.send_heartbeat()
 
 
 def _check(job: FileJob, update: FileUpdate) -> None:

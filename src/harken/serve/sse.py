@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -36,7 +36,12 @@ class EventStream:
 
     async def send(self, event: Mapping[str, Any]) -> None:
         """Send an object; waits while the client reads slowly."""
-        await self._write(f"data: {dump_json(event)}\n\n".encode())
+        await self._write(_encoded(event))
+
+    async def send_all(self, make_events: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Send objects that a function makes, in a thread, as they may be large."""
+        for data in await asyncio.to_thread(lambda: [*map(_encoded, make_events())]):
+            await self._write(data)
 
     async def send_heartbeat(self) -> None:
         """Send a comment, which clients skip."""
@@ -44,6 +49,10 @@ class EventStream:
 
     async def _write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _encoded(event: Mapping[str, Any]) -> bytes:
+    return f"data: {dump_json(event)}\n\n".encode()
 
 
 @asynccontextmanager
@@ -55,7 +64,7 @@ async def event_stream(send: Send) -> AsyncIterator[EventStream]:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def with_pauses(results: AsyncIterable[T], pause_s: float) -> AsyncIterator[T | None]:
+async def with_pauses(results: AsyncIterable[T], pause_s: float) -> AsyncGenerator[T | None, None]:
     """Yield results as they come, and None whenever none has come for some seconds."""
     iterator = aiter(results)
     following: asyncio.Future[T] | None = None

@@ -63,7 +63,7 @@ _RESPONSES: Mapping[str, _ResponseFactory] = {
     "json": _json_response,
     "verbose_json": _verbose_response,
     "text": _text_response("text/plain", lambda transcript: (transcript.text, "\n")),
-    "srt": _text_response("application/x-subrip", lambda transcript: render(transcript, "srt")),
+    "srt": _text_response("application/x-subrip; charset=utf-8", lambda transcript: render(transcript, "srt")),
     "vtt": _text_response("text/vtt", lambda transcript: render(transcript, "vtt")),
 }
 

@@ -1,0 +1,99 @@
+"""Transcripts rendered as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tone_server import serving_tones
+
+from harken.formats import FORMATS, from_json, render
+from harken.results import Segment, Transcript, Word
+from harken.serve.render import MEDIA_TYPES
+from harken.serve.transcription_bodies import transcript_json
+
+PATH = "/v1/harken/render"
+WORDS = (
+    Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9),
+    Word(start_s=0.9, end_s=1.4, text=" <morning>.", probability=0.8),
+)
+SEGMENT = Segment(
+    index=0,
+    start_s=0.5,
+    end_s=1.4,
+    text=" Good <morning>.",
+    tokens=(1, 2),
+    temperature=0.0,
+    avg_logprob=-0.2,
+    compression_ratio=1.0,
+    no_speech_prob=0.1,
+    seek_s=0.0,
+    words=WORDS,
+)
+TRANSCRIPT = Transcript(segments=(SEGMENT,), language="en", duration_s=2.0, model="tones")
+DOCUMENT = transcript_json(TRANSCRIPT, "tones")
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
+        yield http
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_that_of_the_command_line(http: httpx.Client, name: str) -> None:
+    answer = http.post(f"{PATH}?format={name}", json=DOCUMENT)
+    assert answer.text == "".join(render(TRANSCRIPT, name))
+    assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
+    assert answer.headers["content-disposition"] == f'attachment; filename="transcript.{name}"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_bad_transcripts_and_formats_are_refused_in_one_line(http: httpx.Client) -> None:
+    for query, content, param in (
+        ("", b"{}", "format"),
+        ("?format=exe", b"{}", "format"),
+        ("?format=srt", b"{}", "transcript.segments"),
+        ("?format=srt", b"no JSON", "transcript"),
+        ("?format=srt", b"[" * 100_000, "transcript"),
+        ("?format=srt", json.dumps(DOCUMENT | {"duration": -1}).encode(), "transcript.duration"),
+    ):
+        answer = http.post(f"{PATH}{query}", content=content)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert len(error["message"].splitlines()) == 1
+
+
+def test_a_transcript_that_is_too_large_is_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.serve.render.MAX_TRANSCRIPT_BYTES", 100)
+    answer = http.post(f"{PATH}?format=srt", json=DOCUMENT)
+    assert answer.status_code == 413
+
+
+CHANGES = st.dictionaries(
+    st.sampled_from([*DOCUMENT]),
+    st.none() | st.integers() | st.text() | st.floats() | st.just([{}]),
+    max_size=3,
+)
+
+
+@given(changes=CHANGES, text=st.text(max_size=20), name=st.sampled_from([*FORMATS]))
+@settings(max_examples=30)
+def test_any_transcript_is_rendered_or_refused(
+    http: httpx.Client, changes: dict[str, Any], text: str, name: str
+) -> None:
+    segments = [DOCUMENT["segments"][0] | {"text": text}]
+    answer = http.post(f"{PATH}?format={name}", content=json.dumps(DOCUMENT | {"segments": segments} | changes))
+    assert answer.status_code in (200, 400), answer.text
+
+
+def test_a_lone_surrogate_is_no_failure(http: httpx.Client) -> None:
+    for name in FORMATS:
+        document = json.dumps(DOCUMENT | {"language": "\ud800", "model": "\ud800"})
+        assert http.post(f"{PATH}?format={name}", content=document).status_code == 200
+    assert from_json(DOCUMENT) == TRANSCRIPT

@@ -1,0 +1,380 @@
+"""OpenAI's REST API, as OpenAI's own client uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.audio import (
+    Transcription,
+    TranscriptionTextDeltaEvent,
+    TranscriptionTextDoneEvent,
+    TranscriptionVerbose,
+    Translation,
+    TranslationVerbose,
+)
+from tone_server import (
+    FIELDS,
+    PATH,
+    GatedToneBackend,
+    as_wave,
+    event_lines,
+    eventually,
+    serving_tones,
+    speak,
+    transcribe_tones,
+)
+
+from harken.cli import main
+from harken.formats import from_json, render
+from harken.results import Transcript
+from harken.serve.transcription_form import RESPONSE_FORMATS
+from real_models import EXAMPLE, recognizer
+from serving import Serving, serving
+
+SPEECH = speak(30)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving_tones(GatedToneBackend()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def real_server() -> Iterator[Serving]:
+    model = recognizer("int8")
+    with serving(lambda id: model, ["tiny.en"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def real_client(real_server: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{real_server.url}/v1", api_key="none") as client:
+        yield client
+
+
+# --- responses ---------------------------------------------------------------------------------------------
+
+
+def test_json_has_the_text_the_language_and_the_usage(client: openai.OpenAI) -> None:
+    answer = client.audio.transcriptions.create(model="tones", language="en", file=as_wave(SPEECH.samples))
+    assert isinstance(answer, Transcription)
+    assert answer.text == transcribe_tones(SPEECH, positions=200)
+    assert answer.languages is not None
+    assert [language.code for language in answer.languages] == ["en"]
+    assert answer.usage is not None
+    assert answer.usage.to_dict() == {"type": "duration", "seconds": 12.0}
+    assert answer.logprobs is None
+
+
+def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: openai.OpenAI) -> None:
+    def ask(*granularities: str) -> TranscriptionVerbose:
+        return client.audio.transcriptions.create(
+            model="tones",
+            language="en",
+            file=as_wave(SPEECH.samples),
+            response_format="verbose_json",
+            timestamp_granularities=[*granularities],  # type: ignore[list-item]
+        )
+
+    by_default, words, both = ask("segment"), ask("word"), ask("word", "segment")
+    assert by_default.words is None
+    assert words.segments is None
+    assert both.words == words.words
+    assert by_default.segments
+    assert both.segments
+    assert {answer.text for answer in (by_default, words, both)} == {transcribe_tones(SPEECH, positions=200)}
+    assert {answer.language for answer in (by_default, words, both)} == {"english"}
+    assert words.words
+    assert all(0 <= word.start <= word.end <= 12 for word in words.words)
+    assert " ".join(word.word for word in words.words).replace(" ", "") == words.text.replace(" ", "")
+    assert "".join(segment.text for segment in both.segments).strip() == both.text
+    assert [segment.seek for segment in both.segments] == sorted(segment.seek for segment in both.segments)
+    TranscriptionVerbose.model_validate(both.to_dict(), strict=False)
+
+
+def test_translations_answer_in_english(client: openai.OpenAI) -> None:
+    file = as_wave(SPEECH.samples)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        plain = client.audio.translations.create(model="tones", file=file)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        verbose = client.audio.translations.create(model="tones", file=file, response_format="verbose_json")
+    assert isinstance(plain, Translation)
+    assert isinstance(verbose, TranslationVerbose)
+    assert verbose.language == "english"
+    assert plain.text == verbose.text != ""
+
+
+def test_logprobs_are_those_of_the_words(client: openai.OpenAI) -> None:
+    answer = client.audio.transcriptions.create(
+        model="tones", language="en", file=as_wave(SPEECH.samples), include=["logprobs"]
+    )
+    assert answer.logprobs
+    assert "".join(logprob.token or "" for logprob in answer.logprobs).strip() == answer.text
+    for logprob in answer.logprobs:
+        assert bytes(map(int, logprob.bytes or [])).decode() == logprob.token
+        assert logprob.logprob is not None
+        assert logprob.logprob <= 0
+
+
+# --- the same text as the command line's -------------------------------------------------------------------
+
+
+def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Transcript:
+    """Run ``harken transcribe`` for the example, with the model of the server."""
+    monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer("int8"))
+    command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(folder), "--no-progress", "-q"]
+    assert main([*command, *arguments]) == 0
+    return from_json((folder / "jfk.json").read_text(encoding="utf-8"))
+
+
+def ask_real(server: Serving, name: str, fields: dict[str, object]) -> httpx.Response:
+    data = {"model": "whisper-1", "response_format": name, **fields}
+    files = {"file": EXAMPLE.read_bytes()}
+    return httpx.post(f"{server.url}{PATH}", data=data, files=files, timeout=60)
+
+
+def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
+    assert body["text"] == transcript.text
+    assert [
+        (segment["start"], segment["end"], segment["text"], segment["tokens"], segment["avg_logprob"])
+        for segment in body["segments"]
+    ] == [
+        (segment.start_s, segment.end_s, segment.text, [*segment.tokens], segment.avg_logprob)
+        for segment in transcript.segments
+    ]
+    assert [(word["start"], word["end"], word["word"]) for word in body.get("words", [])] == [
+        (word.start_s, word.end_s, word.text.strip())
+        for segment in transcript.segments
+        for word in segment.words
+    ]
+
+
+@pytest.mark.real
+def test_every_format_has_the_text_of_the_command_line(
+    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcript = transcribe_file(monkeypatch, tmp_path)
+    answers = {name: ask_real(real_server, name, {}) for name in RESPONSE_FORMATS}
+    assert answers["json"].json()["text"] == transcript.text
+    assert answers["text"].text == f"{transcript.text}\n"
+    for name in ("srt", "vtt"):
+        assert answers[name].text == (tmp_path / f"jfk.{name}").read_text(encoding="utf-8")
+    check_verbose(answers["verbose_json"].json(), transcript)
+    assert {name: answer.headers["content-type"] for name, answer in answers.items()} == {
+        "json": "application/json",
+        "text": "text/plain; charset=utf-8",
+        "srt": "application/x-subrip; charset=utf-8",
+        "verbose_json": "application/json",
+        "vtt": "text/vtt; charset=utf-8",
+    }
+
+
+@pytest.mark.real
+def test_fields_have_the_effect_of_the_options_of_the_command_line(
+    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcript = transcribe_file(
+        monkeypatch,
+        tmp_path,
+        *("--word-timestamps", "--initial-prompt", "A speech.", "--hotwords", "fellow Americans"),
+        *("--temperatures", "0.2,0.4,0.6,0.8,1.0", "--vad-threshold", "0.6"),
+        *("--vad-min-silence-s", "0.5", "--vad-speech-pad-s", "0.25", "--language", "en"),
+    )
+    fields = {
+        "timestamp_granularities[]": ["word", "segment"],
+        "prompt": "A speech.",
+        "keywords[]": "fellow Americans",
+        "temperature": "0.2",
+        "chunking_strategy": '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}',
+        "language": "en",
+    }
+    check_verbose(ask_real(real_server, "verbose_json", fields).json(), transcript)
+
+
+@pytest.mark.real
+def test_an_english_model_refuses_what_it_cannot_do(real_server: Serving) -> None:
+    for path, fields, param in (
+        ("/v1/audio/translations", {"language": "en"}, "task"),
+        (PATH, {"language": "de"}, "language"),
+    ):
+        answer = httpx.post(
+            f"{real_server.url}{path}",
+            data={"model": "tiny.en", **fields},
+            files={"file": EXAMPLE.read_bytes()},
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert "this model is English-only" in error["message"]
+
+
+@pytest.mark.real
+def test_a_real_recording_streams_its_words(real_client: openai.OpenAI) -> None:
+    *deltas, done = real_client.audio.transcriptions.create(model="whisper-1", file=EXAMPLE, stream=True)
+    assert isinstance(done, TranscriptionTextDoneEvent)
+    assert joined(deltas) == done.text
+    assert done.text.endswith("ask what you can do for your country.")
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+
+def joined(deltas: Sequence[object]) -> str:
+    assert all(isinstance(event, TranscriptionTextDeltaEvent) for event in deltas)
+    return "".join(event.delta for event in deltas if isinstance(event, TranscriptionTextDeltaEvent))
+
+
+def check_stream(events: list[object]) -> None:
+    *deltas, done = events
+    assert len(deltas) > 1
+    assert isinstance(done, TranscriptionTextDoneEvent)
+    assert joined(deltas) == done.text == transcribe_tones(SPEECH, positions=200)
+    assert done.usage is not None
+    assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
+    TranscriptionTextDoneEvent.model_validate(done.to_dict())
+
+
+def test_deltas_together_are_the_text(client: openai.OpenAI) -> None:
+    file = as_wave(SPEECH.samples)
+    check_stream([*client.audio.transcriptions.create(model="tones", language="en", file=file, stream=True)])
+
+
+def test_the_asynchronous_client_streams_too(server: Serving) -> None:
+    async def ask() -> list[object]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            plain = await client.audio.transcriptions.create(
+                model="tones", language="en", file=as_wave(SPEECH.samples)
+            )
+            assert plain.text == transcribe_tones(SPEECH, positions=200)
+            stream = await client.audio.transcriptions.create(
+                model="tones", language="en", file=as_wave(SPEECH.samples), stream=True
+            )
+            return [event async for event in stream]
+
+    check_stream(asyncio.run(ask()))
+
+
+def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client: openai.OpenAI) -> None:
+    cut = as_wave(SPEECH.samples, n_bytes=300_000)
+    stream = client.audio.transcriptions.create(model="tones", language="en", file=cut, stream=True)
+    assert isinstance(next(iter(stream)), TranscriptionTextDeltaEvent)
+    with pytest.raises(openai.APIError, match="could be decoded; the file is cut short") as failed:
+        for _ in stream:
+            pass
+    assert isinstance(failed.value.body, dict)
+    assert failed.value.body["code"] == "invalid_audio"
+
+
+def test_own_events_tell_progress_and_bring_the_transcript(server: Serving) -> None:
+    fields = FIELDS | {"stream": "true", "include[]": "harken.events", "timestamp_granularities[]": "word"}
+    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": as_wave(SPEECH.samples)})
+    events = [json.loads(line) for line in event_lines(answer.text)]
+    progress = [event for event in events if event["type"] == "harken.progress"]
+    segments = [event["segment"] for event in events if event["type"] == "harken.segment"]
+    (document,) = [event["transcript"] for event in events if event["type"] == "harken.transcript"]
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert [event["done_s"] for event in progress] == sorted(event["done_s"] for event in progress)
+    assert progress[-1] == {"type": "harken.progress", "done_s": 12.0, "duration_s": 12.0}
+    assert segments == document["segments"]
+    assert segments[0]["words"]
+    assert document["model"] == "tones"
+    assert [event["type"] for event in events[-2:]] == ["harken.transcript", "transcript.text.done"]
+    assert from_json(document).text == document["text"] == events[-1]["text"]
+    rendered = httpx.post(f"{server.url}/v1/harken/render?format=srt", json=document)
+    assert rendered.text == "".join(render(from_json(document), "srt"))
+    assert rendered.headers["content-disposition"] == 'attachment; filename="transcript.srt"'
+
+
+# --- models and errors -------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tones"]
+    model = client.models.retrieve("tones")
+    assert (model.id, model.object) == ("tones", "model")
+    assert client.models.retrieve("whisper-1").id == "whisper-1"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.models.retrieve("openai/whisper-huge")
+    assert missing.value.code == "model_not_found"
+
+
+def test_info_tells_what_a_loaded_model_can_do(server: Serving, client: openai.OpenAI) -> None:
+    client.audio.transcriptions.create(model="tones", language="en", file=as_wave(SPEECH.samples))
+    info = client.get("/harken/info", cast_to=dict[str, object])
+    (model,) = info["models"]  # type: ignore[misc]
+    assert model["multilingual"]
+    assert {"code": "de", "name": "german"} in model["languages"]
+    assert "srt" in info["formats"]  # type: ignore[operator]
+    assert "low" in info["delays"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "param", "code"),
+    [
+        (b"no recording", {}, "file", "invalid_audio"),
+        (b"", {}, "file", "invalid_audio"),
+        (as_wave(SPEECH.samples[:800]), {}, "file", "audio_too_short"),
+        (as_wave(SPEECH.samples), {"temperature": 40}, "temperature", "invalid_value"),
+        (as_wave(SPEECH.samples), {"language": "klingon"}, "language", "invalid_value"),
+        (as_wave(SPEECH.samples), {"response_format": "diarized_json"}, "response_format", "unsupported_value"),
+        (
+            as_wave(SPEECH.samples),
+            {"known_speaker_names": ["Ann"]},
+            "known_speaker_names",
+            "unsupported_value",
+        ),
+    ],
+    ids=["no recording", "empty", "too short", "temperature", "language", "diarized", "speakers"],
+)
+def test_bad_requests_are_refused_once(
+    server: Serving, client: openai.OpenAI, file: bytes, fields: dict[str, object], param: str, code: str
+) -> None:
+    def count() -> float:
+        return server.metric("harken_requests_total", route=PATH, status="400")
+
+    before = count()
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.audio.transcriptions.create(model="tones", file=file, **fields)  # type: ignore[call-overload]
+    assert (refused.value.param, refused.value.code) == (param, code)
+    assert refused.value.request_id
+    assert eventually(lambda: count() > before)
+    assert count() == before + 1
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(
+        openai.NotFoundError, match=r"'large' is not served; allowed is one of tones, "
+    ) as missing:
+        client.audio.transcriptions.create(model="large", file=as_wave(SPEECH.samples))
+    assert missing.value.code == "model_not_found"
+
+
+def test_eight_requests_at_once_have_the_texts_of_each_alone(server: Serving) -> None:
+    speeches = [speak(12 + 5 * n, first=n) for n in range(8)]
+
+    async def ask_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            answers = await asyncio.gather(
+                *(
+                    client.audio.transcriptions.create(
+                        model="tones", language="en", file=as_wave(speech.samples)
+                    )
+                    for speech in speeches
+                )
+            )
+        return [answer.text for answer in answers]
+
+    assert asyncio.run(ask_all()) == [transcribe_tones(speech, positions=200) for speech in speeches]

@@ -1,0 +1,255 @@
+"""Forms as other clients send them, and as nobody should."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tone_server import FIELDS, PATH, as_wave, serving_tones, speak
+
+from harken.serve.errors import RequestError
+from harken.serve.forms import Form
+from harken.serve.transcription_form import TranscriptionRequest, parse_transcription_form
+from harken.transcribe import TranscribeOptions
+
+WAVE = as_wave(speak(3).samples)
+BOUNDARY = "x-boundary"
+FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
+        yield http
+
+
+def parse(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:
+    return parse_transcription_form(Form([("model", "tones"), *fields]), task)
+
+
+def form_body(*parts: tuple[str, bytes]) -> bytes:
+    """Write a form by hand: headers of each part, and its content."""
+    body = b"".join(
+        f"--{BOUNDARY}\r\nContent-Disposition: form-data; {headers}\r\n\r\n".encode() + content + b"\r\n"
+        for headers, content in parts
+    )
+    return body + f"--{BOUNDARY}--\r\n".encode()
+
+
+def post(http: httpx.Client, body: bytes, content_type: str = FORM_TYPE) -> httpx.Response:
+    return http.post(PATH, content=body, headers={"content-type": content_type})
+
+
+def check_refused(answer: httpx.Response, status: int, code: str, param: str | None) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
+    assert answer.headers["x-should-retry"] == "false"
+
+
+# --- the meaning of fields ---------------------------------------------------------------------------------
+
+
+def test_without_fields_the_options_are_the_defaults() -> None:
+    asked = parse()
+    assert asked.options == TranscribeOptions()
+    assert (asked.response_format, asked.stream, asked.words, asked.segments) == ("json", False, False, True)
+    assert parse(task="translate").options == TranscribeOptions(task="translate")
+
+
+@pytest.mark.parametrize("suffix", ["", "[]"])
+def test_both_spellings_of_lists_are_read(suffix: str) -> None:
+    asked = parse(
+        (f"languages{suffix}", "de"),
+        (f"languages{suffix}", "fr"),
+        (f"keywords{suffix}", "Ada Lovelace"),
+        (f"keywords{suffix}", "Babbage"),
+        (f"timestamp_granularities{suffix}", "word"),
+        (f"include{suffix}", "logprobs"),
+    )
+    assert asked.options.languages == ("de", "fr")
+    assert asked.options.hotwords == ("Ada Lovelace", "Babbage")
+    assert asked.options.word_timestamps
+    assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "temperatures"),
+    [
+        ("0", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ("0.4", (0.4, 0.6, 0.8, 1.0)),
+        ("0.5", (0.5, 0.6, 0.8, 1.0)),
+        ("1", (1.0,)),
+    ],
+)
+def test_a_temperature_is_the_first_of_the_schedule(value: str, temperatures: tuple[float, ...]) -> None:
+    assert parse(("temperature", value)).options.temperatures == temperatures
+
+
+SERVER_VAD = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 300, "silence_duration_ms": 900}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("chunking_strategy", json.dumps(SERVER_VAD))],
+        [(f"chunking_strategy[{key}]", str(value)) for key, value in SERVER_VAD.items()],
+    ],
+    ids=["JSON", "brackets"],
+)
+def test_a_chunking_strategy_sets_voice_activity_detection(fields: list[tuple[str, str]]) -> None:
+    options = parse(*fields).options
+    assert (options.vad_threshold, options.vad_min_silence_s, options.vad_speech_pad_s) == (0.7, 0.9, 0.3)
+
+
+def test_padding_is_at_most_half_of_the_silence() -> None:
+    """The defaults of OpenAI, 300 ms of padding and 200 ms of silence, are accepted."""
+    strategy = '{"type": "server_vad", "prefix_padding_ms": 300, "silence_duration_ms": 200}'
+    options = parse(("chunking_strategy", strategy)).options
+    assert (options.vad_min_silence_s, options.vad_speech_pad_s) == (0.2, 0.1)
+    assert parse(("chunking_strategy", "auto")).options == TranscribeOptions()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("response_format", "xml", "response_format"),
+        ("stream", "perhaps", "stream"),
+        ("temperature", "warm", "temperature"),
+        ("temperature", "nan", "temperature"),
+        ("temperature", "-1", "temperature"),
+        ("languages[]", "klingon", "languages"),
+        ("keywords[]", "x" * 200, "keywords"),
+        ("timestamp_granularities[]", "letter", "timestamp_granularities"),
+        ("chunking_strategy", "never", "chunking_strategy"),
+        ("chunking_strategy", "[" * 100_000, "chunking_strategy"),
+        ("chunking_strategy", '{"type": "semantic"}', "chunking_strategy[type]"),
+        ("chunking_strategy[threshold]", "0.5", "chunking_strategy[type]"),
+        ("chunking_strategy", '{"type": "server_vad", "threshold": 7}', "chunking_strategy[threshold]"),
+        (
+            "chunking_strategy",
+            '{"type": "server_vad", "silence_duration_ms": -5}',
+            "chunking_strategy[silence_duration_ms]",
+        ),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named(http: httpx.Client, field: str, value: str, param: str) -> None:
+    answer = http.post(PATH, data=FIELDS | {field: value}, files={"file": WAVE})
+    check_refused(answer, 400, "invalid_value", param)
+    message = answer.json()["error"]["message"]
+    assert message.startswith(param)
+    assert len(message) < 1000
+    assert "\n" not in message
+
+
+def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:
+    missing = "missing_required_parameter"
+    check_refused(http.post(PATH, files={"file": WAVE}), 400, missing, "model")
+    check_refused(http.post(PATH, data=FIELDS, files={"other": WAVE}), 400, missing, "file")
+    text_file = form_body(('name="model"', b"tones"), ('name="file"', b"a text"))
+    check_refused(post(http, text_file), 400, missing, "file")
+
+
+# --- forms -------------------------------------------------------------------------------------------------
+
+
+def test_unknown_and_empty_fields_are_ignored(http: httpx.Client) -> None:
+    fields = FIELDS | {
+        "user": "somebody",
+        "prompt": "",
+        "temperature": "",
+        "response_format": "",
+        "file[]": "x",
+    }
+    answer = http.post(PATH, data=fields, files={"file": WAVE})
+    assert answer.status_code == 200
+    assert answer.json()["text"] == "ba ha na"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "speech.m3u8", "a\\b.mp3", "\u2028.wav", "x" * 3000])
+def test_the_name_of_a_file_means_nothing(http: httpx.Client, name: str) -> None:
+    files = {"file": (name, WAVE, "text/html")}
+    assert http.post(PATH, data=FIELDS, files=files).json()["text"] == "ba ha na"
+    broken = http.post(PATH, data=FIELDS, files={"file": (name, b"#EXTM3U\nhttp://x/")})
+    check_refused(broken, 400, "invalid_audio", "file")
+    assert broken.json()["error"]["message"].startswith("file: ")
+
+
+def test_a_body_that_is_no_form_is_refused(http: httpx.Client) -> None:
+    for body, content_type in (
+        (b'{"model": "tones"}', "application/json"),
+        (b"model=tones", "application/x-www-form-urlencoded"),
+        (b"", ""),
+        (form_body(), "multipart/form-data"),
+        (b"nothing of the kind", FORM_TYPE),
+        (form_body(("file", b"x")), FORM_TYPE),
+    ):
+        check_refused(post(http, body, content_type), 400, "invalid_form", None)
+
+
+def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http: httpx.Client) -> None:
+    body = form_body(('name="model"', b"tones"), ('name="file"; filename="x"', WAVE))
+    for end in (0, 10, 60, 120, 200, len(body) // 2, len(body) - 30, len(body) - 7):
+        check_refused(post(http, body[:end]), 400, "invalid_form", None)
+
+
+def test_forms_with_too_many_or_too_large_parts_are_refused(http: httpx.Client) -> None:
+    fields = [(f'name="f{n}"', b"x") for n in range(1000)]
+    files = [(f'name="f{n}"; filename="x"', b"x") for n in range(9)]
+    for parts in (fields, files, [('name="prompt"', b"x" * (1 << 20) + b"x")]):
+        check_refused(post(http, form_body(*parts)), 400, "invalid_form", None)
+    long_header = [(f'name="x"; junk="{"x" * 100_000}"', b"x")]
+    check_refused(post(http, form_body(*long_header)), 400, "invalid_form", None)
+
+
+KNOWN_FIELDS = (
+    *("model", "language", "languages[]", "prompt", "keywords[]", "temperature", "response_format", "stream"),
+    *("timestamp_granularities[]", "include[]", "chunking_strategy", "chunking_strategy[type]", "file"),
+    *("chunking_strategy[threshold]", "chunking_strategy[silence_duration_ms]", "known_speaker_names[]"),
+)
+VALUES = st.one_of(
+    st.sampled_from(
+        ["tones", "en", "word", "logprobs", "true", "auto", "server_vad", "srt", "0.5", "1e9", "-1"]
+    ),
+    st.text(max_size=20),
+    st.recursive(
+        st.none() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+        max_leaves=4,
+    ).map(json.dumps),
+)
+
+
+@given(fields=st.lists(st.tuples(st.sampled_from(KNOWN_FIELDS) | st.text(max_size=10), VALUES), max_size=8))
+@settings(max_examples=60)
+def test_any_fields_are_options_or_one_clear_refusal(fields: list[tuple[str, str]]) -> None:
+    try:
+        parse(*fields)
+    except RequestError as error:
+        refusal = error
+    else:
+        return
+    assert refusal.status == 400
+    assert len(str(refusal).splitlines()) == 1
+    json.dumps(refusal.body())
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> None:
+    body = form_body(
+        ('name="model"', b"tones"), ('name="language"', b"en"), ('name="file"; filename="x"', WAVE[:2000])
+    )
+    damaged = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, 300) | st.integers(len(body) - 60, len(body) - 1))
+        damaged[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    answer = post(http, bytes(damaged))
+    assert answer.status_code in (200, 400, 404), answer.text
+    assert answer.status_code == 200 or answer.json()["error"]["message"]

@@ -1,0 +1,119 @@
+"""A served model that understands tones: its text follows from the audio, and costs nothing to compute."""
+
+from __future__ import annotations
+
+import io
+import time
+import wave
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from serving import MAX_WAIT_S, Serving, serving
+
+from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
+from harken.api import Recognizer
+from harken.audio import AudioSource
+from harken.contract import Floats, SparsePositions
+from harken.serve.options import ServeOptions
+from harken.transcribe import TranscribeOptions, chunking
+from harken.transcription import Transcription
+from harken.types import SAMPLE_RATE
+from tiny_models import TOKENIZER
+
+FIELDS = {"model": "tones", "language": "en"}
+PATH = "/v1/audio/transcriptions"
+
+
+class GatedToneBackend(ToneBackend):
+    """A backend that waits before each window while its gate is closed; a window is 4 s long.
+
+    Attributes
+    ----------
+    gate : Event
+        Set while it is open.
+    entered : Event
+        Set once a window waits at the gate.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(positions=200)
+        self.gate, self.entered = Event(), Event()
+        self.gate.set()
+
+    @property
+    def n_windows(self) -> int:
+        """Number of windows encoded."""
+        return len(self.encoded_frames)
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+        self.entered.set()
+        assert self.gate.wait(MAX_WAIT_S)
+        return super().encode(mel, positions)
+
+
+class ToneRecognizer(Recognizer):
+    """A recognizer whose words may begin with a space that is a token of its own."""
+
+    def __init__(self, backend: ToneBackend) -> None:
+        super().__init__(backend, TOKENIZER, "/secret/tones")
+
+    def transcribe(
+        self, audio: AudioSource, options: TranscribeOptions | None = None, /, **keywords: Any
+    ) -> Transcription:
+        return super().transcribe(audio, replace(options or TranscribeOptions(), **LETTER_OPTIONS), **keywords)
+
+
+@contextmanager
+def serving_tones(
+    backend: ToneBackend | None = None, options: ServeOptions | None = None, **uvicorn_options: Any
+) -> Iterator[Serving]:
+    """Serve a model of tones under the name "tones"."""
+    recognizer = ToneRecognizer(backend or ToneBackend())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+        with serving(lambda id: recognizer, ["tones"], options, **uvicorn_options) as server:
+            yield server
+
+
+def transcribe_tones(speech: ToneSpeech, **options: Any) -> str:
+    """Return the text of tones as the API gives it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+        return ToneRecognizer(ToneBackend(**options)).transcribe(speech.samples).text
+
+
+def speak(n_words: int, first: int = 0) -> ToneSpeech:
+    """Speak words in turn, beginning with any; 2.5 of them a second."""
+    return speak_words(*((first + 5 * n) % 12 for n in range(n_words)))
+
+
+def as_wave(samples: Floats, *, n_bytes: int | None = None) -> bytes:
+    """Write a WAV file, or its first bytes."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as output:
+        output.setnchannels(1)
+        output.setsampwidth(2)
+        output.setframerate(SAMPLE_RATE)
+        output.writeframes((samples * 32767).astype(np.int16).tobytes())
+    return file.getvalue()[:n_bytes]
+
+
+def eventually(condition: Callable[[], object]) -> bool:
+    """Wait until something is true."""
+    end_s = time.monotonic() + MAX_WAIT_S
+    while not condition():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def event_lines(body: str) -> Sequence[str]:
+    """Return the data of server-sent events."""
+    return [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
