@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import operations
+from harken.serve import operations, realtime
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
 from harken.serve.service import Service
 
 log = getLogger("harken.serve")
 
-PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (operations.routes,)
+PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (operations.routes, realtime.routes)
 
 
 def make_app(service: Service) -> Starlette:
@@ -28,7 +28,7 @@ def make_app(service: Service) -> Starlette:
     guard = Middleware(
         Guard,
         options=service.options,
-        is_ticket=lambda key: False,
+        is_ticket=service.tickets.is_valid,
         on_response=service.metrics.record_response,
     )
     return Starlette(

@@ -17,6 +17,7 @@ from harken.serve.live_job import LiveJob
 from harken.serve.metrics import Metrics
 from harken.serve.models import LoadedModel, Models
 from harken.serve.options import ServeOptions
+from harken.serve.tickets import Tickets
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -45,6 +46,8 @@ class Service:
     ----------
     draining : asyncio.Event
         Set once the server is about to end: no further work is taken, and live streams are to be closed.
+    tickets : Tickets
+        Short-lived keys.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Service:
         )
         self.models = Models(load, ids, aliases, self._record_step)
         self.metrics = Metrics(self.admission, self.models)
+        self.tickets = Tickets()
         self._loop = asyncio.get_running_loop()
         self._tickets: dict[Job, object] = {}
         self._n_in_progress = 0

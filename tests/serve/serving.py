@@ -1,0 +1,124 @@
+"""A server for tests: the application of a service behind uvicorn, on a free port, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, TypeVar
+
+import uvicorn
+
+from harken.api import Recognizer
+from harken.serve.app import make_app
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
+
+T = TypeVar("T")
+MAX_WAIT_S = 60.0
+"""Longest wait for anything; only a failure takes as long."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that runs.
+
+    Parameters
+    ----------
+    port : int
+    service : Service
+        To be used in its own event loop: see `run`.
+    loop : AbstractEventLoop
+    """
+
+    port: int
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        """Address without a slash at its end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def socket_url(self) -> str:
+        """The same for WebSockets."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine function in the event loop of the service."""
+
+        async def call() -> T:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(MAX_WAIT_S)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return a metric as Prometheus reads it; 0 if it has not been counted yet."""
+        shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        sample = f"{name}{{{shown}}} " if shown else f"{name} "
+        lines = self.service.metrics.text().decode().splitlines()
+        return next((float(line.removeprefix(sample)) for line in lines if line.startswith(sample)), 0.0)
+
+
+@contextmanager
+def serving(
+    load: Callable[[str], Recognizer],
+    ids: Sequence[str] = ("tiny.en",),
+    options: ServeOptions | None = None,
+    aliases: Mapping[str, str] | None = None,
+    **uvicorn_options: Any,
+) -> Iterator[Serving]:
+    """Serve models on a free port while the block runs.
+
+    Parameters
+    ----------
+    load : callable
+        Returns the recognizer of an id; called in a thread, when a model is first asked for.
+    ids : sequence of str
+    options : ServeOptions, optional
+    aliases : mapping, optional
+        As for `Service`.
+    **uvicorn_options
+        Further options of `uvicorn.Config`.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))  # takes connections from now on
+    started: Future[tuple[Service, asyncio.AbstractEventLoop, uvicorn.Server]] = Future()
+
+    async def serve() -> None:
+        service = Service(load, ids, options or ServeOptions(preload=False), aliases or {})
+        given = {
+            "ws": "websockets-sansio",
+            "log_config": None,
+            "timeout_graceful_shutdown": 5,
+            **uvicorn_options,
+        }
+        server = uvicorn.Server(uvicorn.Config(make_app(service), **given))
+        started.set_result((service, asyncio.get_running_loop(), server))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await service.close()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = Thread(target=run, name="server under test", daemon=True)
+    thread.start()
+    service, loop, server = started.result(MAX_WAIT_S)
+    try:
+        yield Serving(listener.getsockname()[1], service, loop)
+    finally:
+        server.should_exit = True
+        thread.join(MAX_WAIT_S)
+        listener.close()
+    assert not thread.is_alive(), "the server has not ended"
