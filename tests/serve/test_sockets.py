@@ -148,7 +148,7 @@ async def test_a_slow_reader_costs_no_memory_and_loses_nothing() -> None:
     fed = []
     async with connected(TalkingRecognizer(fed.append)) as (client, _, _):
         client.reads.clear()
-        for _ in range(200):
+        for _ in range(120):
             client.append(1)
         await until(lambda: len(fed) > 0)
         n_fed = -1
@@ -156,10 +156,10 @@ async def test_a_slow_reader_costs_no_memory_and_loses_nothing() -> None:
             n_fed = len(fed)
             await asyncio.sleep(0.05)
         assert len(fed) < MAX_EVENTS + MAX_UNSENT
-        assert client.to_server.qsize() > 200 - MAX_EVENTS - MAX_UNSENT
+        assert client.to_server.qsize() > 120 - MAX_EVENTS - MAX_UNSENT
         client.reads.set()
-        await client.until(".completed", 399)
-        assert client.text()[:10_000] == words_said(1995)[:10_000]
+        await client.until(".completed", 239)
+        assert client.text() == words_said(1195)
 
 
 @running
