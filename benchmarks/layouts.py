@@ -313,4 +313,43 @@ TABLES = {
             numbers("lag, s: median, 95 %, longest", ("lag_median_s", "lag_95_s", "lag_longest_s"), 2),
         ),
     ),
+    "serving-live": Table(
+        results=("serving-live",),
+        columns=(
+            text("delay", "delay"),
+            number("streams", "streams"),
+            numbers("word shown, s: median, 95 %, 99 %", ("shown_50_s", "shown_95_s", "shown_99_s"), 2),
+            numbers("committed, s", ("committed_50_s", "committed_95_s", "committed_99_s"), 2),
+            numbers("lag, s", ("lag_50_s", "lag_95_s", "lag_99_s"), 2),
+            number("processor time a second of audio, s", "cpu_s_a_second", 3),
+            number("highest load level", "load_level"),
+        ),
+    ),
+    "serving-files": Table(
+        results=("serving-files",),
+        columns=(
+            text("server", "server"),
+            number("clients", "clients"),
+            number("times real time", "times_real_time", 1),
+            numbers("first words, s: median, 95 %", ("first_50_s", "first_95_s"), 2),
+            numbers("whole file, s: median, 95 %", ("file_50_s", "file_95_s"), 2),
+        ),
+    ),
+    "serving-beside": Table(
+        results=("serving-beside",),
+        columns=(
+            text("server", "server"),
+            text("long file in progress", "long_file"),
+            numbers("short file, s: median, 95 %", ("short_file_50_s", "short_file_95_s"), 2),
+        ),
+    ),
+    "serving-soak": Table(
+        results=("serving-soak",),
+        columns=(
+            number("minutes of each", "audio_minutes_of_each"),
+            number("memory, MB", "resident_mb"),
+            number("threads", "threads"),
+            number("open files", "files"),
+        ),
+    ),
 }

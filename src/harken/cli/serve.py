@@ -99,7 +99,7 @@ def _parse_alias(alias: str, ids: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _announce(address: str) -> None:
-    write_stderr(f"harken: serving at {address}\n")
+    write_stderr(f"harken: serving at {address}")
 
 
 def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:

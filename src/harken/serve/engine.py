@@ -1,7 +1,9 @@
 """The engine: one thread that serves the jobs of a loaded model in turn, one step at a time.
 
 A step is a window of a file, or the samples of a live stream that have come. Live streams go first, the one whose
-samples have waited longest before the others; files take turns by the time that they have been served.
+samples have waited longest before the others. Files share the rest equally: each has a turn, the time that it has been
+served, and begins at the turn that one which had shared from the start would have reached. So a new file waits for one
+step of the others, and a row of new files holds up no old one.
 """
 
 from __future__ import annotations
@@ -62,14 +64,15 @@ class Engine:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._clock, self._on_step = clock, on_step
-        self._turns: dict[Job, float] = {}  # the time that each has been served, and what it started with
+        self._turns: dict[Job, float] = {}
+        self._fair_turn, self._n_sharing = 0.0, 0
         self._changed = Condition()
         self._stopped = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def add(self, job: Job) -> None:
-        """Take a job. A file starts even with the one that has been served least, so that it waits for one step only.
+        """Take a job.
 
         Raises
         ------
@@ -79,7 +82,7 @@ class Engine:
         with self._changed:
             if self._stopped:
                 raise RuntimeError("the engine has been stopped")
-            self._turns[job] = min(self._turns.values(), default=0.0)
+            self._turns[job] = self._fair_turn
             self._changed.notify()
 
     def wake(self) -> None:
@@ -108,7 +111,10 @@ class Engine:
             job.step()
             took_s = self._clock() - start_s
             job.service_s += took_s
-            self._turns[job] += took_s
+            with self._changed:
+                self._turns[job] += took_s
+                if not job.live:
+                    self._fair_turn += took_s / self._n_sharing
             self._on_step(job, took_s)
 
     def _next_job(self) -> Job | None:
@@ -118,12 +124,15 @@ class Engine:
                 for job in [job for job in self._turns if job.done]:
                     del self._turns[job]
                 waiting = [(since, job) for job in self._turns if (since := job.waiting_since()) is not None]
+                for job in self._turns.keys() - {job for _, job in waiting}:  # what they do not want, they lose
+                    self._turns[job] = max(self._turns[job], self._fair_turn)
+                self._n_sharing = sum(not job.live for _, job in waiting)
                 if waiting:
                     return min(waiting, key=self._order)[1]
                 self._changed.wait()
             return None
 
     def _order(self, waiting: tuple[float, Job]) -> tuple[bool, float, float]:
-        """Return the sort key of a job: live before files; live by waiting time, files by service, then the newest."""
+        """Return the sort key of a job: live before files; live by waiting time, files by turn, then the newest."""
         since, job = waiting
         return (False, since, 0.0) if job.live else (True, self._turns[job], -since)

@@ -14,6 +14,9 @@ from harken.errors import (
     OptionError,
 )
 
+UNFORESEEN = "internal_error"
+"""Code of an error that is none of the client's, and belongs into the log."""
+
 
 class RequestError(HarkenError):
     """A request that is refused.
@@ -115,4 +118,4 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
         case _:
             # The text of an unforeseen error may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
-            return RequestError(message, status=500, type="server_error", code="internal_error")
+            return RequestError(message, status=500, type="server_error", code=UNFORESEEN)

@@ -95,6 +95,7 @@ class LiveJob:
         self.processed_samples = 0
         self._engine, self._open_session, self._on_end = engine, open_session, on_end
         self._inputs: deque[_Input] = deque([_Input(np.zeros(0, np.float32), monotonic())])
+        self._opened_s = self._inputs[0].came_s
         self._pending_samples = 0
         self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
         self._cancelled = False
@@ -161,12 +162,12 @@ class LiveJob:
         samples = np.concatenate([given.samples for given in inputs])
         match action:
             case "feed":
-                events = session.feed(samples, waited_s=monotonic() - inputs[-1].came_s)
+                self.processed_samples += len(samples)
+                events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
             case "flush":
                 events = session.flush()
             case "close":
                 events = session.close()
-        self.processed_samples += len(samples)
         self.lag_s = monotonic() - inputs[-1].came_s
         self._make_room(len(samples))
         for event in events:
@@ -175,6 +176,12 @@ class LiveJob:
             self.updates.put(Flushed(token=token))
         if action == "close":
             self._end()
+
+    def _waited_s(self, given: _Input) -> float:
+        """Return the seconds that samples have waited; not those by which a sender is ahead of real time."""
+        now_s = monotonic()
+        behind_s = now_s - self._opened_s - self.processed_samples / SAMPLE_RATE
+        return max(0.0, min(now_s - given.came_s, behind_s))
 
     def _make_room(self, n_samples: int) -> None:
         self._pending_samples -= n_samples

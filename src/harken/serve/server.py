@@ -18,6 +18,7 @@ from harken.serve.app import make_app
 from harken.serve.logs import configure
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
+from harken.serve.wyoming_server import serve_wyoming
 
 log = getLogger("harken.serve")
 
@@ -81,13 +82,21 @@ async def run(
         )
         if options.wyoming != STDIO:
             await stack.enter_async_context(_http(service, options, announce))
+        if options.wyoming:
+            wyoming = await stack.enter_async_context(serve_wyoming(service, options.wyoming))
+            announce(wyoming.uri)
+            ending = asyncio.create_task(wyoming.ended.wait())
+            ending.add_done_callback(lambda task: stopping.set())
+            stack.callback(ending.cancel)
         unloading = asyncio.create_task(service.unload_idle_models())
         stack.callback(unloading.cancel)
         if options.preload:
             await _first_of(service.preload(), stopping.wait())
         await stopping.wait()
         log.info("draining")
-        return await _first_of(service.drain(), at_once.wait()) == 0
+        finished = await _first_of(service.drain(), at_once.wait()) == 0
+        await service.close()  # before the connections, so that all are told
+        return finished
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> int:

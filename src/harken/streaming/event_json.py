@@ -19,7 +19,7 @@ _EVENT_NAMES: dict[type, str] = {
 
 def event_fields(event: Event) -> dict[str, Any]:
     """Return its name as ``event``, ``emitted_s`` for `emitted_samples`, and its other fields, for `json.dumps`."""
-    fields = as_json(event)
+    fields: dict[str, Any] = as_json(event)
     times = {
         "audio_s": fields.pop("audio_s"),
         "emitted_s": fields.pop("emitted_samples") / SAMPLE_RATE,

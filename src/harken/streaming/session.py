@@ -70,7 +70,8 @@ class LiveSession:
         samples : ndarray of shape (samples,), float32 or float64 of a level up to 8, or int16, mono at 16 kHz
             Any number of samples, also none. Floats are taken as they are; a few wild ones beyond 8 become 1 or -1.
         waited_s : float
-            Seconds since the last of them came, if the machine had other work: they count as lag.
+            Seconds since the last of them came, if the machine had other work: they count as lag, unless the session
+            has no clock.
 
         Raises
         ------

@@ -133,7 +133,7 @@ class Stream:
     def feed(self, samples: Floats, waited_s: float = 0.0) -> RequestGenerator:
         """Take the next samples, float32 at 16 kHz, of which the last came `waited_s` ago."""
         self._samples.add(samples)
-        if waited_s:
+        if waited_s and self._worker.measures_time:
             self._load_monitor.wait_until(self._samples.end / SAMPLE_RATE + waited_s)
         yield from self._process_probabilities(self._detector.feed(samples))
         yield from self._run_updates_until(self._samples.end)

@@ -150,6 +150,8 @@ class ModelWorker:
         Decoding statistics of all partial requests.
     compute_s : float
         Computing time of all requests.
+    measures_time : bool
+        True with a clock.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class ModelWorker:
         self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
         self.stats = DecodeStats()
         self.compute_s = 0.0
+        self.measures_time = clock is not None
         self._clock = clock
         self._window_decoder, self._batch_size = window_decoder, batch_size
         self._fixed_language = (

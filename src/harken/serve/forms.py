@@ -1,0 +1,190 @@
+"""Forms as clients of OpenAI's API send them, received into unnamed temporary files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from math import isfinite
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
+from harken.serve.bounded_body import bounded_body
+from harken.serve.errors import RequestError
+from harken.serve.uploads import Upload
+
+MAX_FILES = 8
+MAX_FIELDS = 64
+MAX_FIELD_BYTES = 1 << 20
+FORM_TYPE = "multipart/form-data"
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Form:
+    """The fields of a form; `x[]` is the same field as `x`, and an empty field is none.
+
+    Parameters
+    ----------
+    items : iterable of (str, str or UploadFile)
+    """
+
+    def __init__(self, items: Iterable[tuple[str, str | UploadFile]]) -> None:
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)
+        self._uploads: list[tuple[str, Upload]] = []
+        for name, value in items:
+            if isinstance(value, UploadFile):
+                self._uploads.append((name, Upload(value.file, value.size or 0)))
+            elif value.strip():
+                self._texts[name.removesuffix("[]")].append(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return the values of a field that may be given several times."""
+        return tuple(self._texts.get(name, ()))
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a field, the last one if it was given several times."""
+        return self._texts[name][-1] if name in self._texts else None
+
+    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
+        """Return the value of a field that is one of some words.
+
+        Raises
+        ------
+        RequestError
+            If it is another.
+        """
+        value = self.text(name) or default
+        if value not in allowed:
+            raise bad_field(name, value, f"one of {', '.join(allowed)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return the value of a field that is true or false; without it, False.
+
+        Raises
+        ------
+        RequestError
+            If it is neither.
+        """
+        value = self.text(name) or "false"
+        if value.lower() not in FLAGS:
+            raise bad_field(name, value, "true or false")
+        return FLAGS[value.lower()]
+
+    def number(self, name: str) -> float | None:
+        """Return the value of a field that is a number.
+
+        Raises
+        ------
+        RequestError
+            If it is none.
+        """
+        value = self.text(name)
+        return None if value is None else parse_number(name, value)
+
+    def entries(self, name: str) -> dict[str, str]:
+        """Return the fields `name[key]`, by their keys."""
+        prefix = f"{name}["
+        return {
+            field.removeprefix(prefix).removesuffix("]"): values[-1]
+            for field, values in self._texts.items()
+            if field.startswith(prefix) and field.endswith("]")
+        }
+
+    @property
+    def upload(self) -> Upload:
+        """The recording.
+
+        Raises
+        ------
+        RequestError
+            If there is none.
+        """
+        for name, upload in self._uploads:
+            if name == "file":
+                return upload
+        raise RequestError(
+            "file is missing; a recording is required", code="missing_required_parameter", param="file"
+        )
+
+    def take_upload(self) -> Upload:
+        """Return the recording, to be closed by the caller."""
+        taken = self.upload
+        self._uploads = [(name, upload) for name, upload in self._uploads if upload is not taken]
+        return taken
+
+    def close(self) -> None:
+        """Close the files that were not taken."""
+        for _, upload in self._uploads:
+            upload.close()
+
+
+@asynccontextmanager
+async def received_form(scope: Scope, receive: Receive, max_bytes: int) -> AsyncIterator[Form]:
+    """Receive the form of a request; its files are closed at the end of the block, except for one that was taken.
+
+    Raises
+    ------
+    RequestError
+        If it is no form, cannot be read, is too large or has too many parts.
+    """
+    request = Request(scope, bounded_body(scope, receive, max_bytes, "file"))
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+        raise RequestError(f"the body is not a form; allowed is {FORM_TYPE}", code="invalid_form")
+    try:
+        form = Form((await _Parser(request).parse()).multi_items())
+    except MultiPartException as error:
+        raise RequestError(f"the form cannot be read: {error.message}", code="invalid_form") from error
+    try:
+        yield form
+    finally:
+        form.close()
+
+
+class _Parser(MultiPartParser):
+    """A parser that also refuses a form that is cut short."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(
+            request.headers,
+            self._chunks(request),
+            max_files=MAX_FILES,
+            max_fields=MAX_FIELDS,
+            max_part_size=MAX_FIELD_BYTES,
+        )
+        self._ended = False
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def _chunks(self, request: Request) -> AsyncGenerator[bytes, None]:
+        async for chunk in request.stream():
+            yield chunk
+        if not self._ended:
+            raise MultiPartException("it is cut short")
+
+
+def parse_number(name: str, value: str) -> float:
+    """Return a finite number.
+
+    Raises
+    ------
+    RequestError
+        If the text is none.
+    """
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not isfinite(number):
+        raise bad_field(name, value, "a number")
+    return number
+
+
+def bad_field(name: str, value: str, allowed: str, code: str = "invalid_value") -> RequestError:
+    """Return the error for a field with a value that is not allowed."""
+    shown = value if len(value) <= 100 else f"{value[:97]}..."
+    return RequestError(f"{name}={shown!r}: allowed is {allowed}", code=code, param=name)

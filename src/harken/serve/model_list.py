@@ -1,0 +1,70 @@
+"""The models that the server offers, as OpenAI's clients and the page of the server ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from harken.formats import FORMATS
+from harken.serve.models import LoadedModel
+from harken.serve.service import Service
+from harken.streaming.config import DELAYS
+from harken.text import LANGUAGES
+from harken.transcribe.options import TASKS
+from harken.version import __version__
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the routes of the list of models, of one model, and of what the server can do."""
+    models = service.models
+
+    def model_json(id: str) -> dict[str, Any]:
+        return {"id": id, "object": "model", "created": models.created_s, "owned_by": "harken"}
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model_json(id) for id in models.ids]})
+
+    async def retrieve_model(request: Request) -> Response:
+        name = request.path_params["id"]
+        models.resolve(name)
+        return JSONResponse(model_json(name))
+
+    async def info(request: Request) -> Response:
+        loaded = {model.id: model for model in models.loaded}
+        options = service.options
+        body = {
+            "version": __version__,
+            "models": [_abilities(id, loaded.get(id)) for id in models.ids],
+            "delays": DELAYS,
+            "formats": [*FORMATS],
+            "limits": {
+                "max_upload_mb": options.max_upload_mb,
+                "max_audio_s": options.max_audio_s,
+                "session_limit_s": options.session_limit_s,
+            },
+        }
+        return JSONResponse(body)
+
+    return [
+        Route("/v1/models", list_models),
+        Route("/v1/models/{id:path}", retrieve_model),
+        Route("/v1/harken/info", info),
+    ]
+
+
+def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
+    """Return what a model can do; null stands for what is not known before it is loaded."""
+    if model is None:
+        return {"id": id, "loaded": False, "multilingual": None, "languages": None, "tasks": None}
+    tokenizer = model.recognizer.tokenizer
+    codes = [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+    return {
+        "id": id,
+        "loaded": True,
+        "multilingual": tokenizer.multilingual,
+        "languages": [{"code": code, "name": LANGUAGES[code]} for code in codes],
+        "tasks": TASKS if tokenizer.multilingual else TASKS[:1],
+    }

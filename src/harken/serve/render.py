@@ -1,0 +1,60 @@
+"""Transcripts as files, in the formats of ``harken transcribe``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from harken.errors import OptionError
+from harken.formats import FORMATS, from_json, render
+from harken.serve.bounded_body import bounded_body
+from harken.serve.errors import RequestError, request_error
+from harken.serve.service import Service
+
+MAX_TRANSCRIPT_BYTES = 64_000_000
+MEDIA_TYPES: Mapping[str, str] = {
+    "txt": "text/plain",
+    "srt": "application/x-subrip",
+    "vtt": "text/vtt",
+    "ass": "text/x-ssa",
+    "lrc": "text/plain",
+    "tsv": "text/tab-separated-values",
+    "words.tsv": "text/tab-separated-values",
+    "json": "application/json",
+    "html": "text/html",
+}
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the route that renders a transcript in the json format."""
+    return [Route("/v1/harken/render", _render, methods=["POST"])]
+
+
+async def _render(request: Request) -> Response:
+    name = request.query_params.get("format", "")
+    if name not in FORMATS:
+        raise RequestError(
+            f"format={name[:100]!r}: allowed is one of {', '.join(FORMATS)}",
+            code="invalid_value",
+            param="format",
+        )
+    bounded = Request(request.scope, bounded_body(request.scope, request.receive, MAX_TRANSCRIPT_BYTES))
+    try:
+        text = await asyncio.to_thread(_rendered, await bounded.body(), name)
+    except ClientDisconnect:
+        return Response(status_code=499)
+    except OptionError as error:
+        raise request_error(error) from error
+    headers = {
+        "content-disposition": f'attachment; filename="transcript.{name}"',
+        "x-content-type-options": "nosniff",
+    }
+    return Response(text, media_type=MEDIA_TYPES[name], headers=headers)
+
+
+def _rendered(document: bytes, name: str) -> bytes:
+    return "".join(render(from_json(document), name)).encode(errors="replace")

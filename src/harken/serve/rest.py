@@ -1,0 +1,164 @@
+"""OpenAI's REST API: files to text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from logging import getLogger
+from time import monotonic
+
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from harken.results import Transcript
+from harken.serve.bounded_body import MEGABYTE
+from harken.serve.errors import UNFORESEEN, RequestError
+from harken.serve.file_job import FileJob, FileUpdate
+from harken.serve.forms import received_form
+from harken.serve.gone_clients import finish_unless_gone
+from harken.serve.service import Service
+from harken.serve.sse import HEARTBEAT_S, event_stream, with_pauses
+from harken.serve.transcription_bodies import transcription_response
+from harken.serve.transcription_events import TranscriptionEvents
+from harken.serve.transcription_form import TranscriptionRequest, form_error, parse_transcription_form
+from harken.serve.uploads import probe_duration_s
+
+log = getLogger("harken.serve")
+
+MIN_AUDIO_S = 0.1
+"""Shorter recordings are refused, as OpenAI's service does."""
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the routes of transcriptions and translations."""
+    return [
+        Route("/v1/audio/transcriptions", _Transcriptions(service, "transcribe"), methods=["POST"]),
+        Route("/v1/audio/translations", _Transcriptions(service, "translate"), methods=["POST"]),
+    ]
+
+
+class _Transcriptions:
+    """Transcribes the files that clients send.
+
+    Parameters
+    ----------
+    service : Service
+    task : {"transcribe", "translate"}
+    """
+
+    def __init__(self, service: Service, task: str) -> None:
+        self._service, self._task = service, task
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answered = await self._answer(scope, receive, send)
+        except ClientDisconnect:
+            answered = False
+        except Exception as error:
+            problem = form_error(error)
+            if problem.code == UNFORESEEN:
+                raise
+            raise problem from error
+        if not answered:
+            self._service.metrics.cancelled.labels("file").inc()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Receive a file, have it transcribed, and send its text; return False if the client has gone away."""
+        start_s = monotonic()
+        options = self._service.options
+        async with received_form(scope, receive, round(options.max_upload_mb * MEGABYTE)) as form:
+            asked = parse_transcription_form(form, self._task)
+            asked = replace(asked, model=self._service.models.resolve(asked.model))
+            duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
+            upload = form.take_upload()
+        known_s = min(upload.usual_duration_s, options.max_audio_s) if duration_s is None else duration_s
+        async with self._service.file(asked.model, upload.source, asked.options, known_s) as job:
+            updates = self._counted(job, start_s)
+            if asked.stream:
+                work = _stream(job, updates, TranscriptionEvents(asked, duration_s), send)
+            else:
+                work = _respond(job, updates, asked, scope, receive, send)
+            return await finish_unless_gone(receive, work)
+
+    async def _counted(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
+        """Yield the updates of a job, and count them."""
+        metrics = self._service.metrics
+        is_first = True
+        async for update in job.updates:
+            if update.segments and is_first:
+                metrics.first_segment_seconds.observe(monotonic() - start_s)
+                is_first = False
+            metrics.segments.labels("file").inc(len(update.segments))
+            yield update
+        if job.transcription:
+            metrics.audio_seconds.labels("file").inc(job.transcription.read_s)
+
+
+async def _respond(
+    job: FileJob,
+    updates: AsyncIterator[FileUpdate],
+    asked: TranscriptionRequest,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Send the transcript once it is whole."""
+    async for update in updates:
+        _check(job, update)
+    await transcription_response(_transcript(job), asked)(scope, receive, send)
+
+
+async def _stream(
+    job: FileJob, updates: AsyncIterator[FileUpdate], events: TranscriptionEvents, send: Send
+) -> None:
+    """Send the text as it is transcribed.
+
+    What fails before the first window, or within the time of a heartbeat, fails with a status of its own.
+    """
+    paced = with_pauses(updates, HEARTBEAT_S)
+    first = await anext(paced)
+    if first:
+        _check(job, first)
+    async with event_stream(send) as stream:
+        try:
+            async for update in _behind(first, paced):
+                if update is None:
+                    await stream.send_heartbeat()
+                    continue
+                _check(job, update)
+                for event in events.update(update):
+                    await stream.send(event)
+            for event in events.done(_transcript(job)):
+                await stream.send(event)
+        except Exception as error:
+            problem = form_error(error)
+            if problem.code == UNFORESEEN:
+                log.error("unforeseen error", exc_info=error)
+            await stream.send(problem.body())
+
+
+async def _behind(
+    first: FileUpdate | None, others: AsyncIterator[FileUpdate | None]
+) -> AsyncIterator[FileUpdate | None]:
+    yield first
+    async for other in others:
+        yield other
+
+
+def _check(job: FileJob, update: FileUpdate) -> None:
+    """Raise what has ended the transcription, if it has failed."""
+    if update.failure:
+        raise update.failure
+    if update.finished and (read_s := _transcript(job).duration_s) < MIN_AUDIO_S:
+        raise RequestError(
+            f"the recording is {read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more",
+            code="audio_too_short",
+            param="file",
+        )
+
+
+def _transcript(job: FileJob) -> Transcript:
+    assert job.transcription
+    return job.transcription.so_far()

@@ -1,0 +1,57 @@
+"""A model for servers under test: in its live streams every tenth of a second is a word, and five are an utterance."""
+
+from __future__ import annotations
+
+from harken.contract import Floats
+from harken.errors import OptionError
+from harken.streaming import Event, StreamOptions
+from harken.transcribe import TranscribeOptions
+
+from .live_sessions import WORD_SAMPLES, FakeLiveSession
+
+
+class FlushableSession(FakeLiveSession):
+    """`FakeLiveSession` with the calls of a server: blocks of any size, and utterances are flushed."""
+
+    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
+        pieces = [samples[i : i + WORD_SAMPLES] for i in range(0, len(samples), WORD_SAMPLES)]
+        return [event for piece in pieces for event in super(FlushableSession, self).feed(piece)]
+
+    def flush(self) -> list[Event]:
+        events = self._final_events("flush") if self._words % 5 else []
+        self._words += -self._words % 5
+        self._samples = self._words * WORD_SAMPLES
+        return events
+
+
+class LiveRecognizer:
+    """`harken.Recognizer` as far as live streams use it.
+
+    Parameters
+    ----------
+    languages : tuple of str
+        Languages that it knows.
+
+    Attributes
+    ----------
+    sessions : list of FlushableSession
+        Those opened so far.
+    options : list of TranscribeOptions
+        Theirs.
+    """
+
+    def __init__(self, languages: tuple[str, ...] = ("en",)) -> None:
+        self.languages = languages
+        self.sessions: list[FlushableSession] = []
+        self.options: list[TranscribeOptions] = []
+
+    def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:
+        if options.language and options.language not in self.languages:
+            raise OptionError("language", options.language, f"one of {', '.join(self.languages)}")
+        return options
+
+    def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> FlushableSession:
+        session = FlushableSession()
+        self.sessions.append(session)
+        self.options.append(options)
+        return session

@@ -1,0 +1,366 @@
+"""The Wyoming protocol, spoken with by its own client; the words come from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.live_recognizer import LiveRecognizer
+from harken.errors import OptionError
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
+from harken.serve.wyoming_frames import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
+from harken.serve.wyoming_server import WyomingServer, serve_wyoming
+from harken.text import Tokenizer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which it imports up to Python 3.12
+    from wyoming.asr import Transcribe, Transcript
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.client import AsyncClient
+    from wyoming.event import Event
+    from wyoming.info import Describe, Info
+    from wyoming.ping import Ping, Pong
+
+FORMAT = {"rate": 16_000, "width": 2, "channels": 1}
+WORD = bytes(3200)
+
+Scenario = Callable[[Service, WyomingServer], Awaitable[None]]
+
+
+def serve(
+    scenario: Scenario, recognizer: LiveRecognizer, uri: str = "tcp://127.0.0.1:0", **options: Any
+) -> None:
+    """Run a scenario beside a server."""
+    recognizer.tokenizer = Tokenizer.bytes_only(multilingual=len(recognizer.languages) > 1)
+
+    async def run() -> None:
+        service = Service(lambda id: recognizer, ["tiny.en", "tiny"], ServeOptions(**options), {})
+        try:
+            async with serve_wyoming(service, uri) as server:
+                await asyncio.wait_for(scenario(service, server), 20)
+        finally:
+            await service.close()
+
+    asyncio.run(run())
+
+
+async def speak(client: AsyncClient, n_words: int, *, start: bool = True, **transcribe: Any) -> None:
+    if transcribe:
+        await client.write_event(Transcribe(**transcribe).event())
+    if start:
+        await client.write_event(AudioStart(**FORMAT).event())
+    for _ in range(n_words):
+        await client.write_event(AudioChunk(**FORMAT, audio=WORD).event())
+    await client.write_event(AudioStop().event())
+
+
+async def answer(client: AsyncClient) -> list[Event]:
+    """Read up to the end of a transcript, or of the connection."""
+    events = []
+    while event := await client.read_event():
+        events.append(event)
+        if event.type == "transcript-stop":
+            break
+    return events
+
+
+def text_of(events: list[Event]) -> str:
+    """Return the transcript, and check what surrounds it."""
+    assert [event.type for event in events] == [
+        "transcript-start",
+        *["transcript-chunk"] * (len(events) - 3),
+        *("transcript", "transcript-stop"),
+    ]
+    transcript = Transcript.from_event(events[-2])
+    assert "".join(event.data["text"] for event in events[1:-2]) == transcript.text
+    return transcript.text
+
+
+def test_a_description_has_all_models_and_their_languages() -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await client.write_event(Describe().event())
+            event = await client.read_event()
+            assert event
+            (program,) = Info.from_event(event).asr
+            assert program.name == "harken"
+            assert program.supports_transcript_streaming
+            assert program.requires_external_vad
+            assert program.models[0].languages == ["en"]
+            assert len(program.models[1].languages) > 90
+
+            await service.preload()
+            await client.write_event(Describe().event())
+            event = await client.read_event()
+            assert event
+            assert [model.languages for model in Info.from_event(event).asr[0].models] == [["en"], ["en"]]
+            await client.write_event(Ping(text="here?").event())
+            event = await client.read_event()
+            assert event
+            assert Pong.from_event(event).text == "here?"
+
+    serve(scenario, LiveRecognizer())
+
+
+def test_utterances_follow_one_another_on_a_connection() -> None:
+    recognizer = LiveRecognizer()
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await speak(
+                client, 7, name="tiny.en", language="en-US", transcript_names=["Ada"], transcript_terms=["lamp"]
+            )
+            assert text_of(await answer(client)) == "And so my fellow Americans ask not"
+            await speak(client, 2)
+            assert text_of(await answer(client)) == "And so"
+            await speak(client, 1, start=False)
+            assert text_of(await answer(client)) == "And"
+            await speak(client, 0)
+            assert text_of(await answer(client)) == ""
+            await client.write_event(AudioStop().event())
+            assert text_of(await answer(client)) == ""
+        assert recognizer.options[0].language == "en"
+        assert recognizer.options[0].hotwords == ("Ada", "lamp")
+        assert service.admission.n_streams <= 1
+
+    serve(scenario, recognizer)
+
+
+@pytest.mark.parametrize(
+    ("given", "language"),
+    [("en-GB", "en"), ("nb-NO", "no"), ("pt_BR", "pt"), ("fil", "tl"), ("auto", None), (None, None)],
+)
+def test_languages_of_home_assistant_are_known(given: str | None, language: str | None) -> None:
+    recognizer = LiveRecognizer(languages=("en", "no", "pt", "tl"))
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await speak(client, 1, name="tiny", language=given)
+            assert text_of(await answer(client)) == "And"
+            assert recognizer.options[-1].language == language
+
+    serve(scenario, recognizer)
+
+
+@pytest.mark.parametrize(
+    ("request_data", "problem"),
+    [
+        ({"name": "large"}, "large"),
+        ({"language": "tlh"}, "tlh"),
+        ({"name": 3}, "name"),
+        ({"transcript_terms": "lamp"}, "transcript_terms"),
+    ],
+)
+def test_a_refused_request_is_told_and_may_be_corrected(request_data: dict[str, Any], problem: str) -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await client.write_event(Event("transcribe", request_data))
+            event = await client.read_event()
+            assert event
+            assert event.type == "error"
+            assert problem in event.data["text"]
+            assert "\n" not in event.data["text"]
+            await speak(client, 1, name="tiny.en")
+            assert text_of(await answer(client)) == "And"
+
+            await client.write_event(Event("transcribe", request_data))
+            await speak(client, 3)  # Home Assistant does not look at errors, but at the end of the connection
+            assert [event.type for event in await answer(client)] == ["error"]
+
+    serve(scenario, LiveRecognizer())
+
+
+@pytest.mark.parametrize(
+    ("format", "problem"),
+    [
+        (FORMAT | {"width": 3}, "width=3"),
+        (FORMAT | {"rate": 10}, "rate=10"),
+        (FORMAT | {"channels": 0}, "channels=0"),
+        ({"rate": 16_000}, "width"),
+    ],
+)
+def test_audio_of_another_format_is_refused(format: dict[str, Any], problem: str) -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await client.write_event(Event("audio-chunk", format, WORD))
+            await client.write_event(Event("audio-chunk", format, WORD))
+            await client.write_event(AudioStop().event())
+            (error,) = await answer(client)
+            assert problem in error.data["text"]
+
+    serve(scenario, LiveRecognizer())
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(1, "u1"), (2, "<i2"), (4, "<i4")])
+def test_samples_of_any_width_and_rate_are_heard_alike(width: int, dtype: str) -> None:
+    recognizer = LiveRecognizer()
+    top = 2 ** (8 * width - 1)
+    tone = 0.5 * np.sin(np.arange(48_000) * 0.05) * top + (top if width == 1 else 0)
+    data = np.repeat(tone.astype(dtype), 2).tobytes()  # two channels
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            format = {"rate": 48_000, "width": width, "channels": 2}
+            await client.write_event(AudioStart(**format).event())
+            for start in range(0, len(data), 100_001):
+                await client.write_event(AudioChunk(**format, audio=data[start : start + 100_001]).event())
+            await client.write_event(AudioStop().event())
+            text_of(await answer(client))
+        heard = recognizer.sessions[-1].samples
+        assert abs(len(heard) - 16_000) < 80
+        assert np.std(heard[1000:-1000]) == pytest.approx(0.3535, abs=0.01)
+
+    serve(scenario, recognizer)
+
+
+def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
+    frames = (
+        json.dumps({"type": "audio-start", "data": FORMAT}).encode() + b"\n",
+        json.dumps({"type": "audio-chunk", "data": FORMAT, "payload_length": len(WORD)}).encode()
+        + b"\n"
+        + WORD,
+        json.dumps({"type": "audio-stop", "data": None, "version": "9", "data_length": 2}).encode() + b"\n{}",
+        b'{"type": "new-event-of-a-later-version", "payload_length": 3}\nabc',
+        b'{"type": "describe"}\n',
+    )
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        host, port = server.uri.removeprefix("tcp://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for byte in b"".join(frames):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        answered = b""
+        while b'"info"' not in answered:
+            answered += await reader.read(1 << 16)
+        assert b'{"text": "And", "language": "en"}' in answered
+        writer.close()
+
+    serve(scenario, LiveRecognizer())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\n",
+        b"[]\n",
+        b"[" * 5000 + b"\n",
+        b'{"type": 3}\n',
+        b'{"type": "ping", "data": 3}\n',
+        b'{"type": "ping", "data_length": -1}\n',
+        b'{"type": "ping", "data_length": 2}\n[]',
+        b'{"type": "ping", "data_length": "2"}\n{}',
+        b'{"type": "ping", "data_length": %d}\n' % (MAX_DATA_BYTES + 1),
+        b'{"type": "audio-chunk", "payload_length": %d}\n' % (MAX_PAYLOAD_BYTES + 1),
+        b'{"type": "audio-chunk", "payload_length": 1e999}\n',
+        b'{"type": "audio-chunk", "payload_length": %s}\n' % (b"9" * 5000),
+        b"x" * 200_000,
+        b"\xff\xfe\n",
+    ],
+    ids=lambda frame: repr(frame[:48]),
+)
+def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(frame: bytes) -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        host, port = server.uri.removeprefix("tcp://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(frame)
+        answered = await reader.readline()
+        assert json.loads(answered)["type"] == "error"
+        writer.close()
+
+    serve(scenario, LiveRecognizer())
+
+
+def test_a_client_that_vanishes_or_falls_silent_frees_its_stream() -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        for vanish in (True, False):
+            client = AsyncClient.from_uri(server.uri)
+            await client.connect()
+            await client.write_event(AudioStart(**FORMAT).event())
+            while not service.admission.n_streams:
+                await asyncio.sleep(0.01)
+            if vanish:
+                await client.disconnect()
+            while service.admission.n_streams:
+                await asyncio.sleep(0.01)
+            if not vanish:
+                assert await client.read_event() is None
+                await client.disconnect()
+
+    serve(scenario, LiveRecognizer(), idle_s=0.2)
+
+
+def test_limits_of_the_server_hold() -> None:
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client, AsyncClient.from_uri(server.uri) as other:
+            await client.write_event(AudioStart(**FORMAT).event())
+            while not service.admission.n_streams:
+                await asyncio.sleep(0.01)
+            await speak(other, 1)
+            (error,) = await answer(other)
+            assert error.data["code"] == "server_busy"
+            await speak(client, 4, start=False)
+            (error,) = await answer(client)
+            assert error.data["code"] == "session_limit"
+
+    serve(scenario, LiveRecognizer(), max_streams=1, session_limit_s=0.3)
+
+
+def test_a_server_that_ends_sends_the_transcript_of_what_was_said() -> None:
+    recognizer = LiveRecognizer()
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client, AsyncClient.from_uri(server.uri) as idle:
+            await client.write_event(AudioStart(**FORMAT).event())
+            await client.write_event(AudioChunk(**FORMAT, audio=WORD * 2).event())
+            while not recognizer.sessions or len(recognizer.sessions[0].samples) < 2 * 1600:
+                await asyncio.sleep(0.01)
+            await service.drain()
+            assert text_of(await answer(client)) == "And so"
+            assert await client.read_event() is None
+            assert await idle.read_event() is None
+
+    serve(scenario, recognizer)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Unix sockets")
+def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(tmp_path: Path) -> None:
+    path = tmp_path / "harken.sock"
+
+    async def scenario(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await speak(client, 2)
+            assert text_of(await answer(client)) == "And so"
+        with pytest.raises(OptionError, match=r"wyoming=.*in use"):
+            async with serve_wyoming(service, server.uri):
+                pass
+
+    serve(scenario, LiveRecognizer(), f"unix://{path}")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "tcp://", "tcp://127.0.0.1", "tcp://h:x", "http://a:1", "unix://", "unix://a"]
+)
+def test_an_address_of_another_form_is_refused(uri: str) -> None:
+    async def nothing(service: Service, server: WyomingServer) -> None:
+        return
+
+    with pytest.raises(OptionError, match="wyoming="):
+        serve(nothing, LiveRecognizer(), uri)
+
+
+def test_frames_are_those_of_the_package() -> None:
+    assert encode_event("transcript-stop", {}) == b'{"type": "transcript-stop"}\n'
+    line, data = encode_event("transcript", {"text": "Grüße\n"}).split(b"\n", 1)
+    assert json.loads(line)["data_length"] == len(data)
+    assert json.loads(data) == {"text": "Grüße\n"}
