@@ -24,7 +24,7 @@ class TalkingSession:
         Called with the number of samples before each block is heard, in the engine's thread.
     """
 
-    def __init__(self, on_feed: Callable[[int], None] = lambda samples: None) -> None:
+    def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
         self._on_feed = on_feed
         self._samples = self._heard = self._first = self._segments = 0
 
@@ -80,7 +80,7 @@ class TalkingRecognizer:
         As for `TalkingSession`.
     """
 
-    def __init__(self, on_feed: Callable[[int], None] = lambda samples: None) -> None:
+    def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
         self._on_feed = on_feed
 
     def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:

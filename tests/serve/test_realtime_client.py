@@ -17,8 +17,7 @@ import av
 import numpy as np
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI, PermissionDeniedError
-from realtime_script import MANUAL, check_event, pcm, server_events
-from serving import Serving, serving
+from realtime_script import check_event, pcm, server_events
 from talking import TalkingRecognizer, words_said
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -30,6 +29,7 @@ from harken.serve.options import ServeOptions
 from harken.streaming import Event, FinalSegment, StreamOptions
 from harken.transcribe import TranscribeOptions
 from real_models import EXAMPLE, model_path
+from serving import Serving, serving
 
 KEY = "the key"
 INTENT = {"intent": "transcription"}
@@ -40,7 +40,7 @@ JFK = "and so my fellow americans ask not what your country can do for you ask w
 def server() -> Iterator[Serving]:
     """A server with a key, that hears a word in each tenth of a second."""
     options = ServeOptions(preload=False, api_key=(KEY,))
-    with serving(lambda id: TalkingRecognizer(), options=options) as running:  # type: ignore[arg-type, return-value]
+    with serving(lambda id: TalkingRecognizer(), options=options) as running:
         yield running
 
 
@@ -69,7 +69,7 @@ def recognizer() -> Unhurried:
 @pytest.fixture(scope="module")
 def real_server(recognizer: Unhurried) -> Iterator[Serving]:
     """A server with tiny.en."""
-    with serving(lambda id: recognizer) as running:  # type: ignore[arg-type, return-value]
+    with serving(lambda id: recognizer) as running:
         yield running
 
 
@@ -80,6 +80,10 @@ def client_of(server: Serving, key: str = KEY) -> OpenAI:
 def open_socket(server: Serving, query: str = "", **options: Any) -> ClientConnection:
     options.setdefault("additional_headers", {"Authorization": f"Bearer {KEY}"})
     return connect(f"{server.socket_url}/v1/realtime?intent=transcription{query}", proxy=None, **options)
+
+
+def configure(connection: Any, audio_input: dict[str, Any]) -> None:
+    connection.session.update(session={"type": "transcription", "audio": {"input": audio_input}})
 
 
 def receive_until(connection: Any, type: str, count: int = 1, *, beta: bool = False) -> list[dict[str, Any]]:
@@ -94,7 +98,7 @@ def receive_until(connection: Any, type: str, count: int = 1, *, beta: bool = Fa
 
 def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
     with client_of(server).realtime.connect(extra_query=INTENT) as connection:
-        connection.session.update(session={"type": "transcription", **MANUAL})
+        configure(connection, {"turn_detection": None})
         connection.input_audio_buffer.append(audio=pcm(0.75))
         connection.input_audio_buffer.commit()
         events = receive_until(connection, "item.done")
@@ -141,7 +145,7 @@ def test_browsers_give_their_key_as_a_subprotocol(server: Serving) -> None:
 def test_a_short_lived_key_opens_sessions_with_its_configuration(server: Serving) -> None:
     session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
     ticket = client_of(server).realtime.client_secrets.create(
-        session=session,  # type: ignore[arg-type]
+        session=session,
         expires_after={"anchor": "created_at", "seconds": 60},
     )
     assert ticket.value.startswith("ek_")
@@ -224,7 +228,7 @@ def test_a_client_that_vanishes_frees_its_stream(server: Serving) -> None:
 
 def test_the_end_of_the_server_is_told_after_the_last_words() -> None:
     with (
-        serving(lambda id: TalkingRecognizer()) as server,  # type: ignore[arg-type, return-value]
+        serving(lambda id: TalkingRecognizer()) as server,
         open_socket(server) as socket,
     ):
         socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.3)}))
@@ -244,10 +248,10 @@ FORMATS = {
 }
 
 
-def speech_file(format: str) -> io.BytesIO:
-    """Return the example as a WAV file in a format, with a second of silence behind it."""
+def speech_file(format: str, seconds: float) -> io.BytesIO:
+    """Return the beginning of the example as a WAV file in a format, with some silence behind it."""
     codec, rate_hz = FORMATS[format]
-    samples = np.append(load_audio(EXAMPLE), np.zeros(16_000, np.float32))
+    samples = np.append(load_audio(EXAMPLE)[: int(seconds * 16_000)], np.zeros(20_000, np.float32))
     frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], format="s16", layout="mono")
     frame.sample_rate = 16_000
     resampler = av.AudioResampler(format="s16", layout="mono", rate=rate_hz)
@@ -261,9 +265,9 @@ def speech_file(format: str) -> io.BytesIO:
     return file
 
 
-def speech(format: str) -> bytes:
-    """Return the example as clients send it."""
-    with av.open(speech_file(format)) as container:
+def speech(format: str, seconds: float) -> bytes:
+    """Return the same as clients send it."""
+    with av.open(speech_file(format, seconds)) as container:
         return b"".join(map(bytes, container.demux()))
 
 
@@ -288,6 +292,10 @@ def check_deltas(events: list[dict[str, Any]]) -> str:
     return " ".join(transcripts)
 
 
+def transcript_of(connection: Any) -> str:
+    return check_deltas(receive_until(connection, "item.done"))
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("format", FORMATS)
 def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
@@ -295,39 +303,38 @@ def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
 ) -> None:
     with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
         audio_input = {"format": {"type": format}, "turn_detection": None}
-        connection.session.update(
-            session={"type": "transcription", "audio": {"input": audio_input}}  # type: ignore[typeddict-item]
-        )
-        say(connection, speech(format), 4_001)
+        configure(connection, audio_input)
+        say(connection, speech(format, 5.5), 4_001)
         connection.input_audio_buffer.commit()
-        heard = check_deltas(receive_until(connection, "item.done"))
+        heard = transcript_of(connection)
     options = TranscribeOptions(word_timestamps=True)
     session = recognizer.stream(options, stream_options=StreamOptions(finals="streamed"))
-    events = [*session.feed(load_audio(speech_file(format))), *session.close()]
+    events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
     assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
-    assert {*["fellow", "what", "your", "country", "can", "do", "for", "you"]} <= {*plain(heard).split()}
+    assert {"and", "so", "fellow"} <= {*plain(heard).split()}
 
 
 @pytest.mark.real
-def test_text_does_not_depend_on_how_audio_is_cut_into_appends(real_server: Serving) -> None:
-    texts = set()
-    for bytes_at_once in (1_999, 48_000, 1 << 20):
+def test_real_speech_has_the_right_words_however_it_is_cut_into_appends(real_server: Serving) -> None:
+    audio, transcripts = speech("audio/pcm", 11), set()
+    for bytes_at_once in (1_999, 1 << 20):
         with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
-            connection.session.update(session={"type": "transcription", **MANUAL})
-            say(connection, speech("audio/pcm"), bytes_at_once)
+            audio_input = {"turn_detection": None, "transcription": {"delay": "high"}}
+            configure(connection, audio_input)
+            say(connection, audio, bytes_at_once)
             connection.input_audio_buffer.commit()
-            texts.add(check_deltas(receive_until(connection, "item.done")))
-    assert len(texts) == 1
+            transcripts.add(transcript_of(connection))
+    (transcript,) = transcripts
+    assert plain(transcript) == JFK
 
 
 @pytest.mark.real
 def test_turns_of_real_speech_are_detected(real_server: Serving) -> None:
     with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
-        turns = {"type": "server_vad", "silence_duration_ms": 900}
-        connection.session.update(
-            session={"type": "transcription", "audio": {"input": {"turn_detection": turns}}}  # type: ignore[typeddict-item]
-        )
-        say(connection, speech("audio/pcm"), 4_800)
+        turns = {"type": "server_vad", "silence_duration_ms": 1200}
+        audio_input = {"turn_detection": turns, "transcription": {"delay": "high"}}
+        configure(connection, audio_input)
+        say(connection, speech("audio/pcm", 11), 4_800)
         events = receive_until(connection, "item.done")
     assert plain(check_deltas(events)) == JFK
     order = [event["type"] for event in events if not event["type"].endswith(".delta")][2:]

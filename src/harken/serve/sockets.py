@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.live_job import LiveJob, LiveUpdate
+from harken.errors import HarkenError
+from harken.serve.live_job import Failed, LiveJob, LiveUpdate
 from harken.serve.service import Service
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
@@ -181,8 +182,8 @@ class _Pump:
         """Run a loop; the client of one that fails is told no more than that."""
         try:
             await loop
-        except Exception:
-            log.exception("unforeseen error")
+        except Exception as error:
+            _log_unforeseen(error)
             self._end(HangUp(UNFORESEEN, "internal_error", "the server did not foresee this"))
 
     def _end(self, hang_up: HangUp | None) -> None:
@@ -242,6 +243,8 @@ class _Pump:
 
     async def _take_updates(self, job: LiveJob) -> None:
         async for update in job.updates:
+            if isinstance(update, Failed):
+                _log_unforeseen(update.failure)
             await self._perform(self._machine.updated(update))
         await self._perform(self._machine.updated(StreamClosed()))
 
@@ -268,13 +271,14 @@ class _Pump:
 
     async def _open(self, wanted: OpenStream) -> None:
         if self._updates:
-            await self._updates
+            await asyncio.wait([self._updates])  # which goes on if this is cancelled
             await self._stream.aclose()
             self._job = self._updates = None
         opening = self._service.stream(wanted.model, wanted.options, wanted.stream_options)
         try:
             self._job = await self._stream.enter_async_context(opening)
         except Exception as error:
+            _log_unforeseen(error)
             await self._perform(self._machine.refused(error))
         else:
             self._updates = self._start(self._take_updates(self._job))
@@ -294,6 +298,12 @@ class _Pump:
                     await self._was_sent.wait()
                 reason = hang_up.reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
                 await self._socket.close(hang_up.code, reason)
+
+
+def _log_unforeseen(error: BaseException) -> None:
+    """Log an error that nothing was meant to raise; of others the client is told."""
+    if not isinstance(error, HarkenError):
+        log.error("unforeseen error", exc_info=error)
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -28,7 +28,6 @@ PAUSES_S: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"low": (1.6, 8.0), "medium": (0.8, 4.0), "high": (0.5, 2.0), "auto": (0.8, 4.0)}
 )
 """Pauses that end a turn behind a sentence and anywhere, by eagerness; the second is the protocol's longest wait."""
-MAX_SENTENCE_PAUSE_S = 0.8
 MIN_THRESHOLD, MAX_THRESHOLD = 0.01, 0.99
 """What the protocol's thresholds of 0 and 1 mean."""
 
@@ -50,7 +49,7 @@ class TurnDetection:
         if self.type == "semantic_vad":
             return PAUSES_S[self.eagerness]
         pause_s = self.silence_duration_ms / 1000
-        return min(pause_s, MAX_SENTENCE_PAUSE_S), pause_s
+        return pause_s, pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
