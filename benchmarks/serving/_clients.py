@@ -78,7 +78,7 @@ async def listen(url: str, samples: Floats, hello: dict[str, Any], *, paced: boo
     block = round(BLOCK_S * SAMPLE_RATE)
     audio = {"format": "s16le", "rate": SAMPLE_RATE, "channels": 1}
     messages: list[LiveMessage] = []
-    async with connect(f"{url}/v1/stream", compression=None, max_size=None) as socket:
+    async with connect(f"{url}/v1/stream", compression=None, max_size=None, ping_interval=None) as socket:
         await socket.send(json.dumps({"type": "hello", "audio": audio} | hello))
         ready = json.loads(await socket.recv())
         assert ready["type"] == "ready", ready

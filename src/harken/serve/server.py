@@ -128,7 +128,7 @@ async def _http(
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
-        ws_ping_timeout=None,  # the answer of a fast sender waits behind its audio; idle_s finds those that have gone
+        ws_ping_interval=None,  # a pong waits behind the audio of a fast sender; connections have their own idle limit
         timeout_graceful_shutdown=CLOSE_S,
         ssl_certfile=options.certfile,
         ssl_keyfile=options.keyfile,
