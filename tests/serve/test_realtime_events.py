@@ -163,7 +163,8 @@ def test_the_beta_dialect_names_formats_in_its_own_way(format: str) -> None:
 
 def test_beta_clients_may_have_pcm_at_another_rate() -> None:
     script = Script(beta=True)
-    script.send("transcription_session.update", session={"input_audio_params": {"sample_rate_hz": 8000}})
+    session = {"input_audio_params": {"sample_rate_hz": 8000, "num_channels": 1}, "input_audio_format": "pcm16"}
+    script.send("transcription_session.update", session=session)
     (_, feed) = script.send(APPEND, audio=pcm(1, 8000))
     assert len(feed.samples) == pytest.approx(16_000, abs=100)
 

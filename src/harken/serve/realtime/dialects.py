@@ -214,6 +214,8 @@ def _format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 
 def _beta_format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
     format = BETA_FORMATS[_one_of(value, path, BETA_FORMATS)]
+    if format == config.format:
+        return config  # at the rate that it has
     return replace(config, format=format, rate_hz=PCM_RATE_HZ if format == PCM else TELEPHONE_RATE_HZ)
 
 
