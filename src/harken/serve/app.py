@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import live_socket, model_list, operations, render, rest
+from harken.serve import live_socket, model_list, operations, realtime, render, rest
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
 from harken.serve.service import Service
@@ -26,6 +26,7 @@ PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     model_list.routes,
     render.routes,
     live_socket.routes,
+    realtime.routes,
 )
 
 
@@ -34,7 +35,7 @@ def make_app(service: Service) -> Starlette:
     guard = Middleware(
         Guard,
         options=service.options,
-        is_ticket=lambda key: False,
+        is_ticket=service.tickets.is_valid,
         on_response=service.metrics.record_response,
     )
     return Starlette(

@@ -89,7 +89,7 @@ class Guard:
             )
         path = scope["path"]
         is_public = path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER) or _is_preflight(scope, headers)
-        if self._key_digests and not is_public and not any(map(self._is_key, _given_keys(headers))):
+        if self._key_digests and not is_public and not any(map(self._is_key, given_keys(headers))):
             raise RequestError(
                 "a key is needed: Authorization: Bearer KEY",
                 status=401,
@@ -157,7 +157,7 @@ def _is_preflight(scope: Scope, headers: Headers) -> bool:
     return scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
 
 
-def _given_keys(headers: Headers) -> Iterable[str]:
+def given_keys(headers: Headers) -> Iterable[str]:
     """Yield the keys in a request."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":

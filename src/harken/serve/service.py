@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import BinaryIO, TypeVar
 
@@ -17,6 +17,7 @@ from harken.serve.live_job import LiveJob
 from harken.serve.metrics import Metrics
 from harken.serve.models import LoadedModel, Models
 from harken.serve.options import ServeOptions
+from harken.serve.tickets import Tickets
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -45,6 +46,8 @@ class Service:
     ----------
     draining : asyncio.Event
         Set once the server is about to end: no further work is taken, and live streams are to be closed.
+    tickets : Tickets
+        Short-lived keys.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class Service:
         )
         self.models = Models(load, ids, aliases, self._record_step)
         self.metrics = Metrics(self.admission, self.models)
+        self.tickets = Tickets()
         self._loop = asyncio.get_running_loop()
         self._tickets: dict[Job, object] = {}
+        self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
         self._none_in_progress.set()
 
@@ -142,6 +147,17 @@ class Service:
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
 
+    @contextmanager
+    def in_progress(self) -> Iterator[None]:
+        """Have `drain` wait for the end of a block, such as a connection whose last results are on their way."""
+        self._n_in_progress += 1
+        self._none_in_progress.clear()
+        try:
+            yield
+        finally:
+            self._n_in_progress -= 1
+            self._check_progress()
+
     async def drain(self) -> None:
         """Take no more work, and wait for that in progress, but not longer than the options allow."""
         self.draining.set()
@@ -188,7 +204,10 @@ class Service:
 
     def _forget(self, job: Job) -> None:
         del self._tickets[job]
-        if not self._tickets:
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        if not (self._tickets or self._n_in_progress):
             self._none_in_progress.set()
 
     def _record_step(self, job: Job, seconds: float) -> None:

@@ -1,0 +1,173 @@
+"""A Realtime session without a socket: events in, events out, checked by the types of OpenAI's client."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, get_args
+
+from openai.types.beta import realtime as beta_types
+from openai.types.beta.realtime.realtime_server_event import RealtimeServerEvent as BetaServerEvent
+from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSessionCreateResponse
+from pydantic import BaseModel
+
+from harken.results import Segment, Word
+from harken.serve.errors import not_found
+from harken.serve.live_job import Flushed
+from harken.serve.realtime.config import SessionConfig
+from harken.serve.realtime.session import RealtimeSession
+from harken.serve.sockets import Feed, Flush, Output, StreamClosed
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+
+MODELS = ("tiny.en", "base", "whisper-1", "gpt-4o-transcribe")
+OWN_EVENTS = ("harken.interim",)
+MANUAL = {"audio": {"input": {"turn_detection": None}}}
+
+
+def resolve_model(name: str) -> str:
+    if name not in MODELS:
+        raise not_found(name, [*MODELS])
+    return name
+
+
+def pcm(seconds: float, rate_hz: int = 24_000, sample_bytes: int = 2) -> str:
+    """Return silence as the audio of an append."""
+    return b64encode(bytes(round(seconds * rate_hz) * sample_bytes)).decode()
+
+
+class Script:
+    """A session that is told what happens; what it sends is checked, and kept.
+
+    Attributes
+    ----------
+    session : RealtimeSession
+    flushes : list
+        Tokens of the flushes that have not been answered.
+    """
+
+    def __init__(self, config: SessionConfig | None = None, **options: Any) -> None:
+        ids: Counter[str] = Counter()
+
+        def next_id(prefix: str) -> str:
+            ids[prefix] += 1
+            return f"{prefix}_{ids[prefix]}"
+
+        self._strict = options.pop("strict", True)
+        self._beta = options.get("beta", False)
+        self.session = RealtimeSession(config or SessionConfig(), resolve_model, new_id=next_id, **options)
+        self.flushes: list[object] = []
+
+    def open(self) -> list[Any]:
+        return self.done(self.session.opened())
+
+    def send(self, type: str, **fields: Any) -> list[Any]:
+        """Send an event; return what is to be done: events without their id, and actions."""
+        return self.send_text(json.dumps({"type": type} | fields))
+
+    def send_text(self, message: str | bytes) -> list[Any]:
+        return self.done(self.session.received(message))
+
+    def append(self, seconds: float) -> list[Any]:
+        return self.send("input_audio_buffer.append", audio=pcm(seconds))
+
+    def say(self, *updates: Event | Flushed | StreamClosed) -> list[Any]:
+        """Take updates of the stream."""
+        return [output for update in updates for output in self.done(self.session.updated(update))]
+
+    def answer_flush(self) -> list[Any]:
+        return self.say(Flushed(token=self.flushes.pop(0)))
+
+    def done(self, outputs: Iterable[Output]) -> list[Any]:
+        """Return what is to be done: events without their id, and actions."""
+        return [self._checked(output) for output in outputs]
+
+    def _checked(self, output: Output) -> Any:
+        if isinstance(output, Flush):
+            self.flushes.append(output.token)
+        if not isinstance(output, str):
+            return output
+        event = json.loads(output)
+        self._beta |= event["type"].startswith("transcription_session.")
+        check_event(event, beta=self._beta, strict=self._strict)
+        del event["event_id"]
+        return event
+
+
+def check_event(event: dict[str, Any], *, beta: bool = False, strict: bool = True) -> None:
+    """Hold an event of the server to the types of the client.
+
+    These allow OpenAI's own models, rates and includes only; other ones are let pass where it is not strict.
+    """
+    assert event["event_id"]
+    if event["type"] in OWN_EVENTS:
+        return
+    session = event.get("session")
+    if session is None:
+        server_events(beta)[event["type"]].model_validate(event)
+        return
+    assert event["type"].split(".")[1] in ("created", "updated")
+    if not strict or session["include"]:
+        return
+    if event["type"].startswith("transcription_session."):
+        secret = {"value": "none", "expires_at": 0}
+        beta_types.TranscriptionSession.model_validate(session | {"client_secret": secret})
+    else:
+        RealtimeTranscriptionSessionCreateResponse.model_validate(session)
+        server_events(beta)[event["type"]].model_validate(event)
+
+
+@cache
+def server_events(beta: bool) -> dict[str, type[BaseModel]]:
+    """Return the types of the client's server events, by their names."""
+    union = get_args(BetaServerEvent if beta else RealtimeServerEvent)[0]
+    return {
+        get_args(event.model_fields["type"].annotation)[0]: event
+        for event in get_args(union)
+        if "type" in event.model_fields
+    }
+
+
+def types_of(outputs: list[Any]) -> list[str]:
+    """Return the types of events, and the names of actions."""
+    return [output["type"] if isinstance(output, dict) else type(output).__name__ for output in outputs]
+
+
+def without_audio(outputs: list[Any]) -> list[Any]:
+    """Return what is to be done beside feeding the stream."""
+    return [output for output in outputs if not isinstance(output, Feed)]
+
+
+def speech_started(at_s: float) -> SpeechStarted:
+    return SpeechStarted(audio_s=at_s, emitted_samples=0, compute_s=0.0)
+
+
+def interim(*words: str, tentative: str = "", at_s: float = 0.0) -> Interim:
+    """Return an interim by which these words are newly committed."""
+    return Interim(
+        audio_s=at_s,
+        emitted_samples=0,
+        compute_s=0.0,
+        committed="".join(words).lstrip(),
+        tentative=tentative,
+        words=tuple(map(word, words)),
+    )
+
+
+def final(*words: str, start_s: float = 0.0, end_s: float = 1.0, language: str | None = "en") -> FinalSegment:
+    segment = Segment(
+        index=0, start_s=start_s, end_s=end_s, text="".join(words), tokens=(), temperature=0.0,
+        avg_logprob=0.0, compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
+        words=tuple(map(word, words)), language=language,
+    )  # fmt: skip
+    return FinalSegment(audio_s=end_s, emitted_samples=0, compute_s=0.0, segment=segment)
+
+
+def word(text: str) -> Word:
+    return Word(start_s=0.25, end_s=0.5, text=text, probability=0.5)
+
+
+def speech_ended(at_s: float, reason: str = "silence") -> SpeechEnded:
+    return SpeechEnded(audio_s=at_s, emitted_samples=0, compute_s=0.0, reason=reason)

@@ -1,0 +1,348 @@
+"""OpenAI's own client and plain WebSockets against a server: the route, its keys and subprotocols, real speech."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from socket import SHUT_RDWR
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI, PermissionDeniedError
+from realtime_script import check_event, pcm, server_events
+from talking import TalkingRecognizer, words_said
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+import harken
+from harken.audio import load_audio
+from harken.contract import Floats
+from harken.serve.options import ServeOptions
+from harken.streaming import Event, FinalSegment, StreamOptions
+from harken.transcribe import TranscribeOptions
+from real_models import EXAMPLE, model_path
+from serving import Serving, serving
+
+KEY = "the key"
+INTENT = {"intent": "transcription"}
+JFK = "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    """A server with a key, that hears a word in each tenth of a second."""
+    options = ServeOptions(preload=False, api_key=(KEY,))
+    with serving(lambda id: TalkingRecognizer(), options=options) as running:
+        yield running
+
+
+class Unhurried:
+    """A recognizer, and its sessions, that do all their work however late they are, so that texts are always equal."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.resolve_options = getattr(inner, "resolve_options", None)
+        self.flush, self.close = getattr(inner, "flush", None), getattr(inner, "close", None)
+
+    def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> Unhurried:
+        return Unhurried(self._inner.stream(options, stream_options=stream_options, clock=None))
+
+    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
+        events: list[Event] = self._inner.feed(samples)
+        return events
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Unhurried:
+    """The embedded tiny.en."""
+    return Unhurried(harken.load(model_path("tiny.en"), threads=1))
+
+
+@pytest.fixture(scope="module")
+def real_server(recognizer: Unhurried) -> Iterator[Serving]:
+    """A server with tiny.en."""
+    with serving(lambda id: recognizer) as running:
+        yield running
+
+
+def client_of(server: Serving, key: str = KEY) -> OpenAI:
+    return OpenAI(api_key=key, base_url=f"{server.url}/v1", websocket_base_url=f"{server.socket_url}/v1")
+
+
+def open_socket(server: Serving, query: str = "", **options: Any) -> ClientConnection:
+    options.setdefault("additional_headers", {"Authorization": f"Bearer {KEY}"})
+    return connect(f"{server.socket_url}/v1/realtime?intent=transcription{query}", proxy=None, **options)
+
+
+def configure(connection: Any, audio_input: dict[str, Any]) -> None:
+    connection.session.update(session={"type": "transcription", "audio": {"input": audio_input}})
+
+
+def receive_until(connection: Any, type: str, count: int = 1, *, beta: bool = False) -> list[dict[str, Any]]:
+    """Receive events, each held to the client's types, up to so many of a type."""
+    events: list[dict[str, Any]] = []
+    receive = getattr(connection, "recv_bytes", None) or connection.recv
+    while sum(event["type"].endswith(type) for event in events) < count:
+        events.append(json.loads(receive()))
+        check_event(events[-1], beta=beta)
+    return events
+
+
+def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
+    with client_of(server).realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, {"turn_detection": None})
+        connection.input_audio_buffer.append(audio=pcm(0.75))
+        connection.input_audio_buffer.commit()
+        events = receive_until(connection, "item.done")
+    assert [event["type"] for event in events[:2]] == ["session.created", "session.updated"]
+    deltas = [event["delta"] for event in events if event["type"].endswith(".delta")]
+    assert "".join(deltas) == events[-1]["item"]["content"][0]["transcript"]
+    assert re.findall(r"\w+", "".join(deltas)) == words_said(7).split()
+
+
+def test_the_asynchronous_client_reads_typed_events(server: Serving) -> None:
+    async def listen() -> list[Any]:
+        client = AsyncOpenAI(
+            api_key=KEY, base_url=f"{server.url}/v1", websocket_base_url=f"{server.socket_url}/v1"
+        )
+        seen = []
+        async with client, client.realtime.connect(extra_query=INTENT) as connection:
+            await connection.input_audio_buffer.append(audio=pcm(0.55))
+            async for event in connection:
+                seen.append(event)
+                if event.type == "conversation.item.done":
+                    return seen
+        return seen
+
+    events = asyncio.run(listen())
+    types = server_events(False)
+    assert all(isinstance(event, types[event.type]) for event in events)
+    assert events[-1].item.content[0].transcript == words_said(5)
+
+
+def test_a_wrong_key_is_refused_before_the_connection_opens(server: Serving) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        open_socket(server, additional_headers={})
+    assert refused.value.response.status_code == 401
+
+
+def test_browsers_give_their_key_as_a_subprotocol(server: Serving) -> None:
+    ticket = client_of(server).realtime.client_secrets.create(session={"type": "transcription"})
+    subprotocols = ["realtime", f"openai-insecure-api-key.{ticket.value}"]
+    with open_socket(server, additional_headers={}, subprotocols=subprotocols) as socket:
+        assert socket.subprotocol == "realtime"
+        assert receive_until(socket, "session.created")
+
+
+def test_a_short_lived_key_opens_sessions_with_its_configuration(server: Serving) -> None:
+    session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
+    ticket = client_of(server).realtime.client_secrets.create(
+        session=session,
+        expires_after={"anchor": "created_at", "seconds": 60},
+    )
+    assert ticket.value.startswith("ek_")
+    assert ticket.session.type == "transcription"
+    with client_of(server, ticket.value).realtime.connect(extra_query=INTENT) as connection:
+        (created,) = receive_until(connection, "session.created")
+    assert created["session"]["audio"]["input"]["transcription"]["language"] == "en"
+
+
+def test_a_short_lived_key_makes_no_others(server: Serving) -> None:
+    ticket = client_of(server).realtime.client_secrets.create()
+    with pytest.raises(PermissionDeniedError):
+        client_of(server, ticket.value).realtime.client_secrets.create()
+
+
+@pytest.mark.parametrize("seconds", [9, 7201])
+def test_a_short_lived_key_lives_as_long_as_allowed(server: Serving, seconds: int) -> None:
+    with pytest.raises(BadRequestError, match="10 to 7200"):
+        client_of(server).realtime.client_secrets.create(
+            expires_after={"anchor": "created_at", "seconds": seconds}
+        )
+
+
+def test_short_lived_keys_need_the_key(server: Serving) -> None:
+    with pytest.raises(AuthenticationError):
+        client_of(server, "ek_wrong").realtime.client_secrets.create()
+
+
+def test_the_beta_dialect_makes_short_lived_keys_too(server: Serving) -> None:
+    sessions = client_of(server).beta.realtime.transcription_sessions
+    made = sessions.create(
+        input_audio_format="g711_ulaw", client_secret={"expires_at": {"anchor": "created_at", "seconds": 30}}
+    )
+    assert made.input_audio_format == "g711_ulaw"
+    headers = {"Authorization": f"Bearer {made.client_secret.value}", "OpenAI-Beta": "realtime=v1"}
+    with open_socket(server, additional_headers=headers) as socket:
+        (created,) = receive_until(socket, "transcription_session.created", beta=True)
+    assert created["session"]["input_audio_format"] == "g711_ulaw"
+
+
+def test_a_session_of_the_beta_dialect(server: Serving) -> None:
+    with open_socket(server, subprotocols=["realtime", "openai-beta.realtime-v1"]) as socket:
+        session = {"input_audio_format": "pcm16", "input_audio_transcription": {"model": "whisper-1"}}
+        socket.send(json.dumps({"type": "transcription_session.update", "session": session}))
+        socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.55)}))
+        events = receive_until(socket, ".completed", beta=True)
+    assert [event["type"] for event in events[:2]] == [
+        "transcription_session.created",
+        "transcription_session.updated",
+    ]
+    assert events[-1]["transcript"] == words_said(5)
+
+
+def test_the_address_may_name_a_model(server: Serving) -> None:
+    with open_socket(server, "&model=tiny.en") as socket:
+        (created,) = receive_until(socket, "session.created")
+    assert created["session"]["audio"]["input"]["transcription"]["model"] == "tiny.en"
+
+
+def test_frames_of_any_content_leave_the_session_open(server: Serving) -> None:
+    draw = random.Random(5)
+    with open_socket(server) as socket:
+        for _ in range(40):
+            data = draw.randbytes(draw.randrange(64))
+            socket.send(data if draw.random() < 0.5 else data.decode("latin-1"))
+        socket.send(json.dumps({"type": "input_audio_buffer.clear"}))
+        events = receive_until(socket, "cleared")
+    assert [event["type"] for event in events[1:-1]] == ["error"] * 40
+
+
+def test_a_client_that_vanishes_frees_its_stream(server: Serving) -> None:
+    socket = open_socket(server)
+    socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.3)}))
+    receive_until(socket, ".delta")
+    socket.socket.shutdown(SHUT_RDWR)
+    freed = threading.Event()
+    while server.service.admission.n_streams:
+        freed.wait(0.01)
+
+
+def test_the_end_of_the_server_is_told_after_the_last_words() -> None:
+    with (
+        serving(lambda id: TalkingRecognizer()) as server,
+        open_socket(server) as socket,
+    ):
+        socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.3)}))
+        receive_until(socket, ".delta")
+        server.run(server.service.drain)
+        receive_until(socket, ".completed")
+        with pytest.raises(ConnectionClosed) as closed:
+            receive_until(socket, "nothing")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1012
+
+
+FORMATS = {
+    "audio/pcm": ("pcm_s16le", 24_000),
+    "audio/pcmu": ("pcm_mulaw", 8_000),
+    "audio/pcma": ("pcm_alaw", 8_000),
+}
+
+
+def speech_file(format: str, seconds: float) -> io.BytesIO:
+    """Return the beginning of the example as a WAV file in a format, with some silence behind it."""
+    codec, rate_hz = FORMATS[format]
+    samples = np.append(load_audio(EXAMPLE)[: int(seconds * 16_000)], np.zeros(20_000, np.float32))
+    frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], format="s16", layout="mono")
+    frame.sample_rate = 16_000
+    resampler = av.AudioResampler(format="s16", layout="mono", rate=rate_hz)
+    file = io.BytesIO()
+    with av.open(file, "w", format="wav") as container:
+        stream = container.add_stream(codec, rate=rate_hz, layout="mono")
+        for resampled in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(stream.encode(resampled))
+        container.mux(stream.encode(None))
+    file.seek(0)
+    return file
+
+
+def speech(format: str, seconds: float) -> bytes:
+    """Return the same as clients send it."""
+    with av.open(speech_file(format, seconds)) as container:
+        return b"".join(map(bytes, container.demux()))
+
+
+def say(connection: Any, audio: bytes, bytes_at_once: int) -> None:
+    for start in range(0, len(audio), bytes_at_once):
+        block = audio[start : start + bytes_at_once]
+        connection.input_audio_buffer.append(audio=b64encode(block).decode())
+
+
+def plain(text: str) -> str:
+    return " ".join(re.findall(r"[a-z]+", text.lower()))
+
+
+def check_deltas(events: list[dict[str, Any]]) -> str:
+    """Return the transcripts, each equal to its deltas."""
+    transcripts = []
+    for completed in filter(lambda event: event["type"].endswith(".completed"), events):
+        mine = [event for event in events if event.get("item_id") == completed["item_id"]]
+        deltas = [event["delta"] for event in mine if event["type"].endswith(".delta")]
+        assert "".join(deltas) == completed["transcript"]
+        transcripts.append(completed["transcript"])
+    return " ".join(transcripts)
+
+
+def transcript_of(connection: Any) -> str:
+    return check_deltas(receive_until(connection, "item.done"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("format", FORMATS)
+def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
+    real_server: Serving, recognizer: Unhurried, format: str
+) -> None:
+    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
+        audio_input = {"format": {"type": format}, "turn_detection": None}
+        configure(connection, audio_input)
+        say(connection, speech(format, 5.5), 4_001)
+        connection.input_audio_buffer.commit()
+        heard = transcript_of(connection)
+    options = TranscribeOptions(word_timestamps=True)
+    session = recognizer.stream(options, stream_options=StreamOptions(finals="streamed"))
+    events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
+    assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
+    assert {"and", "so", "fellow"} <= {*plain(heard).split()}
+
+
+@pytest.mark.real
+def test_real_speech_has_the_right_words_however_it_is_cut_into_appends(real_server: Serving) -> None:
+    audio, transcripts = speech("audio/pcm", 11), set()
+    for bytes_at_once in (1_999, 1 << 20):
+        with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
+            audio_input = {"turn_detection": None, "transcription": {"delay": "high"}}
+            configure(connection, audio_input)
+            say(connection, audio, bytes_at_once)
+            connection.input_audio_buffer.commit()
+            transcripts.add(transcript_of(connection))
+    (transcript,) = transcripts
+    assert plain(transcript) == JFK
+
+
+@pytest.mark.real
+def test_turns_of_real_speech_are_detected(real_server: Serving) -> None:
+    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
+        turns = {"type": "server_vad", "silence_duration_ms": 1200}
+        audio_input = {"turn_detection": turns, "transcription": {"delay": "high"}}
+        configure(connection, audio_input)
+        say(connection, speech("audio/pcm", 11), 4_800)
+        events = receive_until(connection, "item.done")
+    assert plain(check_deltas(events)) == JFK
+    order = [event["type"] for event in events if not event["type"].endswith(".delta")][2:]
+    assert order == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.input_audio_transcription.completed",
+        "conversation.item.done",
+    ]

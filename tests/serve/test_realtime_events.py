@@ -1,0 +1,356 @@
+"""Events of Realtime clients: what is understood, in both dialects, and what each error says."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import numpy as np
+import pytest
+from realtime_script import MANUAL, Script, pcm, resolve_model, types_of
+
+from harken.serve.errors import busy
+from harken.serve.realtime.config import SessionConfig
+from harken.serve.realtime.session import RealtimeSession
+from harken.serve.sockets import Feed, HangUp, OpenStream
+
+APPEND = "input_audio_buffer.append"
+
+
+def config_after(*sessions: dict[str, Any], beta: bool = False) -> dict[str, Any]:
+    """Return the effective configuration after some updates."""
+    script = Script(beta=beta)
+    for session in sessions:
+        kind = "transcription_session.update" if beta else "session.update"
+        (updated,) = script.send(kind, session=session)
+        assert updated["type"] == f"{kind}d"
+    return updated["session"]
+
+
+def audio_input(**fields: Any) -> dict[str, Any]:
+    return {"type": "transcription", "audio": {"input": fields}}
+
+
+def opened_with(session: dict[str, Any]) -> OpenStream:
+    script = Script()
+    script.send("session.update", session=session)
+    (opened, _) = script.append(0.1)
+    assert isinstance(opened, OpenStream)
+    return opened
+
+
+def error_of(outputs: list[Any]) -> dict[str, Any]:
+    (event,) = outputs
+    assert event["type"] == "error"
+    return event["error"]
+
+
+def test_the_first_event_is_the_whole_configuration() -> None:
+    (created,) = Script(expires_at=1_800_000_000).open()
+    assert created == {
+        "type": "session.created",
+        "session": {
+            "id": "sess_1",
+            "object": "realtime.transcription_session",
+            "type": "transcription",
+            "audio": {
+                "input": {
+                    "format": {"type": "audio/pcm", "rate": 24000},
+                    "noise_reduction": None,
+                    "transcription": {
+                        "model": "whisper-1",
+                        "language": None,
+                        "prompt": None,
+                        "languages": [],
+                        "keywords": [],
+                        "delay": "low",
+                    },
+                    "turn_detection": {
+                        "type": "server_vad",
+                        "threshold": 0.5,
+                        "prefix_padding_ms": 300,
+                        "silence_duration_ms": 500,
+                    },
+                }
+            },
+            "include": None,
+            "expires_at": 1_800_000_000,
+        },
+    }
+
+
+def test_the_first_event_of_the_beta_dialect_has_its_shape() -> None:
+    (created,) = Script(beta=True).open()
+    assert created["type"] == "transcription_session.created"
+    assert created["session"] == {
+        "id": "sess_1",
+        "object": "realtime.transcription_session",
+        "input_audio_format": "pcm16",
+        "input_audio_transcription": {"model": "whisper-1", "language": None, "prompt": None},
+        "input_audio_noise_reduction": None,
+        "turn_detection": {
+            "type": "server_vad",
+            "threshold": 0.5,
+            "prefix_padding_ms": 300,
+            "silence_duration_ms": 500,
+        },
+        "include": None,
+        "expires_at": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "shown"),
+    [
+        ({"format": {"type": "audio/pcmu"}}, "format", {"type": "audio/pcmu"}),
+        ({"format": {"type": "audio/pcma"}}, "format", {"type": "audio/pcma"}),
+        ({"noise_reduction": {"type": "near_field", "strength": 1}}, "noise_reduction", None),
+        ({"turn_detection": None}, "turn_detection", None),
+        (
+            {"turn_detection": {"type": "semantic_vad", "eagerness": "low", "create_response": False}},
+            "turn_detection",
+            {"type": "semantic_vad", "eagerness": "low"},
+        ),
+        (
+            {"turn_detection": {"threshold": 0.9, "idle_timeout_ms": 6000, "interrupt_response": True}},
+            "turn_detection",
+            {
+                "type": "server_vad",
+                "threshold": 0.9,
+                "prefix_padding_ms": 300,
+                "silence_duration_ms": 500,
+                "idle_timeout_ms": 6000,
+            },
+        ),
+    ],
+)
+def test_an_update_is_answered_with_what_is_in_effect(given: Any, field: str, shown: Any) -> None:
+    assert config_after(audio_input(**given))["audio"]["input"][field] == shown
+
+
+def test_only_what_an_update_names_changes() -> None:
+    first = audio_input(transcription={"model": "base", "language": "de", "keywords": ["Harken"]})
+    shown = config_after(first, audio_input(transcription={"prompt": "Hallo.", "language": None}))
+    assert shown["audio"]["input"]["transcription"] == {
+        "model": "base",
+        "language": None,
+        "prompt": "Hallo.",
+        "languages": [],
+        "keywords": ["Harken"],
+        "delay": "low",
+    }
+    assert config_after(first, audio_input(transcription=None)) == config_after({})
+
+
+@pytest.mark.parametrize("format", ["pcm16", "g711_ulaw", "g711_alaw"])
+def test_the_beta_dialect_names_formats_in_its_own_way(format: str) -> None:
+    shown = config_after(
+        {
+            "input_audio_format": format,
+            "input_audio_transcription": {"model": "gpt-4o-transcribe", "language": "en"},
+            "turn_detection": {"type": "server_vad", "silence_duration_ms": 700},
+            "input_audio_noise_reduction": {"type": "near_field"},
+            "include": ["item.input_audio_transcription.logprobs"],
+        },
+        beta=True,
+    )
+    assert shown["input_audio_format"] == format
+    assert shown["input_audio_transcription"]["model"] == "gpt-4o-transcribe"
+    assert shown["turn_detection"]["silence_duration_ms"] == 700
+    assert shown["include"] == ["item.input_audio_transcription.logprobs"]
+
+
+def test_beta_clients_may_have_pcm_at_another_rate() -> None:
+    script = Script(beta=True)
+    session = {"input_audio_params": {"sample_rate_hz": 8000, "num_channels": 1}, "input_audio_format": "pcm16"}
+    script.send("transcription_session.update", session=session)
+    (_, feed) = script.send(APPEND, audio=pcm(1, 8000))
+    assert len(feed.samples) == pytest.approx(16_000, abs=100)
+
+
+def test_pcm_may_have_another_rate_than_that_of_openai() -> None:
+    session = RealtimeSession(SessionConfig(), resolve_model)
+    update = {"type": "session.update", "session": audio_input(format={"type": "audio/pcm", "rate": 16000})}
+    (updated,) = session.received(json.dumps(update))
+    assert '"rate":16000' in str(updated)
+    (_, feed) = session.received(json.dumps({"type": APPEND, "audio": pcm(1, 16_000)}))
+    assert isinstance(feed, Feed)
+    assert len(feed.samples) == 16_000
+
+
+def test_an_event_of_the_beta_dialect_switches_to_it() -> None:
+    script = Script()
+    assert script.open()[0]["type"] == "session.created"
+    (updated,) = script.send("transcription_session.update", session={"input_audio_format": "g711_ulaw"})
+    assert updated["type"] == "transcription_session.updated"
+    assert updated["session"]["input_audio_format"] == "g711_ulaw"
+
+
+def test_options_of_the_protocol_reach_the_engine() -> None:
+    opened = opened_with(
+        audio_input(
+            transcription={
+                "model": "base",
+                "language": "en",
+                "prompt": "Names.",
+                "keywords": ["Harken"],
+                "delay": "xhigh",
+            },
+            turn_detection={"threshold": 0.7, "prefix_padding_ms": 200, "silence_duration_ms": 600},
+        )
+    )
+    assert opened.model == "base"
+    options, stream_options = opened.options, opened.stream_options
+    assert (options.language, options.initial_prompt, options.hotwords) == ("en", "Names.", ("Harken",))
+    assert (options.vad_threshold, options.vad_speech_pad_s) == (0.7, 0.2)
+    assert (stream_options.delay, stream_options.pause_s, stream_options.sentence_pause_s) == ("high", 0.6, 0.6)
+    assert stream_options.finals == "streamed"
+
+
+@pytest.mark.parametrize(("eagerness", "longest_s"), [("low", 8), ("medium", 4), ("high", 2), ("auto", 4)])
+def test_eagerness_is_the_longest_wait(eagerness: str, longest_s: float) -> None:
+    opened = opened_with(audio_input(turn_detection={"type": "semantic_vad", "eagerness": eagerness}))
+    assert opened.stream_options.pause_s == longest_s
+    assert opened.stream_options.sentence_pause_s < 2
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "code"),
+    [
+        (audio_input(transcription={"modle": "base"}), "audio.input.transcription.modle", "unknown_parameter"),
+        ({"audio": {"output": {}}}, "audio.output", "unknown_parameter"),
+        ({"voice": "ash"}, "voice", "unknown_parameter"),
+        ({"type": "realtime"}, "type", "invalid_value"),
+        (audio_input(format={"type": "audio/mp3"}), "audio.input.format.type", "invalid_value"),
+        (audio_input(format={"type": "audio/pcm", "rate": 7999}), "audio.input.format.rate", "invalid_value"),
+        (audio_input(format={"type": "audio/pcmu", "rate": 16000}), "audio.input.format.rate", "invalid_value"),
+        (audio_input(format="pcm16"), "audio.input.format", "invalid_type"),
+        (audio_input(transcription={"model": "big"}), "audio.input.transcription.model", "model_not_found"),
+        (audio_input(transcription={"language": "xx"}), "audio.input.transcription.language", "invalid_value"),
+        (audio_input(transcription={"languages": "en"}), "audio.input.transcription.languages", "invalid_type"),
+        (audio_input(transcription={"delay": "none"}), "audio.input.transcription.delay", "invalid_value"),
+        (
+            audio_input(transcription={"keywords": ["x" * 101]}),
+            "audio.input.transcription.keywords",
+            "invalid_value",
+        ),
+        (
+            audio_input(turn_detection={"threshold": 2}),
+            "audio.input.turn_detection.threshold",
+            "invalid_value",
+        ),
+        (
+            audio_input(turn_detection={"silence_duration_ms": 99}),
+            "audio.input.turn_detection.silence_duration_ms",
+            "invalid_value",
+        ),
+        ({"input_audio_format": "mp3"}, "input_audio_format", "invalid_value"),
+        (
+            {"input_audio_transcription": {"language": "xx"}},
+            "input_audio_transcription.language",
+            "invalid_value",
+        ),
+        ({"include": ["everything"]}, "include[0]", "invalid_value"),
+        (7, "", "invalid_type"),
+    ],
+)
+def test_an_update_that_is_refused_names_the_place_and_changes_nothing(
+    session: Any, param: str, code: str
+) -> None:
+    script = Script()
+    error = error_of(script.send("session.update", session=session, event_id="event of mine"))
+    assert error["param"] == ".".join(filter(None, ["session", param]))
+    assert (error["code"], error["event_id"]) == (code, "event of mine")
+    assert error["param"].rsplit(".")[-1].split("[")[0] in error["message"]
+    assert config_after({}) == script.send("session.update", session={})[0]["session"]
+
+
+def test_the_format_cannot_change_once_audio_has_come() -> None:
+    script = Script()
+    script.append(0.1)
+    error = error_of(script.send("session.update", session=audio_input(format={"type": "audio/pcmu"})))
+    assert error["param"] == "session.audio.input.format"
+    assert script.send("session.update", session=MANUAL)[0]["type"] == "session.updated"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "param"),
+    [
+        ("{", "invalid_json", None),
+        ("[1]", "invalid_json", None),
+        ("[" * 100_000, "invalid_json", None),
+        ('{"type": NaN}', "invalid_json", None),
+        (b"\x00\xff\x00\xff", "invalid_json", None),
+        ("{}", "missing_required_parameter", "type"),
+        ('{"type": 7}', "invalid_value", "type"),
+        ('{"type": "response.create"}', "invalid_value", "type"),
+        ('{"type": "session.update"}', "missing_required_parameter", "session"),
+        ('{"type": "input_audio_buffer.append"}', "missing_required_parameter", "audio"),
+        ('{"type": "input_audio_buffer.append", "audio": 1}', "invalid_type", "audio"),
+        ('{"type": "input_audio_buffer.append", "audio": "?"}', "invalid_value", "audio"),
+        ('{"type": "input_audio_buffer.append", "audio": "é"}', "invalid_value", "audio"),
+        ('{"type": "input_audio_buffer.clear", "all": true}', "unknown_parameter", "all"),
+    ],
+)
+def test_an_event_that_is_not_understood_is_an_error_and_the_session_goes_on(
+    message: str | bytes, code: str, param: str | None
+) -> None:
+    script = Script()
+    error = error_of(script.send_text(message))
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
+    assert types_of(script.append(0.1)) == ["OpenStream", "Feed"]
+
+
+def test_an_append_is_limited() -> None:
+    error = error_of(Script().send(APPEND, audio="A" * ((15 << 20) + 4)))
+    assert error["code"] == "string_above_max_length"
+
+
+def test_an_event_id_that_is_not_a_text_is_not_repeated() -> None:
+    assert error_of(Script().send_text('{"type": "x", "event_id": [1]}'))["event_id"] is None
+
+
+def test_a_long_append_is_decoded_a_second_at_a_time() -> None:
+    (_, *feeds) = Script().append(3.5)
+    assert [len(feed.samples) for feed in feeds] == pytest.approx([16_000, 16_000, 16_000, 8_000], abs=50)
+
+
+def test_samples_do_not_depend_on_how_audio_is_cut_into_appends() -> None:
+    data = np.random.default_rng(1).integers(0, 256, 9_001, dtype=np.uint8).tobytes()
+
+    def samples(n_bytes: int) -> np.ndarray:
+        script = Script()
+        outputs = []
+        for start in range(0, len(data), n_bytes):
+            outputs += script.send(APPEND, audio=_base64(data[start : start + n_bytes]))
+        return np.concatenate([output.samples for output in outputs if isinstance(output, Feed)])
+
+    np.testing.assert_array_equal(samples(77), samples(9_001))
+
+
+def test_the_address_may_name_a_model() -> None:
+    (created,) = Script(query={"intent": "transcription", "model": "tiny.en"}).open()
+    assert created["session"]["audio"]["input"]["transcription"]["model"] == "tiny.en"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [({"model": "gpt-realtime"}, "model"), ({"intent": "conversation"}, "intent")]
+)
+def test_an_address_that_wants_something_else_is_told_so(query: dict[str, str], param: str) -> None:
+    created, error = Script(query=query).open()
+    assert created["type"] == "session.created"
+    assert error["error"]["param"] == param
+
+
+def test_a_server_without_room_says_so_and_hangs_up() -> None:
+    session = RealtimeSession(SessionConfig(), resolve_model)
+    error, hang_up = session.refused(busy("64 live streams are open", 10))
+    assert isinstance(error, str)
+    assert json.loads(error)["error"]["code"] == "server_busy"
+    assert isinstance(hang_up, HangUp)
+    assert hang_up.code == 1013
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()

@@ -1,0 +1,149 @@
+"""Whatever a client sends and a stream says, a Realtime session answers with valid events, and deltas add up."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
+
+from harken.serve.realtime.config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
+from harken.serve.sockets import CloseStream, OpenStream, StreamClosed
+
+KEYS = st.sampled_from(
+    [
+        *(
+            "type",
+            "session",
+            "audio",
+            "input",
+            "format",
+            "rate",
+            "transcription",
+            "model",
+            "language",
+            "prompt",
+        ),
+        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "include"),
+        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "idle_timeout_ms"),
+    ]
+)
+AUDIO = "AAAA"
+VALUES = st.sampled_from(
+    [
+        *(None, True, 0, 1, -1, 500, 10**30, 0.5, 24_000, float("inf"), "", "x", "\ud800", AUDIO, "?"),
+        *("transcription", "tiny.en", "en", "server_vad", "semantic_vad", "audio/pcm", "audio/pcmu", "high"),
+        *("session.update", "transcription_session.update", "input_audio_buffer.append", "harken.interim"),
+        *("input_audio_buffer.commit", "input_audio_buffer.clear", "pcm16", "g711_ulaw"),
+    ]
+)
+JSON = st.recursive(
+    VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3)
+)
+INPUT = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("format", "transcription", "turn_detection", "noise_reduction"), JSON)
+)
+CLIENT_EVENTS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["session.update", "transcription_session.update"]),
+            "session": st.one_of(JSON, INPUT, INPUT.map(lambda given: {"audio": {"input": given}})),
+        }
+    ),
+    st.fixed_dictionaries({"type": VALUES}, optional={"audio": JSON, "event_id": JSON}),
+    st.sampled_from(
+        [
+            {"type": "input_audio_buffer.append", "audio": pcm(0.02)},
+            {"type": "input_audio_buffer.commit"},
+            {"type": "input_audio_buffer.clear"},
+        ]
+    ),
+)
+MESSAGES = st.one_of(
+    CLIENT_EVENTS.map(json.dumps), JSON.map(json.dumps), st.text(max_size=9), st.binary(max_size=9)
+)
+
+
+@settings(max_examples=100)
+@given(messages=st.lists(MESSAGES, max_size=6))
+def test_whatever_a_client_sends_is_answered_with_valid_events(messages: list[str | bytes]) -> None:
+    script = Script(strict=False)
+    script.open()
+    for message in messages:
+        script.send_text(message)
+
+
+# What may happen in a session, as one letter each: words are committed or become final, utterances begin and end.
+HAPPENINGS = st.text("wwwffsekcxau", max_size=25)
+WORDS = (" one", " two", ",", " drei", "四", " café", " ")
+
+
+@settings(max_examples=100)
+@given(happenings=HAPPENINGS, detects=st.booleans(), words=st.lists(st.sampled_from(WORDS), min_size=1))
+def test_deltas_add_up_to_the_transcript_in_every_order_of_events(
+    happenings: str, detects: bool, words: list[str]
+) -> None:
+    turns = TurnDetection(idle_timeout_ms=1000) if detects else None
+    script = Script(SessionConfig(turn_detection=turns, include=(LOGPROBS, INTERIM)))
+    events: list[Any] = script.append(0.5)
+    for i, happening in enumerate(happenings):
+        word = words[i % len(words)]
+        match happening:
+            case "w":
+                events += script.say(interim(word, tentative=" so"))
+            case "f":
+                events += script.say(final(word, *words[:2]))
+            case "s":
+                events += script.say(speech_started(i / 10))
+            case "e" | "k":
+                events += script.say(speech_ended(i / 10, "limit" if happening == "k" else "silence"))
+            case "c":
+                events += script.send("input_audio_buffer.commit")
+            case "x":
+                events += script.send("input_audio_buffer.clear")
+            case "a":
+                events += script.append(0.3)
+            case "u":
+                delay = "high" if i % 2 else "low"
+                session = {"audio": {"input": {"transcription": {"delay": delay}}}}
+                events += script.send("session.update", session=session)
+        if script.flushes and i % 3 == 0:
+            events += script.answer_flush()
+    while script.flushes:
+        events += script.answer_flush()
+    check_turns(events)
+
+
+def check_turns(events: list[Any]) -> None:
+    deltas: dict[str, str] = defaultdict(str)
+    committed, previous = [], None
+    for event in filter(lambda event: isinstance(event, dict), events):
+        if event["type"].endswith(".delta"):
+            assert event["delta"]
+            deltas[event["item_id"]] += event["delta"]
+        if event["type"] == "input_audio_buffer.committed":
+            assert event["previous_item_id"] == previous
+            assert event["item_id"] not in committed
+            previous = event["item_id"]
+            committed.append(previous)
+        if event["type"].endswith(".completed"):
+            assert event["item_id"] in committed
+            assert event["transcript"] == deltas[event["item_id"]]
+            assert not event["transcript"][:1].isspace()
+
+
+def test_streams_are_opened_one_after_the_other() -> None:
+    script = Script()
+    open_streams = 0
+    for i in range(3):
+        session = {"audio": {"input": {"transcription": {"prompt": f"prompt {i}"}}}}
+        script.send("session.update", session=session)
+        for output in script.append(0.1):
+            if isinstance(output, CloseStream):
+                open_streams -= 1
+                script.say(StreamClosed())
+            open_streams += isinstance(output, OpenStream)
+        assert open_streams == 1
