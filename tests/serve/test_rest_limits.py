@@ -160,7 +160,7 @@ def test_a_client_that_goes_away_frees_the_engine_within_a_window(stream: bool) 
         backend.gate.set()
         assert eventually(lambda: server.metric("harken_queue_jobs") == 0)
         assert backend.n_windows == 1
-        assert eventually(lambda: server.metric("harken_requests_total", route=PATH, status="0"))
+        assert eventually(lambda: server.metric("harken_requests_total", route=PATH, status="499"))
 
 
 def test_a_client_that_goes_away_while_it_sends_leaves_nothing() -> None:

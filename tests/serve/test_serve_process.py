@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -145,12 +146,10 @@ def test_sigterm_sends_the_finals_of_streams_and_finishes_files(tmp_path: Path) 
             while (await client.get(f"{address}/readyz")).json()["files"] == 0 and not reply.done():
                 await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
-            finals = []
+            messages: list[dict[str, Any]] = []
             with pytest.raises(ConnectionClosedError, match="1012"):
-                while True:
-                    message = json.loads(await live.recv())
-                    if message.get("event") == "final_segment":
-                        finals.append(message["segment"]["text"])
+                await receive_all(live, messages)
+            finals = [each["segment"]["text"] for each in messages if each.get("event") == "final_segment"]
             return finals, (await reply).json()["text"]
 
     with serve() as (address, process):
@@ -158,6 +157,11 @@ def test_sigterm_sends_the_finals_of_streams_and_finishes_files(tmp_path: Path) 
         assert process.wait(WAIT_S) == 0
     assert "fellow Americans" in "".join(finals)
     assert "country" in text
+
+
+async def receive_all(live: ClientConnection, messages: list[dict[str, Any]]) -> None:
+    async for message in live:
+        messages.append(json.loads(message))
 
 
 async def first_interim(live: ClientConnection) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import MAX_WAIT_S, Serving, serving
 
 from fakes.speech_detector import AmplitudeSpeechDetector
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
@@ -24,6 +23,7 @@ from harken.serve.options import ServeOptions
 from harken.transcribe import TranscribeOptions, chunking
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
+from serving import MAX_WAIT_S, Serving, serving
 from tiny_models import TOKENIZER
 
 FIELDS = {"model": "tones", "language": "en"}

@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from harken.serve.close_codes import POLICY_VIOLATION
 from harken.serve.errors import RequestError, request_error
 from harken.serve.options import ServeOptions
 
@@ -28,7 +29,8 @@ PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/")
 PUBLIC_FOLDER = "/page/"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Prefix of the WebSocket subprotocol in which browsers send a key, as they cannot set headers."""
-POLICY_VIOLATION = 1008
+GONE = 499
+"""Status of requests whose client went away before the response, as other servers log it."""
 PREFLIGHT_S = "600"
 ANY = "*"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
@@ -125,7 +127,7 @@ class _LoggedRequest:
         self._scope, self._send, self._origin = scope, send, origin
         self._id = f"req_{uuid4().hex}"
         self._start_s = monotonic()
-        self._status = 0
+        self._status = GONE
         scope.setdefault("state", {})["request_id"] = self._id
 
     async def send(self, message: Message) -> None:

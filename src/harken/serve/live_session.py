@@ -35,7 +35,7 @@ class Action(Enum):
     END = auto()
 
 
-class LiveSession:
+class ResumableSession:
     """A stream, what it has said, and whoever is connected to it.
 
     Parameters
@@ -61,7 +61,7 @@ class LiveSession:
         True once no more audio is taken.
     """
 
-    def __init__(self, service: Service, hello: Hello, on_end: Callable[[LiveSession], object]) -> None:
+    def __init__(self, service: Service, hello: Hello, on_end: Callable[[ResumableSession], object]) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.log = ReplayLog()
         self.failure: RequestError | None = None

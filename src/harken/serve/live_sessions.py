@@ -6,11 +6,11 @@ import hmac
 
 from harken.serve.errors import RequestError
 from harken.serve.live_hello import Hello, Resume
-from harken.serve.live_session import LiveSession
+from harken.serve.live_session import ResumableSession
 from harken.serve.service import Service
 
 
-class LiveSessions:
+class ResumableSessions:
     """The sessions that somebody is connected to, or may resume.
 
     Parameters
@@ -20,18 +20,18 @@ class LiveSessions:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._sessions: dict[str, LiveSession] = {}
+        self._sessions: dict[str, ResumableSession] = {}
 
-    def open(self, hello: Hello) -> LiveSession:
+    def open(self, hello: Hello) -> ResumableSession:
         """Open a session. Of those that have ended, the oldest cannot be resumed any more when there are many."""
         ended = [session for session in self._sessions.values() if session.finished]
         for session in ended[: max(0, len(ended) - self._service.options.max_streams)]:
             session.cancel()
-        session = LiveSession(self._service, hello, self._forget)
+        session = ResumableSession(self._service, hello, self._forget)
         self._sessions[session.id] = session
         return session
 
-    def resume(self, resume: Resume) -> LiveSession:
+    def resume(self, resume: Resume) -> ResumableSession:
         """Return a session that its client wants to go on with.
 
         Raises
@@ -49,5 +49,5 @@ class LiveSessions:
             raise RequestError(message, status=404, code="session_not_found", param="session")
         return session
 
-    def _forget(self, session: LiveSession) -> None:
+    def _forget(self, session: ResumableSession) -> None:
         self._sessions.pop(session.id, None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -15,16 +14,17 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.formats import dump_json
+from harken.serve.close_codes import ABNORMAL, NORMAL, POLICY_VIOLATION, RESTART, TOO_BIG, TRY_LATER, UNFORESEEN
 from harken.serve.errors import RequestError
 from harken.serve.live_hello import Resume, parse_first_message
-from harken.serve.live_session import LiveSession
-from harken.serve.live_sessions import LiveSessions
+from harken.serve.live_session import ResumableSession
+from harken.serve.live_sessions import ResumableSessions
 from harken.serve.service import Service
+from harken.serve.waiting import first_of
 
 MAX_AUDIO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 18
-NORMAL, ABNORMAL, POLICY, TOO_BIG, FAULT, RESTART, TRY_LATER = 1000, 1006, 1008, 1009, 1011, 1012, 1013
-CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: FAULT, 503: TRY_LATER}
+CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: UNFORESEEN, 503: TRY_LATER}
 """Close codes of errors, by their status; a client's own errors are violations of policy."""
 IDLE = "idle"
 SEND_LIMIT_S = 30.0
@@ -33,7 +33,7 @@ SEND_LIMIT_S = 30.0
 
 def routes(service: Service) -> list[BaseRoute]:
     """Return the route of the WebSocket."""
-    sessions = LiveSessions(service)
+    sessions = ResumableSessions(service)
 
     async def stream(websocket: WebSocket) -> None:
         await websocket.accept()
@@ -45,7 +45,7 @@ def routes(service: Service) -> list[BaseRoute]:
 class _Connection:
     """One connection of a client."""
 
-    def __init__(self, service: Service, sessions: LiveSessions, websocket: WebSocket) -> None:
+    def __init__(self, service: Service, sessions: ResumableSessions, websocket: WebSocket) -> None:
         self._service, self._sessions, self._websocket = service, sessions, websocket
         self._sending = asyncio.Lock()
 
@@ -67,15 +67,20 @@ class _Connection:
         else:
             session, seq = self._sessions.open(message), 0
         async with session.connected() as taken_over:
-            session.check_kept(seq)
-            try:
-                await self._send(await session.ready(seq))
-            except RequestError:
-                session.cancel()
-                raise
-            await _first_of(self._send_all(session, seq), self._receive_all(session), _raise_when(taken_over))
+            with self._service.in_progress():
+                await self._converse(session, seq, taken_over)
 
-    async def _send_all(self, session: LiveSession, seq: int) -> None:
+    async def _converse(self, session: ResumableSession, seq: int, taken_over: asyncio.Event) -> None:
+        """Send the messages behind a number, and take those of the client."""
+        session.check_kept(seq)
+        try:
+            await self._send(await session.ready(seq))
+        except RequestError:
+            session.cancel()
+            raise
+        await first_of(self._send_all(session, seq), self._receive_all(session), _raise_when(taken_over))
+
+    async def _send_all(self, session: ResumableSession, seq: int) -> None:
         """Send the messages of a session, up to its end."""
         async for text in session.log.after(seq):
             await self._send_text(text)
@@ -83,7 +88,7 @@ class _Connection:
             raise session.failure
         await self._send({"type": "done", "seq": session.log.last})
 
-    async def _receive_all(self, session: LiveSession) -> None:
+    async def _receive_all(self, session: ResumableSession) -> None:
         """Take the messages of the client, until it goes."""
         try:
             while True:
@@ -98,7 +103,7 @@ class _Connection:
                 session.cancel()
             raise
 
-    async def _obey(self, session: LiveSession, message: dict[str, Any]) -> None:
+    async def _obey(self, session: ResumableSession, message: dict[str, Any]) -> None:
         match message:
             case {"type": "flush"}:
                 await session.flush()
@@ -159,7 +164,7 @@ class _Connection:
 
 def close_code(error: RequestError) -> int:
     """Return the code to close a WebSocket with."""
-    return RESTART if error.code == "draining" else CLOSE_CODES.get(error.status, POLICY)
+    return RESTART if error.code == "draining" else CLOSE_CODES.get(error.status, POLICY_VIOLATION)
 
 
 def _as_object(message: str | bytes) -> dict[str, Any]:
@@ -176,16 +181,3 @@ def _as_object(message: str | bytes) -> dict[str, Any]:
 async def _raise_when(taken_over: asyncio.Event) -> None:
     await taken_over.wait()
     raise RequestError("another connection has resumed this session", code="taken_over")
-
-
-async def _first_of(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run coroutines until the first ends, and the others no further."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

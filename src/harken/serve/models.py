@@ -79,7 +79,7 @@ class Models:
         self._load, self._on_step = load, on_step
         self._aliases = dict.fromkeys(OPENAI_NAMES, ids[0]) | dict(aliases)
         self._loaded: dict[str, LoadedModel] = {}
-        self._locks = {id: asyncio.Lock() for id in ids}
+        self._loading: dict[str, asyncio.Task[LoadedModel]] = {}
 
     @property
     def loaded(self) -> list[LoadedModel]:
@@ -102,13 +102,22 @@ class Models:
     async def get(self, name: str) -> LoadedModel:
         """Return a model, loaded if it is not in memory."""
         id = self.resolve(name)
-        async with self._locks[id]:
-            if id not in self._loaded:
-                start_s = monotonic()
-                recognizer = await asyncio.to_thread(self._load, id)
-                self.load_s[id] = monotonic() - start_s
-                self._loaded[id] = LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
+        if id in self._loaded:
             return self._loaded[id]
+        if id not in self._loading:
+            self._loading[id] = asyncio.create_task(self._load_in_thread(id))
+        # A request that is cancelled meanwhile does not end the loading, for which others may wait.
+        return await asyncio.shield(self._loading[id])
+
+    async def _load_in_thread(self, id: str) -> LoadedModel:
+        try:
+            start_s = monotonic()
+            recognizer = await asyncio.to_thread(self._load, id)
+            self.load_s[id] = monotonic() - start_s
+            self._loaded[id] = LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
+            return self._loaded[id]
+        finally:
+            del self._loading[id]
 
     async def unload_idle(self, after_s: float) -> None:
         """Unload the models that nobody has used for some time."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from logging import getLogger
-from typing import Any
 
 import uvicorn
 
@@ -18,6 +17,7 @@ from harken.serve.app import make_app
 from harken.serve.logs import configure
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
+from harken.serve.waiting import first_of
 from harken.serve.wyoming_server import serve_wyoming
 
 log = getLogger("harken.serve")
@@ -91,25 +91,12 @@ async def run(
         unloading = asyncio.create_task(service.unload_idle_models())
         stack.callback(unloading.cancel)
         if options.preload:
-            await _first_of(service.preload(), stopping.wait())
+            await first_of(service.preload(), stopping.wait())
         await stopping.wait()
         log.info("draining")
-        finished = await _first_of(service.drain(), at_once.wait()) == 0
+        finished = await first_of(service.drain(), at_once.wait()) == 0
         await service.close()  # before the connections, so that all are told
         return finished
-
-
-async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
-    """Wait for the first of several coroutines, cancel the others, and return its index; its error is raised."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        first = next(i for i, task in enumerate(tasks) if task.done())
-        tasks[first].result()
-        return first
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 @asynccontextmanager

@@ -66,7 +66,7 @@ class Service:
         self.metrics = Metrics(self.admission, self.models)
         self.tickets = Tickets()
         self._loop = asyncio.get_running_loop()
-        self._tickets: dict[Job, object] = {}
+        self._rooms: dict[Job, object] = {}
         self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
         self._none_in_progress.set()
@@ -183,11 +183,11 @@ class Service:
         try:
             if self.draining.is_set():
                 raise draining()
-            ticket = held.enter_context(room)
+            taken = held.enter_context(room)
             model = await self.models.get(model_name)
             held.enter_context(model.in_use())
             job = make_job(model, lambda: self._call_soon(held.close))
-            self._tickets[job] = ticket
+            self._rooms[job] = taken
             self._none_in_progress.clear()
             held.callback(self._forget, job)
             model.engine.add(job)
@@ -203,18 +203,18 @@ class Service:
         self._loop.call_soon_threadsafe(function)
 
     def _forget(self, job: Job) -> None:
-        del self._tickets[job]
+        del self._rooms[job]
         self._check_progress()
 
     def _check_progress(self) -> None:
-        if not (self._tickets or self._n_in_progress):
+        if not (self._rooms or self._n_in_progress):
             self._none_in_progress.set()
 
     def _record_step(self, job: Job, seconds: float) -> None:
         """Record the cost of a step, in the engine's thread."""
         if isinstance(job, LiveJob):
             audio_s = job.processed_samples / SAMPLE_RATE
-            self.admission.record_live(self._tickets.get(job), job.service_s, audio_s)
+            self.admission.record_live(self._rooms.get(job), job.service_s, audio_s)
         elif isinstance(job, FileJob) and job.done and job.transcription:
             self.admission.record_file(job.service_s, job.transcription.read_s)
         self.metrics.record_step(job, seconds)
