@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import live_socket, model_list, operations, realtime, render, rest
+from harken.serve import live_socket, model_list, operations, page, realtime, render, rest
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
 from harken.serve.service import Service
@@ -27,6 +27,7 @@ PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     render.routes,
     live_socket.routes,
     realtime.routes,
+    page.routes,
 )
 
 
