@@ -22,7 +22,7 @@ FLAGS = (
     *("--disable-gpu", "--disable-extensions", "--disable-background-networking", "--disable-component-update"),
     *("--mute-audio", "--autoplay-policy=no-user-gesture-required", "--hide-scrollbars"),
 )
-MAX_WAIT_S = 60.0
+MAX_WAIT_S = 30.0
 """Longest wait for anything; only a failure takes as long."""
 POLL_S = 0.05
 
@@ -101,6 +101,7 @@ class Page:
         self.downloads = downloads
         self._socket, self._last_id, self._session = socket, 0, ""
         self._name, self._saved = "", list[str]()
+        self._loaded = False
         downloads.mkdir(exist_ok=True)
         behaviour = {"behavior": "allow", "downloadPath": str(downloads), "eventsEnabled": True}
         self.call("Browser.setDownloadBehavior", **behaviour)
@@ -112,8 +113,13 @@ class Page:
 
     def open(self, url: str) -> None:
         """Go to another address."""
+        self._loaded = False
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete'")
+        end_s = monotonic() + MAX_WAIT_S
+        while not self._loaded:
+            assert monotonic() < end_s, f"{url} is not loaded"
+            self.call("Page.getFrameTree")  # takes in what has happened meanwhile
+            sleep(POLL_S)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol; what the page reports until it answers is noted."""
@@ -134,13 +140,12 @@ class Page:
         assert "exceptionDetails" not in reply, f"{script}: {reply['exceptionDetails']}"
         return reply["result"].get("value")
 
-    def wait(self, script: str) -> Any:
-        """Return the value of an expression once it is true."""
+    def wait(self, script: str) -> None:
+        """Wait until an expression is true."""
         end_s = monotonic() + MAX_WAIT_S
-        while not (value := self.run(script)):
+        while not self.run(f"Boolean({script})"):
             assert monotonic() < end_s, f"never true: {script}; problems: {self.problems}"
             sleep(POLL_S)
-        return value
 
     def click(self, selector: str) -> None:
         """Click an element."""
@@ -165,14 +170,18 @@ class Page:
         end_s = monotonic() + MAX_WAIT_S
         while len(self._saved) == n_saved:
             assert monotonic() < end_s, f"{selector}: nothing was saved"
-            self.run("0")
+            self.call("Page.getFrameTree")
             sleep(POLL_S)
         return (self.downloads / self._saved[-1]).read_bytes()
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """Show it in another size, by day or by night."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -184,6 +193,8 @@ class Page:
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         match method:
+            case "Page.loadEventFired":
+                self._loaded = True
             case "Runtime.exceptionThrown":
                 self.problems.append(str(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):

@@ -31,7 +31,6 @@ HEADERS = {
     "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "cache-control": "no-cache",  # ask each time, so that no part is older than the others

@@ -7,14 +7,17 @@ import { take, whenFileIsDone } from "./files.js";
 import { prepare } from "./live.js";
 
 const RETRY_MS = 3000;
+const MAX_TRIES = 20; // a server that loads no model before it is asked for one is not asked for ever
+let tries = 0;
 
 /** Ask the server what it can do; it may not have loaded a model yet. */
 async function ask() {
   try {
     const able = await info();
     offer(able);
-    const loading = able.models.length && !able.models.some((model) => model.loaded) ? " · no model is loaded yet" : "";
-    tell(`version ${able.version}${loading}`);
+    const loaded = able.models.some((model) => model.loaded);
+    tell(`version ${able.version}${loaded ? "" : " · no model is loaded yet"}`);
+    if (!loaded && tries++ < MAX_TRIES) setTimeout(ask, RETRY_MS);
     $("key-wanted").hidden = true;
   } catch (error) {
     tell(error.message, true);
@@ -63,5 +66,5 @@ addEventListener("drop", (event) => {
   take(event.dataTransfer.files);
 });
 remember();
-prepare();
+prepare(ask);
 ask();

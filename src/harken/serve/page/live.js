@@ -4,6 +4,7 @@ import { chosen, offerDevices } from "./choices.js";
 import { Connection } from "./connection.js";
 import { $, clock, make, say } from "./dom.js";
 import { Microphone, problem, refusal } from "./microphone.js";
+import { pauseAll } from "./player.js";
 import { Sheet, transcriptOf } from "./sheet.js";
 import { Trace } from "./strip.js";
 
@@ -12,9 +13,11 @@ const SILENT_S = 4;
 const KEPT_LATENCIES = 30;
 
 let current = null;
+let onDone = () => {};
 
-/** Let the buttons work, or say why they cannot. */
-export function prepare() {
+/** Let the buttons work, or say why they cannot; `whenDone` is called at the end of a recording. */
+export function prepare(whenDone) {
+  onDone = whenDone;
   const reason = problem();
   complain(reason);
   if (reason) {
@@ -40,6 +43,7 @@ function complain(sentence) {
 
 async function start() {
   complain("");
+  pauseAll(); // the microphone would hear it
   $("record").disabled = true;
   try {
     current = new LiveSheet();
@@ -180,6 +184,7 @@ class LiveSheet {
     $("record").disabled = false;
     turned();
     $("record").focus();
+    onDone();
   }
 
   /** Leave the recording and its text. */

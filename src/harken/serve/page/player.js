@@ -5,11 +5,19 @@ import { Strip } from "./strip.js";
 
 const KEY_STEP_S = 5;
 
+const playing = new Set();
+
+/** Pause what plays. */
+export function pauseAll() {
+  for (const player of playing) player.media.pause();
+}
+
 /** A player; `onTime` is called with the time that plays. */
 export class Player {
   constructor(name, onTime) {
     this.onTime = onTime;
     this.media = null;
+    this.hasPlayed = false;
     this.button = make("button", { type: "button", className: "play", disabled: true });
     this.button.append(icon({ triangle: "M4.5 2.5v11l9-5.5z", pause: "M4 2.5h3v11H4zM9 2.5h3v11H9z" }));
     this.button.setAttribute("aria-label", `Play ${name}`);
@@ -54,12 +62,13 @@ export class Player {
   }
 
   play() {
-    for (const other of Player.playing) if (other !== this) other.media.pause();
+    pauseAll();
     this.media.play().catch(() => {}); // its error event tells why
   }
 
   seek(time, { play = false } = {}) {
     if (!this.media || this.button.disabled) return;
+    this.hasPlayed = true;
     this.media.currentTime = time;
     this.tell(time + 0.001); // a browser may stop just before the time that was asked for
     if (play) this.play();
@@ -77,10 +86,11 @@ export class Player {
     this.button.classList.toggle("playing", plays);
     this.button.setAttribute("aria-label", this.button.getAttribute("aria-label").replace(/^\w+/, plays ? "Pause" : "Play"));
     if (plays) {
-      Player.playing.add(this);
+      this.hasPlayed = true;
+      playing.add(this);
       this.follow();
     } else {
-      Player.playing.delete(this);
+      playing.delete(this);
     }
   }
 
@@ -95,15 +105,15 @@ export class Player {
     this.slider.setAttribute("aria-valuetext", `${clock(time)} of ${clock(this.duration)}`);
     const shown = this.duration ? `${clock(time)} / ${clock(this.duration)}` : "";
     if (this.clock.textContent !== shown) this.clock.textContent = shown;
-    this.strip.change({ time });
-    this.onTime(time);
+    const heard = this.hasPlayed ? time : -1; // nothing is highlighted before it has been played
+    this.strip.change({ time: heard });
+    this.onTime(heard);
   }
 
   close() {
     this.media?.pause();
-    Player.playing.delete(this);
+    playing.delete(this);
     this.strip.close();
     if (this.url) URL.revokeObjectURL(this.url);
   }
 }
-Player.playing = new Set();

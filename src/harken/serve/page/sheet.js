@@ -60,6 +60,7 @@ export class Sheet {
     this.player.load(blob, isVideo, () => {
       this.note.textContent = "This browser cannot play a recording of this kind. Its text does not need that.";
       this.note.hidden = false;
+      this.player.element.hidden = true;
     });
   }
 

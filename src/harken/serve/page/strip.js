@@ -4,6 +4,8 @@ import { colour, fitted } from "./dom.js";
 
 const LOWEST_DB = -60;
 const TRACE_S = 30;
+const ROUND = 3;
+const GAP = 2;
 const redraws = new Set();
 
 new ResizeObserver(() => redraws.forEach((draw) => draw())).observe(document.documentElement);
@@ -50,10 +52,12 @@ export class Strip {
     context.fillRect(0, middle - 1, x(this.done), 2);
     const [ink, heard] = [colour("pencil"), colour("accent")];
     for (const word of this.words) {
-      const left = x(word.start), right = Math.max(left + 1, x(word.end) - 1);
+      const left = x(word.start), right = Math.max(left + 1, x(word.end) - GAP);
       const half = Math.min(height / 2 - 4, 5 + 1.6 * (word.word ?? word.text).trim().length);
       context.fillStyle = word.start <= this.time ? heard : ink;
-      context.fillRect(left, middle - half, right - left, 2 * half);
+      context.beginPath();
+      context.roundRect(left, middle - half, right - left, 2 * half, Math.min(ROUND, (right - left) / 2));
+      context.fill();
     }
     context.fillStyle = heard;
     if (this.time > 0) context.fillRect(x(this.time) - 1, 0, 2, height);
