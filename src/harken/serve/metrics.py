@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from harken.serve.admission import Admission
-from harken.serve.engine import Job
-from harken.serve.live_job import LiveJob
-from harken.serve.models import Models
+from harken.serve.work.admission import Admission
+from harken.serve.work.engine import Job
+from harken.serve.work.live_job import LiveJob
+from harken.serve.work.models import Models
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 REJECTIONS = {401: "key", 403: "origin", 413: "too_large", 429: "busy", 503: "draining"}

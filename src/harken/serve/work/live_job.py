@@ -13,8 +13,8 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.errors import HarkenError
-from harken.serve.engine import Engine
-from harken.serve.outbox import Outbox
+from harken.serve.work.engine import Engine
+from harken.serve.work.outbox import Outbox
 from harken.streaming import Event, Interim, LiveSession
 from harken.types import SAMPLE_RATE
 
