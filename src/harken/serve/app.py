@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import operations, realtime
+from harken.serve import operations, page, realtime
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
 from harken.serve.rest import files, model_list, render
@@ -29,6 +29,7 @@ PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     render.routes,
     connection.routes,
     realtime.routes,
+    page.routes,
 )
 
 

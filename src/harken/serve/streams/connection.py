@@ -22,6 +22,8 @@ from harken.serve.streams.resumable_session import ResumableSession
 from harken.serve.streams.resumable_sessions import ResumableSessions
 from harken.serve.waiting import first_of
 
+SUBPROTOCOL = "realtime"
+"""What browsers offer beside the key in a subprotocol; they refuse a server that chooses none."""
 MAX_AUDIO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 18
 CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: UNFORESEEN, 503: TRY_LATER}
@@ -36,7 +38,8 @@ def routes(service: Service) -> list[BaseRoute]:
     sessions = ResumableSessions(service)
 
     async def stream(websocket: WebSocket) -> None:
-        await websocket.accept()
+        offered = websocket.scope["subprotocols"]
+        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await _Connection(service, sessions, websocket).run()
 
     return [WebSocketRoute("/v1/stream", stream)]

@@ -1,0 +1,198 @@
+"""The page in a browser: a file, the microphone, and that everybody can use it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from harken.audio import load_audio
+from harken.cli import main
+from harken.serve.options import ServeOptions
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE, ROOT, recognizer
+from serve.browser import Page, find_browser, open_page
+from serve.recordings import wav
+from serve.serving import Serving, serving
+
+pytestmark = pytest.mark.real
+needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+
+PICTURE = "HARKEN_PICTURES"
+"""Variable of a folder: the tests write pictures of the page into it."""
+FAR_NAME = "harken.test"
+"""A name by which the browser takes the server for another machine."""
+KEY = "a-key-of-the-tests"
+SPEECH_S = 3.6
+"""Seconds of the example up to a pause."""
+
+CONTROLS_WITHOUT_A_NAME = """
+[...document.querySelectorAll("button, input, select, a, canvas[role]")]
+  .filter((e) => e.checkVisibility())
+  .filter((e) => !(e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent).trim())
+  .map((e) => e.outerHTML)
+"""
+CONTROLS = """
+[...document.querySelectorAll("button, input, select, a[href]")]
+  .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.disabled && e.tabIndex >= 0)
+"""
+TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim()).join(' ')"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(lambda id: recognizer("int8"), options=ServeOptions(preload=False)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(server: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page in a browser whose microphone hears a recording once, from when it is opened."""
+    folder = tmp_path_factory.mktemp("browser")
+    speech = load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]
+    heard = folder / "heard.wav"
+    heard.write_bytes(wav(np.concatenate([speech, np.zeros(SAMPLE_RATE, np.float32)])))
+    flags = (
+        f"--host-resolver-rules=MAP {FAR_NAME} 127.0.0.1",
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={heard}%noloop",
+    )
+    with open_page(f"{server.url}/", folder, flags) as page:
+        page.resize(1240, 800)
+        page.wait("document.querySelector('#model').value")
+        yield page
+
+
+def picture(page: Page, name: str) -> None:
+    if folder := os.environ.get(PICTURE):
+        page.picture(Path(folder) / name)
+
+
+@needs_browser
+def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.mp3"
+    broken.write_bytes(b"no recording")
+    page.choose_files("#files", EXAMPLE, broken)
+    page.wait("document.querySelectorAll('.foot:not([hidden])').length === 1")
+    page.wait("document.querySelector('.status.trouble')")
+    assert "And so my fellow Americans" in page.run(TEXT)
+    assert "harken" not in page.run("document.querySelector('.status.trouble').textContent")
+
+    page.wait("!document.querySelector('.play').disabled")
+    page.run("document.querySelectorAll('.word')[5].click()")
+    page.wait("document.querySelector('.word.current')")
+    page.click(".play")
+
+    saved = page.download('button[aria-label="Download jfk.srt"]')
+    options = ("--word-timestamps", "--precision", "int8", "--output-dir", str(tmp_path), "--format", "srt")
+    assert main(["transcribe", str(EXAMPLE), "--quiet", *options]) == 0
+    assert saved == (tmp_path / "jfk.srt").read_bytes()
+    for format, beginning in {"vtt": b"WEBVTT", "json": b"{", "txt": b"And so", "html": b"<!doctype html>"}.items():
+        assert page.download(f'button[aria-label="Download jfk.{format}"]').strip().startswith(beginning)
+    picture(page, "file.png")
+    page.click('button[aria-label="Remove: broken.mp3"]')
+    assert page.run("document.querySelectorAll('.sheet').length") == 1
+    assert len(page.problems) == 1 and "400" in page.problems.pop()  # the browser's own note of the refusal
+
+
+@needs_browser
+def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: Page) -> None:
+    page.click("#record")
+    page.wait("document.querySelector('.live .committed')?.textContent.includes('fellow')")
+    page.wait("document.querySelector('.live .status').textContent.includes('settled after')")
+    assert "fellow" in page.run("document.querySelector('[role=log]').textContent")
+    picture(page, "live.png")
+    page.wait("document.querySelector('.live .segment')")
+    page.click("#record")
+    page.wait("document.querySelector('.sheet:not(.live) .foot:not([hidden])')")
+    assert "my fellow Americans" in page.run("document.querySelector('.sheet .text').textContent")
+    recorded = load_audio(io.BytesIO(page.download(".foot button[aria-label$='.wav']")))
+    assert SPEECH_S < len(recorded) / SAMPLE_RATE < 60
+    text = "".join(segment.text for segment in recognizer("int8").transcribe(recorded))
+    assert "my fellow Americans" in text
+    assert b"my fellow Americans" in page.download(".foot button[aria-label$='.vtt']")
+    assert page.run("document.querySelector('#record').getAttribute('aria-pressed')") == "false"
+    assert page.problems == []
+
+
+@needs_browser
+def test_every_control_has_a_name_and_is_reached_by_tab(page: Page) -> None:
+    page.wait("document.querySelector('.segment')")  # of the tests before
+    assert page.run(CONTROLS_WITHOUT_A_NAME) == []
+    page.run("document.activeElement.blur(); scrollTo(0, 0)")
+    reached: list[int] = []
+    for _ in range(page.run(f"{CONTROLS}.length")):
+        page.press("Tab")
+        reached.append(page.run(f"{CONTROLS}.indexOf(document.activeElement)"))
+    assert sorted(reached) == [*range(page.run(f"{CONTROLS}.length"))]
+    page.run("document.querySelector('.segment button').focus()")
+    page.press("ArrowDown")
+    assert page.run("document.activeElement.matches('.segment button')")
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_a_phone_by_day_and_by_night(page: Page, dark: bool) -> None:
+    page.resize(1240, 800, dark=dark)
+    picture(page, f"wide-{'dark' if dark else 'light'}.png")
+    page.resize(360, 740, dark=dark)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+    picture(page, f"phone-{'dark' if dark else 'light'}.png")
+    page.run("document.querySelector('.sheet').scrollIntoView()")
+    picture(page, f"phone-text-{'dark' if dark else 'light'}.png")
+    page.resize(1240, 800)
+
+
+@needs_browser
+def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(page: Page) -> None:
+    options = ServeOptions(preload=False, api_key=(KEY,), allowed_host=(FAR_NAME,))
+    with serving(lambda id: recognizer("int8"), options=options) as locked:
+        page.open(f"http://{FAR_NAME}:{locked.port}/")
+        assert "localhost" in page.run("document.querySelector('#mic-problem').textContent")
+        assert page.run("document.querySelector('#record').disabled")
+        page.wait("!document.querySelector('#key-wanted').hidden")
+        page.run(f"document.querySelector('#key').value = '{KEY}'")
+        page.click("#key-form button")
+        page.wait("document.querySelector('#key-wanted').hidden && document.querySelector('#model').value")
+        page.run(
+            """import("/page/connection.js").then(({ Connection }) => {
+                const connection = new Connection({ audio: { format: "s16le", rate: 16000 } }, {});
+                connection.send(new Int16Array(1600));
+                connection.end();
+                return connection.closed;
+            })"""
+        )
+        page.open("about:blank")
+    assert all("401" in problem or "insecure" in problem for problem in page.problems), page.problems
+    page.problems.clear()
+
+
+def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(server: Serving) -> None:
+    with httpx.Client(base_url=server.url) as client:
+        index = client.get("/")
+        policy = index.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert index.headers["x-content-type-options"] == "nosniff"
+        assert "<style" not in index.text
+        assert " style=" not in index.text
+        for path in re.findall(r'(?:src|href)="(page/[^"]+)"', index.text):
+            first = client.get(f"/{path}")
+            assert first.status_code == 200
+            assert client.get(f"/{path}", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+        assert client.get("/page/page.py").status_code == 404
+
+
+def test_a_server_without_the_page_has_no_page() -> None:
+    with serving(lambda id: recognizer("int8"), options=ServeOptions(preload=False, page=False)) as server:
+        assert httpx.get(server.url).status_code == 404
