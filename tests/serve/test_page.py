@@ -16,7 +16,7 @@ from harken.audio import load_audio
 from harken.cli import main
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, ROOT, recognizer
+from real_models import EXAMPLE, recognizer
 from serve.browser import Page, find_browser, open_page
 from serve.recordings import wav
 from serve.serving import Serving, serving
@@ -96,7 +96,12 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
     options = ("--word-timestamps", "--precision", "int8", "--output-dir", str(tmp_path), "--format", "srt")
     assert main(["transcribe", str(EXAMPLE), "--quiet", *options]) == 0
     assert saved == (tmp_path / "jfk.srt").read_bytes()
-    for format, beginning in {"vtt": b"WEBVTT", "json": b"{", "txt": b"And so", "html": b"<!doctype html>"}.items():
+    for format, beginning in {
+        "vtt": b"WEBVTT",
+        "json": b"{",
+        "txt": b"And so",
+        "html": b"<!doctype html>",
+    }.items():
         assert page.download(f'button[aria-label="Download jfk.{format}"]').strip().startswith(beginning)
     picture(page, "file.png")
     page.click('button[aria-label="Remove: broken.mp3"]')

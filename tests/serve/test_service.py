@@ -178,7 +178,9 @@ def test_a_fast_sender_waits_and_loses_nothing(
     alone = final_texts([*session.feed(samples), *session.close()])
 
     async def work(service: Service) -> list[LiveUpdate]:
-        return await stream_updates(service, samples, STREAMED)
+        updates = await stream_updates(service, samples, STREAMED)
+        assert 'harken_segments_total{kind="live"} 2.0' in service.metrics.text().decode()
+        return updates
 
     assert final_texts(serve(recognizer, work)) == alone
 
