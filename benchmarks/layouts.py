@@ -313,6 +313,15 @@ TABLES = {
             numbers("lag, s: median, 95 %, longest", ("lag_median_s", "lag_95_s", "lag_longest_s"), 2),
         ),
     ),
+    "live-hours": Table(
+        results=("live-hours",),
+        columns=(
+            number("hour", "hour"),
+            number("processor time a minute of audio, s", "cpu_s_a_minute", 2),
+            number("words", "words"),
+            number("memory, MB", "resident_mb"),
+        ),
+    ),
     "serving-live": Table(
         results=("serving-live",),
         columns=(

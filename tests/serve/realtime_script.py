@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from harken.results import Segment, Word
 from harken.serve.errors import not_found
-from harken.serve.live_job import Flushed
 from harken.serve.realtime.config import SessionConfig
 from harken.serve.realtime.session import RealtimeSession
-from harken.serve.sockets import Feed, Flush, Output, StreamClosed
+from harken.serve.realtime.socket_pump import Feed, Flush, Output, StreamClosed
+from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
 MODELS = ("tiny.en", "base", "whisper-1", "gpt-4o-transcribe")

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from harken.serve.engine import Engine
+from harken.serve.work.engine import Engine
 
 WAIT_S = 20.0
 """Longest wait for the engine's thread; only a failure takes as long."""

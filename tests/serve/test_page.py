@@ -16,7 +16,7 @@ from harken.audio import load_audio
 from harken.cli import main
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, ROOT, recognizer
+from real_models import EXAMPLE, recognizer
 from serve.browser import Page, find_browser, open_page
 from serve.recordings import wav
 from serve.serving import Serving, serving

@@ -13,7 +13,7 @@ from realtime_script import MANUAL, Script, pcm, resolve_model, types_of
 from harken.serve.errors import busy
 from harken.serve.realtime.config import SessionConfig
 from harken.serve.realtime.session import RealtimeSession
-from harken.serve.sockets import Feed, HangUp, OpenStream
+from harken.serve.realtime.socket_pump import Feed, HangUp, OpenStream
 
 APPEND = "input_audio_buffer.append"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
 
 from harken.serve.realtime.config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
-from harken.serve.sockets import CloseStream, OpenStream, StreamClosed
+from harken.serve.realtime.socket_pump import CloseStream, OpenStream, StreamClosed
 
 KEYS = st.sampled_from(
     [

@@ -16,9 +16,9 @@ from realtime_script import (
 )
 
 from harken.errors import HarkenError
-from harken.serve.live_job import Failed
 from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.sockets import CloseStream, Feed, Flush, HangUp, OpenStream, StreamClosed
+from harken.serve.realtime.socket_pump import CloseStream, Feed, Flush, HangUp, OpenStream, StreamClosed
+from harken.serve.work.live_job import Failed
 from harken.streaming import LoadChanged
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"

@@ -14,8 +14,8 @@ from tone_server import serving_tones
 
 from harken.formats import FORMATS, from_json, render
 from harken.results import Segment, Transcript, Word
-from harken.serve.render import MEDIA_TYPES
-from harken.serve.transcription_bodies import transcript_json
+from harken.serve.rest.render import MEDIA_TYPES
+from harken.serve.rest.transcription_bodies import transcript_json
 
 PATH = "/v1/harken/render"
 WORDS = (
@@ -70,7 +70,7 @@ def test_bad_transcripts_and_formats_are_refused_in_one_line(http: httpx.Client)
 
 
 def test_a_transcript_that_is_too_large_is_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.serve.render.MAX_TRANSCRIPT_BYTES", 100)
+    monkeypatch.setattr("harken.serve.rest.render.MAX_TRANSCRIPT_BYTES", 100)
     answer = http.post(f"{PATH}?format=srt", json=DOCUMENT)
     assert answer.status_code == 413
 

@@ -34,7 +34,7 @@ from tone_server import (
 from harken.cli import main
 from harken.formats import from_json, render
 from harken.results import Transcript
-from harken.serve.transcription_form import RESPONSE_FORMATS
+from harken.serve.rest.transcription_form import RESPONSE_FORMATS
 from real_models import EXAMPLE, recognizer
 from serving import Serving, serving
 

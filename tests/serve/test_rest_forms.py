@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tone_server import FIELDS, PATH, as_wave, serving_tones, speak
 
 from harken.serve.errors import RequestError
-from harken.serve.forms import Form
-from harken.serve.transcription_form import TranscriptionRequest, parse_transcription_form
+from harken.serve.rest.forms import Form
+from harken.serve.rest.transcription_form import TranscriptionRequest, parse_transcription_form
 from harken.transcribe import TranscribeOptions
 
 WAVE = as_wave(speak(3).samples)

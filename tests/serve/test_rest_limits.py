@@ -33,10 +33,10 @@ from tone_server import (
 )
 
 from fakes.tone_backend import ToneBackend
-from harken.serve import rest
-from harken.serve.file_job import MAX_UPDATES
 from harken.serve.options import ServeOptions
-from harken.serve.sse import with_pauses
+from harken.serve.rest import files as rest_files
+from harken.serve.rest.sse import with_pauses
+from harken.serve.work.file_job import MAX_UPDATES
 from serving import Serving
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -206,7 +206,7 @@ def test_uploads_leave_no_file_open_however_they_end() -> None:
 
 
 def test_heartbeats_are_sent_while_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(rest_files, "HEARTBEAT_S", 0.02)
     backend = GatedToneBackend()
     with serving_tones(backend) as server, httpx.Client(base_url=server.url) as http:
         backend.gate.clear()
@@ -255,7 +255,7 @@ def test_a_slow_reader_halts_its_own_file_and_loses_nothing() -> None:
             "path": PATH,
             "headers": [(b"content-type", FORM_TYPE.encode())],
         }
-        (route,) = [route for route in rest.routes(server.service) if route.path == PATH]  # type: ignore[attr-defined]
+        (route,) = [route for route in rest_files.routes(server.service) if route.path == PATH]  # type: ignore[attr-defined]
         await route.app(scope, receive, send)  # type: ignore[attr-defined]
 
     with serving_tones(backend) as server:

@@ -18,12 +18,12 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.results import Segment
-from harken.serve import file_job, live_job
 from harken.serve.errors import RequestError
-from harken.serve.file_job import FileUpdate
-from harken.serve.live_job import Failed, Flushed, LiveJob, LiveUpdate
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
+from harken.serve.work import file_job, live_job
+from harken.serve.work.file_job import FileUpdate
+from harken.serve.work.live_job import Failed, Flushed, LiveJob, LiveUpdate
 from harken.streaming import FinalSegment, Interim, StreamOptions
 from harken.transcribe import TranscribeOptions
 
@@ -178,7 +178,9 @@ def test_a_fast_sender_waits_and_loses_nothing(
     alone = final_texts([*session.feed(samples), *session.close()])
 
     async def work(service: Service) -> list[LiveUpdate]:
-        return await stream_updates(service, samples, STREAMED)
+        updates = await stream_updates(service, samples, STREAMED)
+        assert 'harken_segments_total{kind="live"} 2.0' in service.metrics.text().decode()
+        return updates
 
     assert final_texts(serve(recognizer, work)) == alone
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from test_render import SEGMENT
 
 from harken.results import Transcript
-from harken.serve.file_job import FileUpdate
-from harken.serve.forms import Form
-from harken.serve.transcription_events import TranscriptionEvents
-from harken.serve.transcription_form import parse_transcription_form
+from harken.serve.rest.forms import Form
+from harken.serve.rest.transcription_events import TranscriptionEvents
+from harken.serve.rest.transcription_form import parse_transcription_form
+from harken.serve.work.file_job import FileUpdate
 
 TEXTS = st.lists(st.lists(st.text(" \n\u3000ab.", max_size=4), max_size=3), max_size=5)
 

@@ -17,8 +17,8 @@ from fakes.live_recognizer import LiveRecognizer
 from harken.errors import OptionError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.wyoming_frames import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
-from harken.serve.wyoming_server import WyomingServer, serve_wyoming
+from harken.serve.wyoming.frames import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
+from harken.serve.wyoming.server import WyomingServer, serve_wyoming
 from harken.text import Tokenizer
 
 with warnings.catch_warnings():

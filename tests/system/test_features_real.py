@@ -60,7 +60,7 @@ class WindowResults:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
-    samples = joined(recordings("librispeech-train-clean")[:10])
+    samples = joined(recordings("librispeech-train-clean")[:8])
     results_by_size = {1: WindowResults(), 8: WindowResults()}
     texts = {
         size: recognizer(precision)
@@ -87,7 +87,7 @@ def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_many_recordings_together_say_what_each_says_alone(precision: str) -> None:
-    files = [*recordings("arctic")[:3], *recordings("telephone")[:3], EXAMPLE]
+    files = [*recordings("arctic")[:2], *recordings("telephone")[:2], EXAMPLE]
     model = recognizer(precision)
     together = model.transcribe_many(files, batch_size=4)
     assert [work.text for work in together] == [model.transcribe(file).text for file in files]
@@ -167,6 +167,7 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
         np.concatenate(parts),
         multilingual=True,
         hallucination_threshold=None,
+        temperatures=(0.0,),
         on_window_start=lambda start_s, prompt: starts_s.append(start_s),
     ).result()
     for laugh_s in laughs_s:

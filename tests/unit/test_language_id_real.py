@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 FOLDERS = ("german", "french", "dutch", "german")
 CODES = ["de", "fr", "nl", "de"]
-BLOCK_S, WINDOW_S = 15, 5
+BLOCK_S, WINDOW_S = 10, 5
 
 
 def block(name: str) -> Floats:

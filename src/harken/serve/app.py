@@ -13,19 +13,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from harken.serve import live_socket, model_list, operations, page, realtime, render, rest
+from harken.serve import operations, page, realtime
 from harken.serve.errors import RequestError, request_error
 from harken.serve.guard import Guard
+from harken.serve.rest import files, model_list, render
 from harken.serve.service import Service
+from harken.serve.streams import connection
 
 log = getLogger("harken.serve")
 
 PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     operations.routes,
-    rest.routes,
+    files.routes,
     model_list.routes,
     render.routes,
-    live_socket.routes,
+    connection.routes,
     realtime.routes,
     page.routes,
 )

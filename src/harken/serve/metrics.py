@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from harken.serve.admission import Admission
-from harken.serve.engine import Job
-from harken.serve.live_job import LiveJob
-from harken.serve.models import Models
+from harken.serve.work.admission import Admission
+from harken.serve.work.engine import Job
+from harken.serve.work.live_job import LiveJob
+from harken.serve.work.models import Models
+from harken.types import SAMPLE_RATE
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 REJECTIONS = {401: "key", 403: "origin", 413: "too_large", 429: "busy", 503: "draining"}
@@ -83,6 +84,8 @@ class Metrics:
         self.compute_seconds.labels(kind).inc(seconds)
         if isinstance(job, LiveJob):
             self.stream_lag_seconds.observe(job.lag_s)
+            self.audio_seconds.labels(kind).inc(job.step_samples / SAMPLE_RATE)
+            self.segments.labels(kind).inc(job.step_segments)
 
     def text(self) -> bytes:
         """Return all of them in the text format of Prometheus."""

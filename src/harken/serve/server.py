@@ -18,7 +18,7 @@ from harken.serve.logs import configure
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
-from harken.serve.wyoming_server import serve_wyoming
+from harken.serve.wyoming.server import serve_wyoming
 
 log = getLogger("harken.serve")
 

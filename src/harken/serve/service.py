@@ -9,15 +9,15 @@ from functools import partial
 from typing import BinaryIO, TypeVar
 
 from harken.api import Recognizer
-from harken.serve.admission import Admission
-from harken.serve.engine import Job
 from harken.serve.errors import draining, too_long
-from harken.serve.file_job import FileJob
-from harken.serve.live_job import LiveJob
 from harken.serve.metrics import Metrics
-from harken.serve.models import LoadedModel, Models
 from harken.serve.options import ServeOptions
 from harken.serve.tickets import Tickets
+from harken.serve.work.admission import Admission
+from harken.serve.work.engine import Job
+from harken.serve.work.file_job import FileJob
+from harken.serve.work.live_job import LiveJob
+from harken.serve.work.models import LoadedModel, Models
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE

@@ -22,8 +22,8 @@ from harken.serve.realtime.dialects import (
 )
 from harken.serve.realtime.events import new_id, read_json
 from harken.serve.realtime.session import RealtimeSession
+from harken.serve.realtime.socket_pump import serve_socket
 from harken.serve.service import Service
-from harken.serve.sockets import serve_socket
 from harken.serve.tickets import DEFAULT_S, Ticket
 
 SUBPROTOCOL, BETA_SUBPROTOCOL = "realtime", "openai-beta.realtime-v1"

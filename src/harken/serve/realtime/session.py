@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from harken.serve.close_codes import TRY_LATER, UNFORESEEN
 from harken.serve.errors import RequestError, request_error
-from harken.serve.live_job import Failed, LiveUpdate
 from harken.serve.pcm import PcmDecoder
 from harken.serve.realtime.config import ENCODINGS, SessionConfig
 from harken.serve.realtime.dialects import (
@@ -27,18 +27,9 @@ from harken.serve.realtime.events import (
     new_id,
     read_json,
 )
+from harken.serve.realtime.socket_pump import CloseStream, Feed, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.realtime.turns import Turns
-from harken.serve.sockets import (
-    TRY_LATER,
-    UNFORESEEN,
-    CloseStream,
-    Feed,
-    Flush,
-    HangUp,
-    OpenStream,
-    Output,
-    StreamClosed,
-)
+from harken.serve.work.live_job import Failed, LiveUpdate
 
 MIN_COMMIT_S = 0.1
 BLOCK_S = 1.0
@@ -47,7 +38,7 @@ RETRY_STATUSES = (429, 503)
 
 
 class RealtimeSession:
-    """A session, as `harken.serve.sockets.StateMachine`.
+    """A session, as `harken.serve.realtime.socket_pump.StateMachine`.
 
     Parameters
     ----------

@@ -14,10 +14,10 @@ from typing import Any
 
 from harken.results import Word
 from harken.serve.errors import RequestError
-from harken.serve.live_job import Flushed
 from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS
 from harken.serve.realtime.events import EventWriter
 from harken.serve.realtime.items import Item, logprobs_of
+from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
 

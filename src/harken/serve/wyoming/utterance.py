@@ -13,8 +13,8 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import RequestError
-from harken.serve.live_job import Failed, LiveJob
 from harken.serve.pcm import PcmDecoder
+from harken.serve.work.live_job import Failed, LiveJob
 from harken.streaming import FinalSegment
 from harken.types import SAMPLE_RATE
 

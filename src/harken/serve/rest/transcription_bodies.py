@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from harken.formats import as_json, render
 from harken.results import Segment, Transcript, Word
-from harken.serve.transcription_form import TranscriptionRequest
+from harken.serve.rest.transcription_form import TranscriptionRequest
 from harken.text import LANGUAGES
 from harken.types import FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 

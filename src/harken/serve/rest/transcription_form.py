@@ -9,7 +9,7 @@ from typing import Any
 
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
-from harken.serve.forms import Form, bad_field, parse_number
+from harken.serve.rest.forms import Form, bad_field, parse_number
 from harken.transcribe import TranscribeOptions
 
 RESPONSE_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")

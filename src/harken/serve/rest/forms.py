@@ -12,9 +12,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from harken.serve.bounded_body import bounded_body
 from harken.serve.errors import RequestError
-from harken.serve.uploads import Upload
+from harken.serve.rest.bounded_body import bounded_body
+from harken.serve.rest.uploads import Upload
 
 MAX_FILES = 8
 MAX_FIELDS = 64

@@ -15,9 +15,9 @@ from typing import Any
 from harken.option_types import checked_value
 from harken.serve.errors import RequestError, request_error
 from harken.serve.service import Service
-from harken.serve.wyoming_frames import FrameError, WyomingEvent, encode_event, read_event
-from harken.serve.wyoming_info import info, transcribe_options
-from harken.serve.wyoming_utterance import Utterance, audio_format, send_transcript
+from harken.serve.wyoming.frames import FrameError, WyomingEvent, encode_event, read_event
+from harken.serve.wyoming.info import info, transcribe_options
+from harken.serve.wyoming.utterance import Utterance, audio_format, send_transcript
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 

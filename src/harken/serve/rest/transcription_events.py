@@ -7,9 +7,9 @@ from typing import Any
 
 from harken.formats import as_json
 from harken.results import Segment, Transcript
-from harken.serve.file_job import FileUpdate
-from harken.serve.transcription_bodies import languages_json, logprobs_json, tokens_json, transcript_json
-from harken.serve.transcription_form import TranscriptionRequest
+from harken.serve.rest.transcription_bodies import languages_json, logprobs_json, tokens_json, transcript_json
+from harken.serve.rest.transcription_form import TranscriptionRequest
+from harken.serve.work.file_job import FileUpdate
 
 Event = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from harken.audio import stream_audio
 from harken.contract import Floats
-from harken.serve.audio_pipe import AudioPipe
 from harken.serve.pcm import PcmDecoder
+from harken.serve.streams.audio_pipe import AudioPipe
 from harken.types import SAMPLE_RATE
 
 BLOCK_SAMPLES = SAMPLE_RATE // 10

@@ -16,10 +16,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from harken.formats import dump_json
 from harken.serve.close_codes import ABNORMAL, NORMAL, POLICY_VIOLATION, RESTART, TOO_BIG, TRY_LATER, UNFORESEEN
 from harken.serve.errors import RequestError
-from harken.serve.live_hello import Resume, parse_first_message
-from harken.serve.live_session import ResumableSession
-from harken.serve.live_sessions import ResumableSessions
 from harken.serve.service import Service
+from harken.serve.streams.hello import Resume, parse_first_message
+from harken.serve.streams.resumable_session import ResumableSession
+from harken.serve.streams.resumable_sessions import ResumableSessions
 from harken.serve.waiting import first_of
 
 SUBPROTOCOL = "realtime"

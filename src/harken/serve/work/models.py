@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 
 from harken.api import Recognizer
-from harken.serve.engine import Engine, Job
 from harken.serve.errors import not_found
+from harken.serve.work.engine import Engine, Job
 
 OPENAI_NAMES = (
     *("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-live-transcribe"),

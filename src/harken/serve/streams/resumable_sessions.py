@@ -5,9 +5,9 @@ from __future__ import annotations
 import hmac
 
 from harken.serve.errors import RequestError
-from harken.serve.live_hello import Hello, Resume
-from harken.serve.live_session import ResumableSession
 from harken.serve.service import Service
+from harken.serve.streams.hello import Hello, Resume
+from harken.serve.streams.resumable_session import ResumableSession
 
 
 class ResumableSessions:

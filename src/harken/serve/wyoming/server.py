@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from harken.errors import OptionError
 from harken.serve.service import Service
-from harken.serve.wyoming import WyomingConnection
-from harken.serve.wyoming_frames import MAX_LINE_BYTES
+from harken.serve.wyoming.connection import WyomingConnection
+from harken.serve.wyoming.frames import MAX_LINE_BYTES
 
 MAX_CONNECTIONS = 256
 ALLOWED_URIS = "tcp://HOST:PORT, unix:///PATH or stdio://"

@@ -19,15 +19,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
 from harken.errors import HarkenError
-from harken.serve.live_job import Failed, LiveJob, LiveUpdate
+from harken.serve.close_codes import NORMAL, RESTART, TOO_BIG, UNFORESEEN
 from harken.serve.service import Service
+from harken.serve.work.live_job import Failed, LiveJob, LiveUpdate
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
 log = getLogger("harken.serve")
 
-NORMAL, TOO_BIG, UNFORESEEN, RESTART, TRY_LATER = 1000, 1009, 1011, 1012, 1013
-"""Codes with which a WebSocket is closed."""
 MAX_MESSAGE_BYTES = (15 << 20) + 4096
 """Largest message: an append of 15 MiB, and what is around it."""
 MAX_UNSENT = 16

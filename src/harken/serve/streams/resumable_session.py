@@ -12,13 +12,13 @@ from secrets import token_hex, token_urlsafe
 from typing import Any
 
 from harken.contract import Floats
-from harken.serve.audio_inputs import AudioInput, ContainerInput, RawInput
 from harken.serve.errors import RequestError, draining, request_error
-from harken.serve.live_hello import CONTAINER, Hello
-from harken.serve.live_job import Failed, Flushed, LiveJob, LiveUpdate
 from harken.serve.pcm import PcmDecoder
-from harken.serve.replay_log import ReplayLog
 from harken.serve.service import Service
+from harken.serve.streams.audio_inputs import AudioInput, ContainerInput, RawInput
+from harken.serve.streams.hello import CONTAINER, Hello
+from harken.serve.streams.replay_log import ReplayLog
+from harken.serve.work.live_job import Failed, Flushed, LiveJob, LiveUpdate
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")

