@@ -107,16 +107,18 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
     picture(page, "file.png")
     page.click('button[aria-label="Remove: broken.mp3"]')
     assert page.run("document.querySelectorAll('.sheet').length") == 1
-    assert len(page.problems) == 1 and "400" in page.problems.pop()  # the browser's own note of the refusal
+    assert len(page.problems) == 1
+    assert "400" in page.problems.pop()  # the browser's own note of the refusal
 
 
 @needs_browser
 def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: Page) -> None:
+    page.resize(1240, 700)
     page.click("#record")
     page.wait("document.querySelector('.live .committed')?.textContent.includes('fellow')")
     page.wait("document.querySelector('.live .status').textContent.includes('settled after')")
     assert "fellow" in page.run("document.querySelector('[role=log]').textContent")
-    picture(page, "live.png")
+    picture(page, "page.png")
     page.wait("document.querySelector('.live .segment')")
     page.click("#record")
     page.wait("document.querySelector('button[aria-label$=\".wav\"]')")
