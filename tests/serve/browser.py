@@ -14,7 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -84,7 +85,7 @@ class Page:
 
     Parameters
     ----------
-    socket : ClientConnection
+    socket : Connection
         To the browser.
     url : str
     downloads : Path
@@ -96,7 +97,7 @@ class Page:
         Errors of its scripts, its console and its requests, and violations of its content security policy.
     """
 
-    def __init__(self, socket: ClientConnection, url: str, downloads: Path) -> None:
+    def __init__(self, socket: Connection, url: str, downloads: Path) -> None:
         self.problems: list[str] = []
         self.downloads = downloads
         self._socket, self._last_id, self._session = socket, 0, ""
@@ -130,7 +131,8 @@ class Page:
             reply = json.loads(self._socket.recv(MAX_WAIT_S))
             if reply.get("id") == self._last_id:
                 assert "error" not in reply, f"{method}: {reply['error']}"
-                return reply["result"]
+                result: dict[str, Any] = reply["result"]
+                return result
             self._note(reply.get("method", ""), reply.get("params", {}))
 
     def run(self, script: str) -> Any:

@@ -50,7 +50,7 @@ def routes(service: Service) -> list[BaseRoute]:
     """Return the routes of the page; none if the options leave it out."""
     if not service.options.page:
         return []
-    assets = {path.name: _read(path) for path in sorted(FOLDER.iterdir())}
+    assets = {path.name: _read(path) for path in sorted(FOLDER.iterdir()) if path.suffix in MEDIA_TYPES}
 
     def route(path: str, asset: _Asset) -> Route:
         async def answer(request: Request) -> Response:

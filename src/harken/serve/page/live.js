@@ -134,7 +134,8 @@ class LiveSheet {
   write(committed, tentative) {
     this.committed.textContent = committed.trimStart();
     this.tentative.textContent = committed ? tentative : tentative.trimStart();
-    this.now.scrollIntoView({ block: "nearest" });
+    const { top, bottom } = this.now.getBoundingClientRect();
+    if (top < innerHeight && bottom > innerHeight) this.now.scrollIntoView({ block: "nearest" }); // unless it is out of sight
   }
 
   say(words) {

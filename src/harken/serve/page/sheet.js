@@ -5,6 +5,7 @@ import { $, make, say } from "./dom.js";
 import { Player } from "./player.js";
 import { Reading } from "./reading.js";
 
+const SEEN_PX = 150; // of a new sheet; on a phone it may lie below the screen
 const FORMATS = ["srt", "vtt", "txt", "json", "html"];
 
 export class Sheet {
@@ -27,6 +28,7 @@ export class Sheet {
     this.element.append(make("div", { className: "head" }, this.title, this.status, this.acts), this.player.element, this.note, this.list, this.foot);
     $("empty").hidden = true;
     $("sheets").prepend(this.element);
+    if (this.element.getBoundingClientRect().top > innerHeight - SEEN_PX) this.element.scrollIntoView({ block: "start" });
   }
 
   /** Say how it stands. */
