@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fakes.live_recognizer import FlushableSession
 from harken.contract import Floats
 from harken.results import Segment, Word
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
@@ -23,6 +24,8 @@ class TalkingSession:
     on_feed : callable
         Called with the number of samples before each block is heard, in the engine's thread.
     """
+
+    plan = FlushableSession.plan
 
     def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
         self._on_feed = on_feed

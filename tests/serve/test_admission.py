@@ -51,6 +51,16 @@ def test_streams_are_taken_while_their_measured_cost_leaves_room() -> None:
     assert (admission.load, admission.n_streams) == (0, 0)
 
 
+def test_before_any_is_measured_their_plan_tells_the_cost() -> None:
+    admission = make_admission(max_load=0.5)
+    with ExitStack() as streams:
+        for _ in range(2):
+            taken = streams.enter_context(admission.stream())
+            admission.record_live(taken, service_s=0.0, audio_s=0.1, planned_load=0.2)
+        with pytest.raises(RequestError, match="20%"), admission.stream():
+            pass
+
+
 def test_the_first_stream_is_always_taken() -> None:
     admission = make_admission()
     with admission.stream() as taken:

@@ -177,3 +177,23 @@ def test_jobs_are_abandoned_when_the_engine_stops() -> None:
     assert monotonic() - start_s < WAIT_S
     with pytest.raises(RuntimeError, match="stopped"):
         engine.add(job)
+
+
+def test_a_step_that_fails_ends_its_job_alone() -> None:
+    history: list[str] = []
+    broken, other = ScriptedJob("broken", 2, history, since_s=1.0), ScriptedJob("other", 2, history)
+
+    def fail() -> None:
+        broken.steps = 0
+        raise ValueError("unforeseen")
+
+    broken.on_step = fail
+    clock = FakeClock()
+    broken.clock = other.clock = clock
+    engine = Engine("test", clock=clock)
+    engine.add(broken)
+    engine.add(other)
+    assert other.ended.wait(WAIT_S)
+    engine.stop("over")
+    assert broken.abandoned
+    assert "details" in broken.abandoned

@@ -35,7 +35,7 @@ def test_events_come_numbered_and_the_stream_ends_with_done(server: Serving) -> 
     with client:
         assert ready["received"] == ready["seq"] == 0
         assert ready["model"] == "tiny.en"
-        assert (ready["delay"], ready["bound_ms"]) == ("low", 1250)
+        assert (ready["delay"], ready["bound_ms"]) == ("low", 1001)
         client.audio(BLOCK * 7)
         client.send(type="end")
         assert client.drain() == 1000

@@ -214,7 +214,8 @@ class Service:
         """Record the cost of a step, in the engine's thread."""
         if isinstance(job, LiveJob):
             audio_s = job.processed_samples / SAMPLE_RATE
-            self.admission.record_live(self._rooms.get(job), job.service_s, audio_s)
+            planned_load = job.session.plan.bound.utilisation if job.session else 0.0
+            self.admission.record_live(self._rooms.get(job), job.service_s, audio_s, planned_load=planned_load)
         elif isinstance(job, FileJob) and job.done and job.transcription:
             self.admission.record_file(job.service_s, job.transcription.read_s)
         self.metrics.record_step(job, seconds)

@@ -112,12 +112,15 @@ class Admission:
         finally:
             del self._streams[ticket]
 
-    def record_live(self, ticket: object, service_s: float, audio_s: float) -> None:
-        """Record what a stream has cost so far, from any thread."""
+    def record_live(
+        self, ticket: object, service_s: float, audio_s: float, *, planned_load: float = 0.0
+    ) -> None:
+        """Record what a stream has cost so far, and would cost as it was planned, from any thread."""
         cost = self._streams.get(ticket)
         if cost is None:
             return
         cost.service_s, cost.audio_s = service_s, audio_s
+        self._usual_load = self._usual_load or planned_load
         if audio_s >= MIN_MEASURED_S:
             measured = service_s / audio_s
             self._usual_load = 0.9 * self._usual_load + 0.1 * measured if self._usual_load else measured

@@ -9,9 +9,12 @@ step of the others, and a row of new files holds up no old one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import getLogger
 from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol
+
+log = getLogger("harken.serve")
 
 
 class Job(Protocol):
@@ -108,14 +111,21 @@ class Engine:
     def _run(self) -> None:
         while job := self._next_job():
             start_s = self._clock()
-            job.step()
-            took_s = self._clock() - start_s
-            job.service_s += took_s
-            with self._changed:
-                self._turns[job] += took_s
-                if not job.live:
-                    self._fair_turn += took_s / self._n_sharing
-            self._on_step(job, took_s)
+            try:
+                job.step()
+                self._count(job, self._clock() - start_s)
+            except Exception:  # ends that job alone: the others need this thread
+                log.exception("a step failed")
+                job.abandon("the server did not foresee an error; its log has the details")
+
+    def _count(self, job: Job, seconds: float) -> None:
+        """Count the time that a job has been served."""
+        job.service_s += seconds
+        with self._changed:
+            self._turns[job] += seconds
+            if not job.live:
+                self._fair_turn += seconds / self._n_sharing
+        self._on_step(job, seconds)
 
     def _next_job(self) -> Job | None:
         """Wait for a job that has something to do; return None once the engine has been stopped."""
