@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from websockets.sync.client import connect
 
 from fakes.live_recognizer import LiveRecognizer
 from harken.errors import OptionError
+from harken.serve import server
 from harken.serve.options import ServeOptions
 from serving import Serving, serving
 
@@ -33,7 +35,7 @@ def serve(**given: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Serving]:
-    with serve(origin=("https://friend.example",), allowed_host=("harken.example",)) as server:
+    with serve(origin=("https://friend.example",), allowed_host=("Harken.Example",)) as server:
         yield server
 
 
@@ -182,3 +184,14 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
     with serving(lambda id: recognizer, options=options(), **files) as server:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context).text == "ok\n"
+
+
+def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.2)
+    serving_it = serving(lambda id: LiveRecognizer(), options=options(), http=server.HttpProtocol)  # type: ignore[arg-type,return-value]
+    with serving_it as running, connect(f"{running.socket_url}/v1/stream") as live:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=5) as silent:
+            silent.sendall(b"GET /healthz HTTP/1.1\r\nX-A: ")
+            assert silent.recv(1) == b""
+        live.send('{"type": "hello"}')
+        assert "ready" in live.recv(5)

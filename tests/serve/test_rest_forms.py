@@ -253,3 +253,9 @@ def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> 
     answer = post(http, bytes(damaged))
     assert answer.status_code in (200, 400, 404), answer.text
     assert answer.status_code == 200 or answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("charset", ["punycode", "undefined", "utf-16"])
+def test_other_charsets_are_refused_before_anything_is_decoded(http: httpx.Client, charset: str) -> None:
+    answer = post(http, form_body(('name="model"', b"tones")), f"{FORM_TYPE}; charset={charset}")
+    check_refused(answer, 400, "invalid_form", None)

@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from tone_server import (
 
 from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
+from harken.serve.rest import bounded_body
 from harken.serve.rest import files as rest_files
 from harken.serve.rest.sse import with_pauses
 from harken.serve.work.file_job import MAX_UPDATES
@@ -318,3 +320,26 @@ def test_an_unforeseen_error_tells_nothing_of_the_server(caplog: pytest.LogCaptu
     assert "secret" not in answer.text
     assert answer.headers["x-should-retry"] == "false"
     assert "unforeseen error" in caplog.messages
+    assert answer.headers["x-request-id"]
+    assert server.metric("harken_requests_total", route=PATH, status="500") == 1
+
+
+def test_a_sender_that_pauses_for_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_body, "PAUSE_LIMIT_S", 0.2)
+
+    def pause() -> Iterator[bytes]:
+        yield FORM[:100]
+        time.sleep(0.5)
+
+    with serving_tones() as server:
+        answer = httpx.post(f"{server.url}{PATH}", content=pause(), headers={"content-type": FORM_TYPE})
+    check_refused(answer, 408, "request_timeout", None)
+
+
+def test_a_client_that_goes_away_in_a_body_is_no_fault_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    path = "/v1/realtime/client_secrets"
+    with serving_tones() as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{}}".encode())
+        assert eventually(lambda: server.metric("harken_requests_total", route=path, status="499") == 1)
+    assert "unforeseen error" not in caplog.messages

@@ -311,6 +311,7 @@ def test_idle_models_are_unloaded_and_loaded_again(recognizer: Recognizer) -> No
             await asyncio.sleep(0.01)
         await service.models.unload_idle(0.0)
         assert not service.models.loaded
+        assert service.ready
         assert await file_segments(service, recording())
 
     serve(recognizer, work)

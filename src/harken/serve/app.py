@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from logging import getLogger
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,13 +13,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from harken.serve import operations, page, realtime
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.guard import Guard
 from harken.serve.rest import files, model_list, render
 from harken.serve.service import Service
 from harken.serve.streams import connection
-
-log = getLogger("harken.serve")
 
 PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
     operations.routes,
@@ -45,7 +42,6 @@ def make_app(service: Service) -> Starlette:
         routes=[*chain.from_iterable(routes(service) for routes in PROTOCOLS)],
         middleware=[guard],
         exception_handlers={
-            Exception: answer_error,
             HTTPException: answer_http_error,
             RequestError: answer_error,
         },
@@ -54,10 +50,8 @@ def make_app(service: Service) -> Starlette:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """Answer with the body that errors have in OpenAI's API."""
-    problem = request_error(error)
-    if problem.status >= 500 and problem is not error:
-        log.error("unforeseen error", exc_info=error)
-    return JSONResponse(problem.body(), problem.status, problem.headers())
+    assert isinstance(error, RequestError)
+    return JSONResponse(error.body(), error.status, error.headers())
 
 
 async def answer_http_error(request: Request, error: Exception) -> Response:

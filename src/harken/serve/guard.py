@@ -16,6 +16,7 @@ from time import monotonic
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -73,6 +74,13 @@ class Guard:
                 await self._app(scope, receive, request.send)
         except RequestError as refusal:
             await _refuse(scope, receive, request.send, refusal)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if scope["type"] != "http" or request.has_begun:
+                raise
+            log.error("unforeseen error", exc_info=error)
+            await _refuse(scope, receive, request.send, error)
         finally:
             self._on_response(*request.finish())
 
@@ -109,7 +117,7 @@ class Guard:
         """Tell if a Host is this server: an address, which no other site's name leads to, or a name of its own."""
         name = _without_port(host)
         names = (*LOCAL_NAMES, self._options.host, *self._options.allowed_host)
-        return ANY in self._options.allowed_host or name in names or _is_address(name)
+        return ANY in self._options.allowed_host or name in map(str.lower, names) or _is_address(name)
 
     def _allowed_origin(self, headers: Headers) -> str | None:
         """Return the Origin if it may use this server: its own pages, and those of the options."""
@@ -129,6 +137,11 @@ class _LoggedRequest:
         self._start_s = monotonic()
         self._status = GONE
         scope.setdefault("state", {})["request_id"] = self._id
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the response has a status."""
+        return self._status != GONE
 
     async def send(self, message: Message) -> None:
         """Send a message; a response gets the number of the request, and the headers for scripts of other pages."""

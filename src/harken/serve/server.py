@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from logging import getLogger
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from harken.api import Recognizer
 from harken.errors import OptionError
@@ -28,6 +29,8 @@ MAX_FRAME_BYTES = 16 << 20
 CLOSE_S = 5
 """Seconds that connections have to close once all work has ended."""
 BACKLOG = 2048
+FIRST_REQUEST_S = 30.0
+"""Seconds from a connection to the end of the headers of its first request."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -35,6 +38,18 @@ class _Uvicorn(uvicorn.Server):
 
     def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
         return nullcontext()
+
+
+class HttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol, which closes connections that ask for nothing: each takes one of the files of the process."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_S, self._close_if_silent, transport)
+
+    def _close_if_silent(self, transport: asyncio.Transport) -> None:
+        if self.cycle is None and transport.get_protocol() is self:  # else it is a WebSocket
+            transport.close()
 
 
 async def run(
@@ -112,6 +127,7 @@ async def _http(
         lifespan="off",
         server_header=False,
         proxy_headers=False,
+        http=HttpProtocol,
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,

@@ -23,6 +23,7 @@ from harken.serve.realtime.dialects import (
 from harken.serve.realtime.events import new_id, read_json
 from harken.serve.realtime.session import RealtimeSession
 from harken.serve.realtime.socket_pump import serve_socket
+from harken.serve.rest.bounded_body import bounded_body
 from harken.serve.service import Service
 from harken.serve.tickets import DEFAULT_S, Ticket
 
@@ -104,12 +105,7 @@ def _make_ticket(service: Service, expires_after: Any, path: str, config: Sessio
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            message = f"the body is longer than allowed, which is {MAX_BODY_BYTES} bytes"
-            raise RequestError(message, status=413, code="body_too_large")
+    body = await Request(request.scope, bounded_body(request.scope, request.receive, MAX_BODY_BYTES)).body()
     return read_json(body) if body.strip() else {}
 
 

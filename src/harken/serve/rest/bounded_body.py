@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
 from harken.serve.errors import RequestError
 
 MEGABYTE = 1_000_000
+PAUSE_LIMIT_S = 60.0
+"""Seconds that a sender may pause; a connection and a file are held for it."""
 
 
 def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | None = None) -> Receive:
@@ -24,7 +28,8 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     Raises
     ------
     RequestError
-        If the header tells that it is too large; the function returned raises it if the header did not.
+        If the header tells that it is too large; the function returned raises it if the header did not, or if the
+        client pauses for too long.
     """
     too_large = RequestError(
         f"the request is larger than {max_bytes / MEGABYTE:g} MB, which are allowed",
@@ -39,7 +44,13 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
 
     async def receive_bounded() -> Message:
         nonlocal n_bytes
-        message = await receive()
+        try:
+            async with asyncio.timeout(PAUSE_LIMIT_S):
+                message = await receive()
+        except TimeoutError:
+            raise RequestError(
+                f"nothing more of the body has come for {PAUSE_LIMIT_S:g} s", status=408, code="request_timeout"
+            ) from None
         n_bytes += len(message.get("body", b""))
         if n_bytes > max_bytes:
             raise too_large

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -43,10 +43,9 @@ async def _render(request: Request) -> Response:
             param="format",
         )
     bounded = Request(request.scope, bounded_body(request.scope, request.receive, MAX_TRANSCRIPT_BYTES))
+    body = await bounded.body()
     try:
-        text = await asyncio.to_thread(_rendered, await bounded.body(), name)
-    except ClientDisconnect:
-        return Response(status_code=499)
+        text = await asyncio.to_thread(_rendered, body, name)
     except OptionError as error:
         raise request_error(error) from error
     headers = {

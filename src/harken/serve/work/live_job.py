@@ -99,7 +99,7 @@ class LiveJob:
         self._engine, self._open_session, self._on_end = engine, open_session, on_end
         self._inputs: deque[_Input] = deque([_Input(np.zeros(0, np.float32), monotonic())])
         self._opened_s = self._inputs[0].came_s
-        self._pending_samples = 0
+        self._given_samples = self._taken_samples = 0  # each written by one thread alone
         self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
         self._cancelled = False
 
@@ -120,10 +120,10 @@ class LiveJob:
 
     async def feed(self, samples: Floats) -> None:
         """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
-        while self._pending_samples >= MAX_PENDING_S * SAMPLE_RATE and not self.done:
+        while self._given_samples - self._taken_samples >= MAX_PENDING_S * SAMPLE_RATE and not self.done:
             self._room.clear()
             await self._room.wait()
-        self._pending_samples += len(samples)
+        self._given_samples += len(samples)
         self._add(_Input(samples, monotonic()))
 
     def flush(self, token: object = None) -> None:
@@ -191,7 +191,7 @@ class LiveJob:
         return max(0.0, min(now_s - given.came_s, behind_s))
 
     def _make_room(self, n_samples: int) -> None:
-        self._pending_samples -= n_samples
+        self._taken_samples += n_samples
         self._wake_sender()
 
     def _wake_sender(self) -> None:

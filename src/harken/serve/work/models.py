@@ -64,6 +64,11 @@ class Models:
         Further names, and the ids that they stand for.
     on_step : callable
         As for `Engine`.
+
+    Attributes
+    ----------
+    load_s : dict
+        Seconds that loading took the last time, by ids of the models that have been in memory.
     """
 
     def __init__(

@@ -153,14 +153,20 @@ async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
     Thread(target=_copy_input, args=(sys.stdin.buffer, theirs), name="harken stdin", daemon=True).start()
-    output = Thread(target=_copy_output, args=(theirs, sys.stdout.buffer), name="harken stdout", daemon=True)
-    output.start()
+    loop, written = asyncio.get_running_loop(), asyncio.Event()
+
+    def copy_output() -> None:
+        _copy_output(theirs, sys.stdout.buffer)
+        with suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(written.set)
+
+    Thread(target=copy_output, name="harken stdout", daemon=True).start()
 
     async def serve() -> None:
         await connect(reader, writer)
         with suppress(ConnectionError):
             await writer.wait_closed()
-        await asyncio.to_thread(output.join)
+        await written.wait()
         server.ended.set()
 
     serving = asyncio.create_task(serve())
@@ -184,5 +190,5 @@ def _copy_input(source: BinaryIO, target: socket.socket) -> None:
 def _copy_output(source: socket.socket, target: BinaryIO) -> None:
     with suppress(OSError, ValueError):  # nobody reads any more
         while data := source.recv(COPY_BYTES):
-            target.write(data)
-            target.flush()
+            while data:  # without a buffer, whose lock would keep the process from ending while nobody reads
+                data = data[os.write(target.fileno(), data) :]
