@@ -81,3 +81,12 @@ def test_a_stream_that_has_ended_is_not_recorded() -> None:
         pass
     admission.record_live(taken, service_s=30.0, audio_s=10.0)
     assert admission.load == 0
+
+
+def test_the_files_being_received_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.serve.work.admission.MAX_UPLOADS", 1)
+    admission = make_admission()
+    with admission.upload(), pytest.raises(RequestError, match="allowed are 1"), admission.upload():
+        pass
+    with admission.upload():
+        pass

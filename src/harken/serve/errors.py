@@ -65,7 +65,7 @@ class RequestError(HarkenError):
 
 def not_found(model: str, known: list[str]) -> RequestError:
     """Return the error for a model that is not served."""
-    message = f"model {model!r} is not served; allowed is one of {', '.join(known)}"
+    message = f"model {model[:100]!r} is not served; allowed is one of {', '.join(known)}"
     return RequestError(message, status=404, code="model_not_found", param="model")
 
 

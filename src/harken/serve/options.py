@@ -82,8 +82,8 @@ class ServeOptions:
         if (self.certfile is None) != (self.keyfile is None):
             name = "keyfile" if self.keyfile is None else "certfile"
             raise OptionError(name, None, "a file: a certificate and its private key go together")
-        if not all(self.api_key):
-            raise OptionError("api_key", "", "a key that is not empty")
+        if not all(key and key.isascii() for key in self.api_key):
+            raise OptionError("api_key", "...", "a key of ASCII characters that is not empty")
         if not (self.is_local or self.api_key or not self.auth):
             raise OptionError(
                 "host",

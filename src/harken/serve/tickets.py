@@ -13,7 +13,7 @@ from harken.serve.errors import RequestError, busy
 
 MIN_S, MAX_S, DEFAULT_S = 10, 7_200, 600
 """Seconds that a ticket may be valid, and is if nobody says otherwise."""
-MAX_TICKETS = 10_000
+MAX_TICKETS = 1_000
 PREFIX = "ek_"
 
 

@@ -1,10 +1,14 @@
-"""Coroutines that are run until the first of them ends."""
+"""Waiting: for the first of several coroutines, and for a thread that the end of the process need not wait for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
@@ -25,3 +29,27 @@ async def first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
         await asyncio.gather(*tasks, return_exceptions=True)
     tasks[first].result()
     return first
+
+
+async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
+    """Return what a function returns, called in a thread of its own.
+
+    Unlike threads of `asyncio.to_thread`, it does not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_result: Callable[[Any], None], value: object) -> None:
+        if not result.done():  # else nobody waits any more
+            set_result(value)
+
+    def call() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], object] = result.set_result, function()
+        except BaseException as error:
+            outcome = result.set_exception, error
+        with suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    Thread(target=call, name=name, daemon=True).start()
+    return await result

@@ -70,11 +70,13 @@ class _Transcriptions:
         """Receive a file, have it transcribed, and send its text; return False if the client has gone away."""
         start_s = monotonic()
         options = self._service.options
-        async with received_form(scope, receive, round(options.max_upload_mb * MEGABYTE)) as form:
-            asked = parse_transcription_form(form, self._task)
-            asked = replace(asked, model=self._service.models.resolve(asked.model))
-            duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
-            upload = form.take_upload()
+        max_bytes = round(options.max_upload_mb * MEGABYTE)
+        with self._service.admission.upload():
+            async with received_form(scope, receive, max_bytes) as form:
+                asked = parse_transcription_form(form, self._task)
+                asked = replace(asked, model=self._service.models.resolve(asked.model))
+                duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
+                upload = form.take_upload()
         known_s = min(upload.usual_duration_s, options.max_audio_s) if duration_s is None else duration_s
         async with self._service.file(asked.model, upload.source, asked.options, known_s) as job:
             updates = self._counted(job, start_s)

@@ -15,7 +15,8 @@ from harken.serve.errors import RequestError, request_error
 from harken.serve.rest.bounded_body import bounded_body
 from harken.serve.service import Service
 
-MAX_TRANSCRIPT_BYTES = 64_000_000
+MAX_TRANSCRIPT_BYTES = 32_000_000
+"""Ten hours with their words have about 20 MB."""
 MEDIA_TYPES: Mapping[str, str] = {
     "txt": "text/plain",
     "srt": "application/x-subrip; charset=utf-8",
@@ -31,10 +32,15 @@ MEDIA_TYPES: Mapping[str, str] = {
 
 def routes(service: Service) -> list[BaseRoute]:
     """Return the route that renders a transcript in the json format."""
-    return [Route("/v1/harken/render", _render, methods=["POST"])]
+    one_at_a_time = asyncio.Lock()  # a transcript takes many times its bytes
+
+    async def answer(request: Request) -> Response:
+        return await _render(request, one_at_a_time)
+
+    return [Route("/v1/harken/render", answer, methods=["POST"])]
 
 
-async def _render(request: Request) -> Response:
+async def _render(request: Request, turn: asyncio.Lock) -> Response:
     name = request.query_params.get("format", "")
     if name not in FORMATS:
         raise RequestError(
@@ -45,7 +51,8 @@ async def _render(request: Request) -> Response:
     bounded = Request(request.scope, bounded_body(request.scope, request.receive, MAX_TRANSCRIPT_BYTES))
     body = await bounded.body()
     try:
-        text = await asyncio.to_thread(_rendered, body, name)
+        async with turn:
+            text = await asyncio.to_thread(_rendered, body, name)
     except OptionError as error:
         raise request_error(error) from error
     headers = {

@@ -78,8 +78,9 @@ class _Connection:
         session.check_kept(seq)
         try:
             await self._send(await session.ready(seq))
-        except RequestError:
-            session.cancel()
+        except (RequestError, WebSocketDisconnect):  # nobody knows how to resume it
+            if not session.received:
+                session.cancel()
             raise
         await first_of(self._send_all(session, seq), self._receive_all(session), _raise_when(taken_over))
 

@@ -11,6 +11,9 @@ from harken.serve.errors import busy
 MIN_MEASURED_S = 5.0
 """Seconds of a stream before its cost is taken as measured."""
 RETRY_STREAM_S = 10.0
+MAX_UPLOADS = 32
+"""Files to receive at the same time: each may take as much of the disk as is allowed."""
+RETRY_UPLOAD_S = 5.0
 FIRST_REAL_TIME_FACTOR = 0.05
 """Guess of the computing time of a second of a file, until the first has been measured."""
 
@@ -39,6 +42,7 @@ class Admission:
         self._max_queue_s, self._max_streams, self._max_load = max_queue_s, max_streams, max_load
         self._files: dict[object, float] = {}
         self._streams: dict[object, _LiveCost] = {}
+        self._n_uploads = 0
         self._usual_load = 0.0
         self._real_time_factor = FIRST_REAL_TIME_FACTOR
 
@@ -84,6 +88,23 @@ class Admission:
             yield ticket
         finally:
             del self._files[ticket]
+
+    @contextmanager
+    def upload(self) -> Iterator[None]:
+        """Make room for a file that is being received.
+
+        Raises
+        ------
+        RequestError
+            If there is none at present.
+        """
+        if self._n_uploads >= MAX_UPLOADS:
+            raise busy(f"{self._n_uploads} files are being received; allowed are {MAX_UPLOADS}", RETRY_UPLOAD_S)
+        self._n_uploads += 1
+        try:
+            yield
+        finally:
+            self._n_uploads -= 1
 
     @contextmanager
     def stream(self) -> Iterator[object]:

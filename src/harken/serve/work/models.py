@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, time
 
 from harken.api import Recognizer
 from harken.serve.errors import not_found
+from harken.serve.waiting import in_daemon_thread
 from harken.serve.work.engine import Engine, Job
 
 OPENAI_NAMES = (
@@ -117,7 +119,7 @@ class Models:
     async def _load_in_thread(self, id: str) -> LoadedModel:
         try:
             start_s = monotonic()
-            recognizer = await asyncio.to_thread(self._load, id)
+            recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
             self.load_s[id] = monotonic() - start_s
             self._loaded[id] = LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
             return self._loaded[id]
@@ -133,5 +135,7 @@ class Models:
 
     async def close(self, reason: str) -> None:
         """Abandon all jobs and end the engines."""
+        for loading in [*self._loading.values()]:
+            loading.cancel()
         await asyncio.gather(*(asyncio.to_thread(model.engine.stop, reason) for model in self.loaded))
         self._loaded.clear()
