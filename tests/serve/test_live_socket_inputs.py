@@ -18,7 +18,7 @@ from fakes.live_recognizer import LiveRecognizer
 from harken.contract import Floats
 from harken.serve.options import ServeOptions
 from serve.live_client import LiveClient, opened, wait_for
-from serve.recordings import wav, webm
+from serve.served_audio import wav, webm
 from serve.serving import Serving, serving
 
 

@@ -18,7 +18,7 @@ from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE
 from real_models import recognizer as real_recognizer
 from serve.live_client import opened, resumed
-from serve.recordings import pcm, webm
+from serve.served_audio import pcm, webm
 from serve.serving import Serving, serving
 
 pytestmark = pytest.mark.real

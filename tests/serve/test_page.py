@@ -18,7 +18,7 @@ from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, recognizer
 from serve.browser import Page, find_browser, open_page
-from serve.recordings import wav
+from serve.served_audio import wav
 from serve.serving import Serving, serving
 
 pytestmark = pytest.mark.real

@@ -11,7 +11,7 @@ import pytest
 from harken.audio import load_audio
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, model_path
-from serve.recordings import pcm
+from serve.served_audio import pcm
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which it imports up to Python 3.12
