@@ -69,7 +69,7 @@ def counts(server: Serving) -> tuple[int, int, int]:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
 def test_connections_leave_nothing(server: Serving) -> None:
     object.__setattr__(server.service.options, "resume_s", 0.05)  # those that vanished are forgotten soon
-    come_and_go(server, 40)
+    come_and_go(server, 20)
     assert eventually(lambda: server.service.admission.n_streams == 0)
     before = counts(server)
     tracemalloc.start()

@@ -51,6 +51,7 @@ class Unhurried:
         self._inner = inner
         self.resolve_options = getattr(inner, "resolve_options", None)
         self.flush, self.close = getattr(inner, "flush", None), getattr(inner, "close", None)
+        self.plan = getattr(inner, "plan", None)
 
     def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> Unhurried:
         return Unhurried(self._inner.stream(options, stream_options=stream_options, clock=None))
