@@ -32,6 +32,16 @@ def run(main: Callable[[], None]) -> None:
         raise
 
 
+def run_folder(folder: Path) -> None:
+    """Run the program of a folder that the command line names: python benchmarks/FOLDER NAME [options]."""
+    names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    if len(sys.argv) < 2 or sys.argv[1] not in names:
+        sys.exit(f"usage: python benchmarks/{folder.name} {{{','.join(names)}}} [options]")
+    name = sys.argv.pop(1)
+    sys.argv[0] = f"{folder} {name}"  # the name in usage, and in the command of a result
+    run(importlib.import_module(f"{folder.name}.{name}").main)
+
+
 def stop(message: str) -> NoReturn:
     """End the program with one line."""
     sys.exit(f"{Path(sys.argv[0]).name}: {message}")

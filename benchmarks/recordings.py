@@ -108,6 +108,24 @@ def join(pieces: Iterable[Floats], gap_s: float = GAP_S) -> Floats:
     return np.concatenate([part for piece in pieces for part in (piece, silence)])
 
 
+def cut_streams(audio: Path, name: str, seconds: int, count: int) -> list[Floats]:
+    """Return some streams of the same length, cut from the joined recordings of a set."""
+    from harken.audio import load_audio
+    from harken.evaluation import read_manifests
+
+    size = seconds * SAMPLE_RATE
+    pieces, length = [], 0
+    for entry in read_manifests([audio / name]):
+        pieces.append(load_audio(entry.path))
+        length += len(pieces[-1])
+        if length >= count * size:
+            break
+    samples = join(pieces)
+    if len(samples) < count * size:
+        stop(f"{name} holds {len(samples) // size} streams of {seconds} s, not {count}")
+    return [samples[i * size : (i + 1) * size] for i in range(count)]
+
+
 def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf) -> float:
     """Write recordings one behind the other into a wav file, in constant memory.
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import results
-from arguments import limit_threads, note, parser, positive, require, stop
-from recordings import SAMPLE_RATE, join
+from arguments import limit_threads, parser, positive, require
+from recordings import SAMPLE_RATE, cut_streams
 from serving._clients import LiveMessage, listen, percentiles
 from serving._processes import HARKEN, Server, running
 
@@ -38,7 +38,7 @@ def main() -> None:
         "model": args.model, "threads": args.threads, "finals": args.finals, "seconds a stream": args.seconds,
     }  # fmt: skip
     result = results.begin(args.save or "serving-live", settings, ("uvicorn", "websockets"))
-    streams = read(args, max(args.count))
+    streams = cut_streams(args.audio, args.set, args.seconds, max(args.count))
     words = align(streams, args)
     with running(HARKEN, args.model, args.threads, ["--max-load", "100"]) as server:
         asyncio.run(measure(server, streams[:1], words[:1], args, args.delay[0]))  # loads and warms up
@@ -60,19 +60,6 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--set", default="librispeech-train-clean", metavar="NAME", help="recordings to join")
     options.add_argument("--seconds", type=positive, default=40, metavar="N", help="length of each stream (40)")
     return options.parse_args()
-
-
-def read(args: argparse.Namespace, count: int) -> list[Floats]:
-    """Return streams of the same length, cut from the joined recordings of a set."""
-    from harken.audio import load_audio
-    from harken.evaluation import read_manifests
-
-    size = args.seconds * SAMPLE_RATE
-    pieces = [load_audio(entry.path) for entry in read_manifests([args.audio / args.set], note=note)]
-    samples = join(pieces)
-    if len(samples) < count * size:
-        stop(f"{args.set} holds {len(samples) // size} streams of {args.seconds} s, not {count}")
-    return [samples[i * size : (i + 1) * size] for i in range(count)]
 
 
 def align(streams: Sequence[Floats], args: argparse.Namespace) -> list[list[Word]]:

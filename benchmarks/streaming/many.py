@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import results
-from arguments import limit_threads, parser, positive, require, stop
-from recordings import SAMPLE_RATE, join
+from arguments import limit_threads, parser, positive, require
+from recordings import SAMPLE_RATE, cut_streams
 
 if TYPE_CHECKING:
     from harken import Recognizer
@@ -39,7 +39,7 @@ def main() -> None:
     }  # fmt: skip
     result = results.begin(args.save or "live-many", settings)
     recognizer = harken.load(args.model, threads=args.threads)
-    streams = read(args, max(args.count))
+    streams = cut_streams(args.audio, args.set, args.seconds, max(args.count))
     for count in args.count:
         ways = {"together": together, "each by itself": alone} if count > 1 else {"alone": alone}
         for passes, begin in ways.items():
@@ -62,24 +62,6 @@ def arguments() -> argparse.Namespace:
         "--block-ms", type=positive, default=100, metavar="N", help="audio fed at a time (100)"
     )
     return options.parse_args()
-
-
-def read(args: argparse.Namespace, count: int) -> list[Floats]:
-    """Return streams of the same length, cut from the joined recordings of a set."""
-    from harken.audio import load_audio
-    from harken.evaluation import read_manifests
-
-    size = args.seconds * SAMPLE_RATE
-    pieces, length = [], 0
-    for entry in read_manifests([args.audio / args.set]):
-        pieces.append(load_audio(entry.path))
-        length += len(pieces[-1])
-        if length >= count * size:
-            break
-    samples = join(pieces)
-    if len(samples) < count * size:
-        stop(f"{args.set} holds {len(samples) // size} streams of {args.seconds} s, not {count}")
-    return [samples[i * size : (i + 1) * size] for i in range(count)]
 
 
 def together(recognizer: Recognizer, count: int, args: argparse.Namespace) -> Feed:

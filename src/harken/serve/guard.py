@@ -129,7 +129,7 @@ class Guard:
 
 
 class _LoggedRequest:
-    """What is sent for a request, with its number, and the line about it in the log."""
+    """The sending of a response, with the number of its request, and the line about it in the log."""
 
     def __init__(self, scope: Scope, send: Send, origin: str | None) -> None:
         self._scope, self._send, self._origin = scope, send, origin

@@ -34,7 +34,7 @@ MIN_THRESHOLD, MAX_THRESHOLD = 0.01, 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDetection:
-    """How the server finds the end of a turn; without it, only the client's commits end turns."""
+    """The detection of the end of a turn by the server; without it, only the client's commits end turns."""
 
     type: str = "server_vad"
     threshold: float = 0.5

@@ -29,7 +29,7 @@ DEFAULTS = TranscribeOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionRequest:
-    """What a client asks for.
+    """A client's request for a transcription.
 
     Parameters
     ----------

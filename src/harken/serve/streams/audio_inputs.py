@@ -19,7 +19,7 @@ Feed = Callable[[Floats], Coroutine[Any, Any, None]]
 
 
 class AudioInput(Protocol):
-    """What makes samples of the bytes that come."""
+    """A maker of samples from the bytes that come."""
 
     async def take(self, data: bytes) -> None:
         """Take bytes, once there is room for them; an `AudioError` says that they are no audio."""

@@ -28,7 +28,7 @@ WAITING_MESSAGES = 2
 
 
 class Action(Enum):
-    """What follows in the order of the audio, or marks a place in the order of the events."""
+    """A mark in the order of the audio, or in that of the events."""
 
     OPEN = auto()
     FLUSH = auto()

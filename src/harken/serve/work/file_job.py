@@ -19,7 +19,7 @@ MAX_UPDATES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUpdate:
-    """What a step has brought: segments, the seconds that are done, and how it ended, if it has.
+    """The outcome of a step: segments, the seconds that are done, and the end, if it is that.
 
     Parameters
     ----------

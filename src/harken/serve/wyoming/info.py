@@ -1,4 +1,4 @@
-"""What Wyoming's clients are told about the server, and what they ask of a transcription."""
+"""The description of the server for clients of Wyoming, and the options that they ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where clients of the Wyoming protocol connect: TCP, a Unix socket, or standard input and output."""
+"""The doors for clients of the Wyoming protocol: TCP, a Unix socket, or standard input and output."""
 
 from __future__ import annotations
 
