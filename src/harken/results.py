@@ -22,12 +22,15 @@ class Word:
         Decoded text, with the space before it and the punctuation around it.
     probability : float
         Mean probability of its tokens, 0 to 1.
+    speakers : tuple of str
+        Names of who said it, the main speaker first; two or more where they speak at once. Empty without diarization.
     """
 
     start_s: float
     end_s: float
     text: str
     probability: float
+    speakers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_span(self.start_s, self.end_s)
@@ -84,6 +87,8 @@ class Segment:
         Code of the language that its window was decoded in.
     hallucination_score : float
         Probability that the text was never spoken, 0 to 1 (see `harken.transcribe.hallucination`).
+    speakers : tuple of str
+        Names of who said it, who said most first. Empty without diarization.
 
     Raises
     ------
@@ -105,6 +110,7 @@ class Segment:
     words: tuple[Word, ...] = ()
     language: str | None = None
     hallucination_score: float = 0.0
+    speakers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_span(self.start_s, self.end_s)
@@ -147,6 +153,42 @@ class UnwrittenSpeech:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakerTurn:
+    """Speech of one speaker without a pause; turns of two speakers may overlap.
+
+    Attributes
+    ----------
+    start_s, end_s : float
+        Seconds from the start of the recording, ``0 <= start_s <= end_s``.
+    speaker : str
+        Name of the speaker.
+    """
+
+    start_s: float
+    end_s: float
+    speaker: str
+
+    def __post_init__(self) -> None:
+        _check_span(self.start_s, self.end_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """A speaker of a recording.
+
+    Attributes
+    ----------
+    name : str
+        ``"A"``, ``"B"``, ... in order of appearance, or the name of a known voice.
+    seconds : float
+        Sum of the speaker's turns.
+    """
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """The transcript of a recording, or of the part of it that was decoded.
 
@@ -169,6 +211,10 @@ class Transcript:
         Start and end of each speech region in seconds; None without voice activity detection.
     unwritten : tuple of UnwrittenSpeech
         Detected speech of a second or more without words, in order of time; dropped segments are not among it.
+    speakers : tuple of Speaker, or None
+        In order of appearance; None without diarization.
+    turns : tuple of SpeakerTurn
+        Who spoke when, in order of their start.
     """
 
     segments: tuple[Segment, ...]
@@ -180,6 +226,8 @@ class Transcript:
     dropped: tuple[DroppedSegment, ...] = ()
     speech: tuple[tuple[float, float], ...] | None = None
     unwritten: tuple[UnwrittenSpeech, ...] = ()
+    speakers: tuple[Speaker, ...] | None = None
+    turns: tuple[SpeakerTurn, ...] = ()
 
     @property
     def text(self) -> str:

@@ -1,0 +1,1 @@
+"""Diarization: who spoke when, and who said each word."""
