@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 import pytest
@@ -15,8 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Layout, RecordingLink, as_json, dump_json, from_json, render
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
+from harken.formats import FORMATS, Layout, RecordingLink, as_json, dump_json, from_json, printable, render
+from harken.results import (
+    Attempt,
+    DroppedSegment,
+    Segment,
+    Speaker,
+    SpeakerTurn,
+    Transcript,
+    UnwrittenSpeech,
+    Word,
+)
 
 Cue = tuple[int, int, str]  # start and end in milliseconds, text
 
@@ -115,6 +125,9 @@ texts = (
     | hostile_texts
 )
 numbers = st.floats()
+names = st.sampled_from(["A", "B", "Anna", "", " ", "a" * 3000, "A: b", "x,y", "[00:05.00]", "{\\k1}"]) | texts
+speakers = st.just(()) | st.lists(names, min_size=1, max_size=3).map(tuple)
+nobody = st.just(())
 KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "unwritten", "words", "start")
 probabilities = st.floats(0, 1)
 
@@ -133,36 +146,62 @@ attempts = st.builds(
     no_speech_prob=probabilities,
     reason=st.none() | texts,
 )
-words = st.builds(lambda span, **other: Word(**span, **other), spans(), text=texts, probability=probabilities)
-segments = st.builds(
-    lambda span, **other: Segment(**span, **other),
-    spans(),
-    index=st.integers(0, 1000),
-    text=texts,
-    tokens=st.lists(st.integers(0, 51865), max_size=3).map(tuple),
-    temperature=probabilities,
-    avg_logprob=numbers,
-    compression_ratio=numbers,
-    no_speech_prob=probabilities,
-    seek_s=st.floats(0, 5e5),
-    attempts=st.lists(attempts, max_size=2).map(tuple),
-    words=st.lists(words, max_size=3).map(tuple),
-    language=st.none() | st.sampled_from(["en", "de"]),
-    hallucination_score=probabilities,
-)
-transcripts = st.builds(
-    Transcript,
-    segments=st.lists(segments, max_size=4).map(tuple),
-    language=st.sampled_from(["en", "de"]),
-    language_probability=st.none() | probabilities,
-    duration_s=st.floats(0, 1e6),
-    model=texts,
-    task=st.sampled_from(["transcribe", "translate"]),
-    dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
-    speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
-    unwritten=st.lists(
-        st.builds(UnwrittenSpeech, start_s=probabilities, end_s=st.floats(1, 2), reason=texts), max_size=2
-    ).map(tuple),
+
+
+def words_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrategy[Word]:
+    return st.builds(
+        lambda span, **other: Word(**span, **other),
+        spans(),
+        text=texts,
+        probability=probabilities,
+        speakers=speakers,
+    )
+
+
+def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrategy[Segment]:
+    return st.builds(
+        lambda span, **other: Segment(**span, **other),
+        spans(),
+        index=st.integers(0, 1000),
+        text=texts,
+        tokens=st.lists(st.integers(0, 51865), max_size=3).map(tuple),
+        temperature=probabilities,
+        avg_logprob=numbers,
+        compression_ratio=numbers,
+        no_speech_prob=probabilities,
+        seek_s=st.floats(0, 5e5),
+        attempts=st.lists(attempts, max_size=2).map(tuple),
+        words=st.lists(words_of(speakers), max_size=3).map(tuple),
+        language=st.none() | st.sampled_from(["en", "de"]),
+        hallucination_score=probabilities,
+        speakers=speakers,
+    )
+
+
+def transcripts_of(segments: st.SearchStrategy[Segment], **diarization: Any) -> st.SearchStrategy[Transcript]:
+    return st.builds(
+        Transcript,
+        segments=st.lists(segments, max_size=4).map(tuple),
+        language=st.sampled_from(["en", "de"]),
+        language_probability=st.none() | probabilities,
+        duration_s=st.floats(0, 1e6),
+        model=texts,
+        task=st.sampled_from(["transcribe", "translate"]),
+        dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
+        speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
+        unwritten=st.lists(
+            st.builds(UnwrittenSpeech, start_s=probabilities, end_s=st.floats(1, 2), reason=texts), max_size=2
+        ).map(tuple),
+        **diarization,
+    )
+
+
+transcripts = transcripts_of(segments_of(nobody))
+turns = st.builds(lambda span, name: SpeakerTurn(**span, speaker=name), spans(), names)
+diarized = transcripts_of(
+    segments_of(speakers),
+    speakers=st.lists(st.builds(Speaker, name=names, seconds=st.floats(0, 1e6)), max_size=3).map(tuple),
+    turns=st.lists(turns, max_size=4).map(tuple),
 )
 few = st.none() | st.integers(1, 20)
 
@@ -266,7 +305,7 @@ def test_hostile_text_is_the_same_in_json(value: str) -> None:
     assert json.loads(written) == {value: [value]}
 
 
-@given(transcript=transcripts)
+@given(transcript=transcripts | diarized)
 def test_json_round_trip_is_lossless(transcript: Transcript) -> None:
     written = "".join(render(transcript, "json"))
     assert as_stored(from_json(json.loads(written))) == as_stored(transcript)
@@ -326,13 +365,18 @@ def test_cues_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layo
         assert parse_cue(block[1:])[2]
 
 
-@given(transcript=transcripts, name=st.sampled_from([*FORMATS]))
+@given(transcript=transcripts | diarized, name=st.sampled_from([*FORMATS]))
 def test_every_format_is_valid_utf8(transcript: Transcript, name: str) -> None:
     content = "".join(render(transcript, name))
     assert content.encode().decode() == content
 
 
-@given(transcript=transcripts, layout=layouts(), recording=hostile_texts, name=st.sampled_from([*FORMATS]))
+@given(
+    transcript=transcripts | diarized,
+    layout=layouts(),
+    recording=hostile_texts,
+    name=st.sampled_from([*FORMATS]),
+)
 def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
     transcript: Transcript, layout: Layout, recording: str, name: str
 ) -> None:
@@ -342,7 +386,7 @@ def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
     assert {char for char in content if category(char) in ("Cc", "Cs")} <= {"\n", "\t"}
 
 
-@given(transcript=transcripts)
+@given(transcript=transcripts | diarized)
 def test_no_text_adds_cues_or_rows(transcript: Transcript) -> None:
     shown = len(with_text(transcript))
     content = {name: "".join(render(transcript, name)) for name in FORMATS}
@@ -351,3 +395,90 @@ def test_no_text_adds_cues_or_rows(transcript: Transcript) -> None:
     rows = {name: len(content[name].splitlines()) for name in ("txt", "lrc", "tsv", "words.tsv")}
     word_rows = sum(len(segment.words) for segment in with_text(transcript))
     assert rows == {"txt": shown, "lrc": shown, "tsv": shown + 1, "words.tsv": word_rows + 1}
+    assert len(content["rttm"].splitlines()) == len(transcript.turns)
+
+
+def test_every_key_of_speakers_is_missing_without_diarization() -> None:
+    @given(transcript=transcripts)
+    def check(transcript: Transcript) -> None:
+        document = json.loads("".join(render(transcript, "json")))
+        words = [word for segment in document["segments"] for word in segment["words"]]
+        for entry in (document, *document["segments"], *words):
+            assert not {"speaker", "speakers", "turns"} & entry.keys()
+
+    check()
+
+
+def name_shown(speakers: tuple[str, ...]) -> str:
+    """Return the name that subtitles show: on one line, what cannot be seen escaped."""
+    return printable(" ".join(speakers[0].split())) if speakers else ""
+
+
+@given(transcript=diarized)
+def test_voices_of_vtt_are_the_speakers_and_no_name_adds_markup(transcript: Transcript) -> None:
+    header, *cues = blocks("".join(render(transcript, "vtt")))
+    assert header == ["WEBVTT"]
+    for cue, segment in zip(cues, with_text(transcript), strict=True):
+        text = parse_cue(cue)[2]
+        voice = re.match("<v ([^<>\n]+)>", text)
+        assert html.unescape(voice[1] if voice else "") == name_shown(segment.speakers)
+        spoken = text.removeprefix(voice[0] if voice else "")
+        assert "<" not in spoken
+        assert html.unescape(spoken) == "\n".join(lines(segment.text))
+
+
+@given(transcript=diarized)
+def test_names_in_srt_and_tables_are_those_of_the_speakers(transcript: Transcript) -> None:
+    for (_, _, text), segment in zip(
+        parse_srt("".join(render(transcript, "srt"))), with_text(transcript), strict=True
+    ):
+        name = name_shown(segment.speakers)
+        expected = (f"{name}: " if name else "") + "\n".join(lines(segment.text))
+        assert text == re.sub("-{2,}>", "->", expected)
+    header, *rows = "".join(render(transcript, "tsv")).removesuffix("\n").split("\n")
+    assert header == "start\tend\ttext\tspeaker"
+    assert [row.split("\t")[3] for row in rows] == [
+        name_shown(segment.speakers) for segment in with_text(transcript)
+    ]
+
+
+@settings(max_examples=50)
+@given(transcript=diarized, layout=layouts())
+def test_no_cue_has_words_of_two_speakers(transcript: Transcript, layout: Layout) -> None:
+    layout = replace(layout, highlight_words=False, karaoke=False)
+    spoken: list[tuple[str, str]] = []
+    for segment in with_text(transcript):
+        words = layout.needs_words and any(word.text.strip() for word in segment.words)
+        parts = [(w.text, w.speakers or segment.speakers) for w in segment.words] if words else []
+        for text, who in parts or [(segment.text, segment.speakers)]:
+            spoken += [(letter, name_shown(who)) for letter in letters(text)]
+    written: list[tuple[str, str]] = []
+    for block in blocks("".join(render(transcript, "vtt", layout)))[1:]:
+        text = parse_cue(block)[2]
+        voice = re.match("<v ([^<>\n]+)>", text)
+        name = html.unescape(voice[1]) if voice else ""
+        rest = text.removeprefix(voice[0] if voice else "")
+        written += [(letter, name) for letter in letters(html.unescape(rest))]
+    assert written == spoken
+
+
+@given(transcript=diarized)
+def test_every_event_of_ass_has_a_style_of_the_header(transcript: Transcript) -> None:
+    content = "".join(render(transcript, "ass"))
+    styles = set(re.findall("^Style: ([^,]*),", content, re.MULTILINE))
+    events = re.findall("^Dialogue: (.*)$", content, re.MULTILINE)
+    for event, segment in zip(events, with_text(transcript), strict=True):
+        _, _, _, style, name, *_ = event.split(",", 9)
+        assert name == name_shown(segment.speakers).replace(",", ";")
+        assert style in styles
+        assert (style == "Default") is (name == "")
+
+
+@given(transcript=diarized, recording=names)
+def test_lines_of_rttm_have_ten_fields(transcript: Transcript, recording: str) -> None:
+    file_name = re.sub("[\0\ud800/]", "", recording)
+    link = RecordingLink(path=Path(f"{file_name}.mp3"), transcript_folder=Path())
+    rows = [line.split() for line in "".join(render(transcript, "rttm", recording=link)).splitlines()]
+    assert all(len(row) == 10 and row[0] == "SPEAKER" and float(row[4]) > 0 for row in rows)
+    assert len({row[1] for row in rows}) <= 1
+    assert [float(row[3]) for row in rows] == [round(turn.start_s * 1000) / 1000 for turn in transcript.turns]

@@ -370,7 +370,7 @@ class TestFailures:
         [
             (
                 ["--format", "doc"],
-                "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, all",
+                "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm, all",
             ),
             (["-o", "-"], "--output-dir - takes one FILE and one --format"),
             (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),

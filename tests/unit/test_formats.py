@@ -354,7 +354,7 @@ def test_output_after_an_interruption_is_complete(name: str) -> None:
 
 
 def test_unknown_format_is_rejected_with_the_known_ones() -> None:
-    formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html"
+    formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html, rttm"
     with pytest.raises(OptionError, match=f"format='doc': allowed is {formats}"):
         Writer("doc")
 

@@ -243,8 +243,8 @@ def decoding_options(command: Any) -> Any:
 
 
 def layout_options(command: Any) -> Any:
-    """Add an option for every field of `Layout`."""
-    return add_options(_options_from_fields(Layout), command)
+    """Add an option for every field of `Layout`, except `speakers`, which belongs to diarization."""
+    return add_options(_options_from_fields(Layout, exclude=("speakers",)), command)
 
 
 def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()) -> Decorator:

@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
-from harken.formats import TranscriptFormat, escape_controls, format_timestamp, printable, replace_controls
+from harken.formats import (
+    TranscriptFormat,
+    escape_controls,
+    format_timestamp,
+    main_speaker,
+    printable,
+    replace_controls,
+)
 from harken.results import Segment, Transcript
 from harken.transcribe.callbacks import ProgressCallback
 
@@ -155,7 +162,9 @@ class TimestampedLines(TranscriptFormat):
 
     def segment(self, segment: Segment) -> str:
         """Return the line of a segment."""
-        return f"{format_timed_text(segment.start_s, segment.end_s, segment.text)}\n"
+        speaker = main_speaker(segment.speakers)
+        text = f"{speaker}: {segment.text.strip()}" if speaker else segment.text
+        return f"{format_timed_text(segment.start_s, segment.end_s, text)}\n"
 
     def footer(self, transcript: Transcript) -> str:
         """Return an empty text: there is no footer."""

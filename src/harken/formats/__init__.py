@@ -9,21 +9,23 @@ A `Writer` returns text incrementally, so that segments can be written as they a
     out(writer.footer(transcript))
 
 After an early stop, write the footer with the transcript so far: the output is then complete. A segment without text
-writes nothing, except in json and html. Control characters in the text become U+FFFD, except in json and html, which
-escape them.
+writes nothing, except in json and html; rttm has the turns of speakers alone, and writes them at the end. Control
+characters in the text become U+FFFD, except in json and html, which escape them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
-from harken.formats.base import TranscriptFormat, format_timestamp
+from harken.formats.base import TranscriptFormat, format_timestamp, main_speaker
 from harken.formats.characters import escape_controls, printable, replace_controls
 from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
 from harken.formats.layout import Layout
+from harken.formats.rttm_format import RttmFormat
 from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
 
@@ -38,6 +40,7 @@ __all__ = [
     "escape_controls",
     "format_timestamp",
     "from_json",
+    "main_speaker",
     "printable",
     "render",
     "replace_controls",
@@ -46,15 +49,16 @@ __all__ = [
 
 #: Every format by name, which is also the suffix of its files.
 FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] = {
-    "txt": lambda layout, recording: table_format.TXT,
+    "txt": lambda layout, recording: table_format.TextFormat(),
     "srt": lambda layout, recording: SubtitleFormat(subtitles.SRT, layout),
     "vtt": lambda layout, recording: SubtitleFormat(subtitles.VTT, layout),
     "ass": lambda layout, recording: SubtitleFormat(subtitles.ASS, layout),
     "lrc": lambda layout, recording: SubtitleFormat(subtitles.LRC, layout),
-    "tsv": lambda layout, recording: table_format.TSV,
-    "words.tsv": lambda layout, recording: table_format.WORDS,
+    "tsv": lambda layout, recording: table_format.tsv_format(layout),
+    "words.tsv": lambda layout, recording: table_format.words_format(layout),
     "json": lambda layout, recording: JsonFormat(),
     "html": HtmlFormat,
+    "rttm": lambda layout, recording: RttmFormat(recording),
 }
 
 
@@ -67,7 +71,7 @@ class Writer:
         A key of `FORMATS`.
     layout : Layout, optional
     recording : RecordingLink, optional
-        The recording that the html page plays.
+        The recording that the html page plays, and that rttm names.
 
     Raises
     ------
@@ -108,8 +112,9 @@ def render(
     name : str
         A key of `FORMATS`.
     layout : Layout, optional
+        Its `speakers` is on for a transcript that has them.
     recording : RecordingLink, optional
-        The recording that the html page plays.
+        The recording that the html page plays, and that rttm names.
 
     Raises
     ------
@@ -118,6 +123,9 @@ def render(
     AudioError
         If the recording is to be embedded in the page, and cannot be read or changes meanwhile.
     """
+    layout = layout or Layout()
+    if transcript.speakers is not None:
+        layout = replace(layout, speakers=True)
     writer = Writer(name, layout, recording)
     yield from writer.header_chunks()
     yield from map(writer.segment, transcript.segments)

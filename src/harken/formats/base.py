@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from harken.formats.characters import replace_controls
+from harken.formats.characters import printable, replace_controls
 from harken.results import Segment, Transcript
 
 
@@ -42,6 +42,11 @@ def without_blank_lines(text: str) -> str:
 def single_line(text: str) -> str:
     """Return text on one line, without tabs."""
     return without_blank_lines(text).replace("\n", " ").replace("\t", " ")
+
+
+def main_speaker(speakers: Sequence[str]) -> str:
+    """Return the name of who speaks most, on one line; an empty text if nobody is known."""
+    return printable(" ".join(speakers[0].split())) if speakers else ""
 
 
 def to_milliseconds(seconds: float) -> int:

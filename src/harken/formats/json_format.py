@@ -16,6 +16,8 @@ from harken.results import (
     Attempt,
     DroppedSegment,
     Segment,
+    Speaker,
+    SpeakerTurn,
     Transcript,
     UnwrittenSpeech,
     Word,
@@ -32,6 +34,7 @@ _JSON_KEYS: dict[type, dict[str, str]] = {
     Word: {"start_s": "start", "end_s": "end", "text": "word"},
     Segment: {"index": "id", "start_s": "start", "end_s": "end"},
     UnwrittenSpeech: {"start_s": "start", "end_s": "end"},
+    SpeakerTurn: {"start_s": "start", "end_s": "end"},
     Transcript: {"duration_s": "duration"},
 }
 
@@ -41,12 +44,15 @@ def as_json(value: Any) -> Any:
 
     The keys are the fields of the results (`harken.results`), except that a segment has ``id``, ``start`` and ``end``,
     a word has ``word``, ``start`` and ``end``, speech without words has ``start`` and ``end``, and the transcript has
-    ``duration`` and, when written, ``text``, as in the json of openai-whisper. All times are seconds from the start. A
-    number that is infinite or nan, which json does not support, becomes None.
+    ``duration`` and, when written, ``text``, as in the json of openai-whisper. All times are seconds from the start.
+    The main speaker of a segment or word is its ``speaker``, with ``speakers`` beside it where several speak at once;
+    without diarization there are no such keys, nor ``speakers`` and ``turns`` of the transcript. A number that is
+    infinite or nan, which json does not support, becomes None.
     """
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})
-        return {keys.get(f.name, f.name): as_json(getattr(value, f.name)) for f in fields(value)}
+        entries = {keys.get(f.name, f.name): as_json(getattr(value, f.name)) for f in fields(value)}
+        return _SPEAKER_SHAPES.get(type(value), dict)(entries)
     if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
     if isinstance(value, Mapping):
@@ -54,6 +60,28 @@ def as_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value
+
+
+def _shape_speakers(entries: dict[str, Any]) -> dict[str, Any]:
+    """Put the main speaker before the list of speakers, and leave out what says no more."""
+    speakers = entries.pop("speakers")
+    main = {"speaker": speakers[0]} if speakers else {}
+    return entries | main | ({"speakers": speakers} if len(speakers) > 1 else {})
+
+
+def _shape_turns(entries: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the speakers and turns of a transcript without diarization."""
+    unknown: dict[str, Any] = {"speakers": None, "turns": []}
+    if entries["speakers"] is None:
+        return {key: value for key, value in entries.items() if key not in unknown or value != unknown[key]}
+    return entries
+
+
+_SPEAKER_SHAPES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    Word: _shape_speakers,
+    Segment: _shape_speakers,
+    Transcript: _shape_turns,
+}
 
 
 def dump_json(value: Any, indent: int | None = None) -> str:
@@ -163,6 +191,8 @@ def _transcript(value: Any, path: str) -> Transcript:
         dropped=entry.optional("dropped", _tuple_of(_dropped_segment), ()),
         speech=entry.optional("speech", _or_none(_tuple_of(_time_span)), None),
         unwritten=entry.optional("unwritten", _tuple_of(_unwritten_speech), ()),
+        speakers=entry.optional("speakers", _or_none(_tuple_of(_speaker)), None),
+        turns=entry.optional("turns", _tuple_of(_turn), ()),
     )
 
 
@@ -184,6 +214,7 @@ def _segment(value: Any, path: str) -> Segment:
         words=entry.optional("words", _tuple_of(_word), ()),
         language=entry.optional("language", _or_none(_text), None),
         hallucination_score=entry.optional("hallucination_score", _number, 0.0),
+        speakers=_speakers(entry),
     )
 
 
@@ -206,6 +237,7 @@ def _word(value: Any, path: str) -> Word:
         end_s=entry.required("end", _time_from(start_s)),
         text=entry.required("word", _text),
         probability=entry.required("probability", _number),
+        speakers=_speakers(entry),
     )
 
 
@@ -224,6 +256,27 @@ def _unwritten_speech(value: Any, path: str) -> UnwrittenSpeech:
         start_s=start_s,
         end_s=entry.required("end", _time_from(start_s)),
         reason=entry.required("reason", _text),
+    )
+
+
+def _speakers(entry: _JsonObject) -> tuple[str, ...]:
+    """Return the names of who said a segment or word; the list has all of them."""
+    main = entry.optional("speaker", _or_none(_text), None)
+    return entry.optional("speakers", _tuple_of(_text), () if main is None else (main,))
+
+
+def _speaker(value: Any, path: str) -> Speaker:
+    entry = _object(value, path, "Speaker")
+    return Speaker(name=entry.required("name", _text), seconds=entry.required("seconds", _number))
+
+
+def _turn(value: Any, path: str) -> SpeakerTurn:
+    entry = _object(value, path, "SpeakerTurn")
+    start_s = entry.required("start", _time)
+    return SpeakerTurn(
+        start_s=start_s,
+        end_s=entry.required("end", _time_from(start_s)),
+        speaker=entry.required("speaker", _text),
     )
 
 

@@ -37,6 +37,9 @@ class Layout:
     highlight_words: bool = _option(False, "In srt and vtt underline each word while it is spoken.")
     karaoke: bool = _option(False, "In vtt, lrc and ass put the time of every word inside its line.")
     embed_audio: bool = _option(False, "Put the recording into the html page, instead of a link to it.")
+    speakers: bool = _option(
+        False, "Prepare tsv, words.tsv and ass for speakers, which segments alone tell too late."
+    )
 
     def __post_init__(self) -> None:
         check_types(self)

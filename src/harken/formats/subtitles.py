@@ -10,6 +10,7 @@ from math import inf
 from harken.formats.base import (
     TranscriptFormat,
     format_timestamp,
+    main_speaker,
     split_lines,
     to_centiseconds,
     to_milliseconds,
@@ -33,12 +34,18 @@ class Cue:
         May contain line breaks, but not at an end and not blank lines.
     words : tuple of Word
         The words of `text`, including line breaks; empty if they are unknown.
+    speaker : str
+        Name of the main speaker of all of it; empty if nobody is known.
+    speaker_number : int
+        Position of the speaker in the order of appearance, from 1; 0 if nobody is known.
     """
 
     start_s: float
     end_s: float
     text: str
     words: tuple[Word, ...] = ()
+    speaker: str = ""
+    speaker_number: int = 0
 
     def map_text(self, change: Callable[[str], str]) -> Cue:
         """Return the cue with a function applied to its text and that of its words."""
@@ -47,14 +54,17 @@ class Cue:
 
 
 class CueBuilder:
-    """Incremental builder of cues from segments.
+    """Incremental builder of cues from segments; no cue has words of two main speakers.
 
     Parameters
     ----------
     layout : Layout
+    label : callable
+        Returns the visible text that is put before the first line of a cue, by its speaker.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, label: Callable[[str], str]) -> None:
+        self._label = label
         self._splits_at_words = layout.needs_words
         self._max_width = layout.max_line_width or inf
         self._max_lines = layout.max_line_count or inf
@@ -64,6 +74,7 @@ class CueBuilder:
         self._line_length = 0
         self._n_lines = 1
         self._last_start_s = 0.0
+        self._speaker = ""
 
     def feed(self, segment: Segment) -> Iterator[Cue]:
         """Yield the cues that the next segment completes; none if it has no text."""
@@ -71,11 +82,18 @@ class CueBuilder:
             return
         if not (self._splits_at_words and any(word.text.strip() for word in segment.words)):
             yield from self.flush()
-            yield Cue(start_s=segment.start_s, end_s=segment.end_s, text=without_blank_lines(segment.text))
+            yield Cue(
+                start_s=segment.start_s,
+                end_s=segment.end_s,
+                text=without_blank_lines(segment.text),
+                speaker=main_speaker(segment.speakers),
+            )
             return
         for index, word in enumerate(segment.words):
-            if not self._across_segments and index % self._max_words == 0:
+            speaker = main_speaker(word.speakers or segment.speakers)
+            if speaker != self._speaker or (not self._across_segments and index % self._max_words == 0):
                 yield from self.flush()
+                self._speaker = speaker
             yield from self._add(word)
         if not self._across_segments:
             yield from self.flush()
@@ -85,12 +103,15 @@ class CueBuilder:
         words, self._words, self._line_length, self._n_lines = tuple(self._words), [], 0, 1
         if words:
             text = without_blank_lines("".join(word.text for word in words))
-            yield Cue(start_s=words[0].start_s, end_s=words[-1].end_s, text=text, words=words)
+            yield Cue(
+                start_s=words[0].start_s, end_s=words[-1].end_s, text=text, words=words, speaker=self._speaker
+            )
 
     def _add(self, word: Word) -> Iterator[Cue]:
         """Append a word to the line, a new line, or a new cue; yield the cue that this completes, if any."""
         text = " ".join(split_lines(word.text))
-        if self._line_length and self._line_length + len(text) > self._max_width:
+        label_length = 0 if self._n_lines > 1 else len(self._label(self._speaker))
+        if self._line_length and label_length + self._line_length + len(text) > self._max_width:
             self._n_lines += 1
             self._line_length = 0
         pauses = self._across_segments and word.start_s - self._last_start_s > LONG_PAUSE_S
@@ -113,24 +134,42 @@ def _unchanged(cue: Cue) -> Iterator[Cue]:
     yield cue
 
 
+def _no_header(layout: Layout) -> str:
+    return ""
+
+
+def _no_label(speaker: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleSyntax:
     """The syntax of one subtitle format.
 
     Parameters
     ----------
-    header : str
+    header : callable
+        Returns the header.
     format_cue : callable
         Formats a cue, given its number from 1; its text is escaped and may contain markup of the format.
     escape : callable
         Escapes text that the format would take for markup; keeps line breaks.
+    label : callable
+        Returns what is put before the text of a cue, by its speaker.
+    label_is_visible : bool
+        False if the label is markup, and takes no room on the line.
+    labels_every_cue : bool
+        False if a cue of the same speaker as the one before has no label.
     highlight, karaoke : callable
         Expand a cue with words for the layout options of these names.
     """
 
-    header: str = ""
+    header: Callable[[Layout], str] = _no_header
     format_cue: Callable[[int, Cue], str]
     escape: Callable[[str], str] = str
+    label: Callable[[str], str] = _no_label
+    label_is_visible: bool = True
+    labels_every_cue: bool = True
     highlight: CueExpansion = _unchanged
     karaoke: CueExpansion = _unchanged
 
@@ -145,18 +184,20 @@ class SubtitleFormat(TranscriptFormat):
     """
 
     def __init__(self, syntax: SubtitleSyntax, layout: Layout) -> None:
-        self._syntax = syntax
-        self._cue_builder = CueBuilder(layout)
+        self._syntax, self._layout = syntax, layout
+        self._cue_builder = CueBuilder(layout, syntax.label if syntax.label_is_visible else _no_label)
         self._expand: CueExpansion = _unchanged
         if layout.highlight_words:
             self._expand = syntax.highlight
         if layout.karaoke:
             self._expand = syntax.karaoke
         self._n_written = 0
+        self._speaker = ""
+        self._speaker_numbers: dict[str, int] = {}
 
     def header(self) -> str:
         """Return the header of the format."""
-        return self._syntax.header
+        return self._syntax.header(self._layout)
 
     def segment(self, segment: Segment) -> str:
         """Return the cues that the segment completes."""
@@ -168,10 +209,23 @@ class SubtitleFormat(TranscriptFormat):
 
     def _format_cues(self, cues: Iterable[Cue]) -> Iterator[str]:
         for cue in cues:
-            escaped = cue.map_text(self._syntax.escape)
+            label = self._label(cue.speaker)
+            escaped = replace(cue.map_text(self._syntax.escape), speaker_number=self._number(cue.speaker))
             for expanded in self._expand(escaped) if cue.words else (escaped,):
                 self._n_written += 1
-                yield self._syntax.format_cue(self._n_written, expanded)
+                labelled = replace(expanded, text=f"{label}{expanded.text}")
+                yield self._syntax.format_cue(self._n_written, labelled)
+
+    def _label(self, speaker: str) -> str:
+        """Return what to put before the next cue."""
+        wanted = bool(speaker) and (self._syntax.labels_every_cue or speaker != self._speaker)
+        self._speaker = speaker
+        return self._syntax.label(speaker) if wanted else ""
+
+    def _number(self, speaker: str) -> int:
+        if not (speaker and self._layout.speakers):
+            return 0
+        return self._speaker_numbers.setdefault(speaker, len(self._speaker_numbers) + 1)
 
 
 def _tagged(word: Word, before: str, after: str = "") -> str:
@@ -198,10 +252,19 @@ def _cue_times(cue: Cue, decimal_marker: str) -> str:
     return f"{format_timestamp(start, decimal_marker)} --> {format_timestamp(end, decimal_marker)}"
 
 
+def _name_label(speaker: str) -> str:
+    """Return a name and a colon, which subtitle editors know as the name of the speaker."""
+    return f"{speaker}: " if speaker else ""
+
+
 def _srt(number: int, cue: Cue) -> str:
     # SubRip has no escapes, so an arrow in the text is shortened (openai/whisper, utils.py). A search begins only at
     # the first of several dashes, or a long row of them would take time that grows with the square of its length.
     return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('(?<!-)--+>', '->', cue.text)}\n\n"
+
+
+def _vtt_header(layout: Layout) -> str:
+    return "WEBVTT\n\n"
 
 
 def _vtt(number: int, cue: Cue) -> str:
@@ -210,6 +273,12 @@ def _vtt(number: int, cue: Cue) -> str:
 
 def _vtt_escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _vtt_voice(speaker: str) -> str:
+    """Return the tag of a voice; it holds for the whole cue, so it need not be closed (W3C, WebVTT, 3.3)."""
+    name = re.sub("-$", "&#45;", _vtt_escape(speaker))  # or dashes would make an arrow of the end of the tag
+    return f"<v {name}>" if name else ""
 
 
 def _vtt_karaoke(cue: Cue) -> Iterator[Cue]:
@@ -246,7 +315,9 @@ def _lrc_clock(seconds: float) -> str:
 def _ass(number: int, cue: Cue) -> str:
     text = cue.text.replace("\n", "\\N")
     start, end = to_centiseconds(cue.start_s), to_centiseconds(cue.end_s)
-    return f"Dialogue: 0,{_ass_clock(start)},{_ass_clock(max(end, start + 1))},Default,,0,0,0,,{text}\n"
+    style = f"Speaker {(cue.speaker_number - 1) % len(_ASS_COLOURS) + 1}" if cue.speaker_number else "Default"
+    name = cue.speaker.replace(",", ";")  # a comma would end the field
+    return f"Dialogue: 0,{_ass_clock(start)},{_ass_clock(max(end, start + 1))},{style},{name},0,0,0,,{text}\n"
 
 
 def _ass_escape(text: str) -> str:
@@ -280,15 +351,37 @@ ScaledBorderAndShadow: yes
 Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, Italic, \
 Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, Alignment, MarginL, MarginR, \
 MarginV, Encoding
-Style: Default,sans-serif,64,&H00FFFFFF,&H00A0A0A0,&H00000000,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,1
+{styles}
 
 [Events]
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
-
-SRT = SubtitleSyntax(format_cue=_srt, highlight=_underline_words)
-VTT = SubtitleSyntax(
-    header="WEBVTT\n\n", format_cue=_vtt, escape=_vtt_escape, highlight=_underline_words, karaoke=_vtt_karaoke
+_ASS_STYLE = (
+    "Style: {name},sans-serif,64,&H00{colour},&H00A0A0A0,&H00000000,&H80000000,"
+    "0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,1"
 )
-ASS = SubtitleSyntax(header=_ASS_HEADER, format_cue=_ass, escape=_ass_escape, karaoke=_ass_karaoke)
-LRC = SubtitleSyntax(format_cue=_lrc, karaoke=_lrc_karaoke)
+# The colours of Okabe and Ito, which colour-blind people can tell apart, as blue, green and red; brightest first.
+_ASS_COLOURS = ("42E4F0", "E9B456", "009FE6", "A779CC", "739E00", "005ED5", "B27200")
+
+
+def _ass_header(layout: Layout) -> str:
+    """Return the header; its styles stand before the speakers are known, so there is one for every colour."""
+    colours = {"Default": "FFFFFF"}
+    if layout.speakers:
+        colours |= {f"Speaker {number}": colour for number, colour in enumerate(_ASS_COLOURS, 1)}
+    styles = (_ASS_STYLE.format(name=name, colour=colour) for name, colour in colours.items())
+    return _ASS_HEADER.format(styles="\n".join(styles))
+
+
+SRT = SubtitleSyntax(format_cue=_srt, label=_name_label, highlight=_underline_words)
+VTT = SubtitleSyntax(
+    header=_vtt_header,
+    format_cue=_vtt,
+    escape=_vtt_escape,
+    label=_vtt_voice,
+    label_is_visible=False,
+    highlight=_underline_words,
+    karaoke=_vtt_karaoke,
+)
+ASS = SubtitleSyntax(header=_ass_header, format_cue=_ass, escape=_ass_escape, karaoke=_ass_karaoke)
+LRC = SubtitleSyntax(format_cue=_lrc, label=_name_label, labels_every_cue=False, karaoke=_lrc_karaoke)

@@ -2,64 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
-from harken.formats.base import TranscriptFormat, single_line, to_milliseconds
+from harken.formats.base import TranscriptFormat, main_speaker, single_line, to_milliseconds
+from harken.formats.layout import Layout
 from harken.results import Segment, Transcript
 
+Row = tuple[Sequence[str], tuple[object, ...]]
+"""Speakers and cells of a row."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+class TextFormat(TranscriptFormat):
+    """The format txt: a segment on each line, after the name of its speaker where the speaker changes."""
+
+    def __init__(self) -> None:
+        self._speaker = ""
+
+    def header(self) -> str:
+        """Return an empty text: there is no header."""
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        """Return the line of a segment; empty if it has no text."""
+        if not segment.text.strip():
+            return ""
+        speaker, before = main_speaker(segment.speakers), self._speaker
+        self._speaker = speaker
+        return f"{f'{speaker}: ' if speaker not in ('', before) else ''}{single_line(segment.text)}\n"
+
+    def footer(self, transcript: Transcript) -> str:
+        """Return an empty text: there is no footer."""
+        return ""
+
+
 class TableFormat(TranscriptFormat):
     """A format whose rows each depend on one segment only.
 
     Parameters
     ----------
-    header_row : str
-        The first row, if any.
-    format_segment : callable
-        Formats a segment as rows.
+    columns : tuple of str
+        Their names; that of the speaker comes behind them if the layout has speakers.
+    rows : callable
+        Yields the rows of a segment.
+    layout : Layout
     """
 
-    header_row: str = ""
-    format_segment: Callable[[Segment], str]
+    def __init__(
+        self, columns: tuple[str, ...], rows: Callable[[Segment], Iterator[Row]], layout: Layout
+    ) -> None:
+        self._columns, self._rows, self._has_speakers = columns, rows, layout.speakers
 
     def header(self) -> str:
-        """Return the header row, if any."""
-        return self.header_row
+        """Return the names of the columns."""
+        return self._line(self._columns, "speaker")
 
     def segment(self, segment: Segment) -> str:
         """Return the rows of a segment; empty if it has no text."""
-        return self.format_segment(segment) if segment.text.strip() else ""
+        if not segment.text.strip():
+            return ""
+        return "".join(self._line(cells, main_speaker(speakers)) for speakers, cells in self._rows(segment))
 
     def footer(self, transcript: Transcript) -> str:
         """Return an empty text: tables have no footer."""
         return ""
 
-
-def _txt(segment: Segment) -> str:
-    return f"{single_line(segment.text)}\n"
-
-
-def _tsv(segment: Segment) -> str:
-    return (
-        f"{to_milliseconds(segment.start_s)}\t{to_milliseconds(segment.end_s)}\t{single_line(segment.text)}\n"
-    )
+    def _line(self, cells: Sequence[object], speaker: str) -> str:
+        return "\t".join(map(str, (*cells, speaker) if self._has_speakers else cells)) + "\n"
 
 
-def _words(segment: Segment) -> str:
-    rows = (
-        (
-            to_milliseconds(word.start_s),
-            to_milliseconds(word.end_s),
-            f"{word.probability:.4f}",
-            single_line(word.text),
-        )
-        for word in segment.words
-    )
-    return "".join(f"{start}\t{end}\t{probability}\t{text}\n" for start, end, probability, text in rows)
+def _segment_rows(segment: Segment) -> Iterator[Row]:
+    times = to_milliseconds(segment.start_s), to_milliseconds(segment.end_s)
+    yield segment.speakers, (*times, single_line(segment.text))
 
 
-TXT = TableFormat(format_segment=_txt)
-TSV = TableFormat(header_row="start\tend\ttext\n", format_segment=_tsv)
-WORDS = TableFormat(header_row="start\tend\tprobability\tword\n", format_segment=_words)
+def _word_rows(segment: Segment) -> Iterator[Row]:
+    for word in segment.words:
+        times = to_milliseconds(word.start_s), to_milliseconds(word.end_s)
+        yield word.speakers, (*times, f"{word.probability:.4f}", single_line(word.text))
+
+
+def tsv_format(layout: Layout) -> TableFormat:
+    """Return the format tsv."""
+    return TableFormat(("start", "end", "text"), _segment_rows, layout)
+
+
+def words_format(layout: Layout) -> TableFormat:
+    """Return the format words.tsv."""
+    return TableFormat(("start", "end", "probability", "word"), _word_rows, layout)

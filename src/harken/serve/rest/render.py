@@ -27,6 +27,7 @@ MEDIA_TYPES: Mapping[str, str] = {
     "words.tsv": "text/tab-separated-values",
     "json": "application/json",
     "html": "text/html",
+    "rttm": "text/plain",
 }
 
 

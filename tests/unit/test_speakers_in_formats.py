@@ -1,0 +1,221 @@
+"""Speakers in the output formats: the exact text that is written for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harken.errors import OptionError
+from harken.formats import (
+    Layout,
+    RecordingLink,
+    Writer,
+    as_json,
+    from_json,
+    main_speaker,
+    render,
+    segment_from_json,
+)
+from harken.results import Segment, Speaker, SpeakerTurn, Transcript, Word
+
+
+def segment(start_s: float, spans: Sequence[tuple[str, tuple[str, ...]]], **other: Any) -> Segment:
+    """Return a segment of words of half a second, each with its speakers."""
+    words = tuple(
+        Word(
+            start_s=start_s + i / 2, end_s=start_s + (i + 1) / 2, text=text, probability=0.5, speakers=speakers
+        )
+        for i, (text, speakers) in enumerate(spans)
+    )
+    fields = {"index": 0, "tokens": (), "temperature": 0.0, "avg_logprob": -0.1, "compression_ratio": 1.0}
+    about = {"start_s": start_s, "end_s": words[-1].end_s, "text": "".join(text for text, _ in spans)}
+    return Segment(**{**fields, **about, "no_speech_prob": 0.0, "seek_s": 0.0, "words": words, **other})
+
+
+def transcript(*segments: Segment, names: Sequence[str] = ("A", "B")) -> Transcript:
+    return Transcript(
+        segments=segments,
+        language="en",
+        duration_s=9.0,
+        model="tiny.en",
+        speakers=tuple(Speaker(name=name, seconds=1.5) for name in names),
+        turns=(
+            SpeakerTurn(start_s=0.0, end_s=1.0, speaker=names[0]),
+            SpeakerTurn(start_s=0.75, end_s=2.0, speaker=names[-1]),
+        ),
+    )
+
+
+A, B = ("A",), ("B",)
+GOOD_DAY = segment(0.0, [(" Good", A), (" day.", A)], speakers=A)
+AND_YOU = segment(1.0, [(" And", A), (" you?", ("A", "B"))], speakers=A)
+YES = segment(2.0, [(" Yes.", B)], speakers=B)
+TALK = transcript(GOOD_DAY, AND_YOU, YES)
+
+EXPECTED = {
+    "txt": "A: Good day.\nAnd you?\nB: Yes.\n",
+    "lrc": "[00:00.00]A: Good day.\n[00:01.00]And you?\n[00:02.00]B: Yes.\n",
+    "srt": (
+        "1\n00:00:00,000 --> 00:00:01,000\nA: Good day.\n\n"
+        "2\n00:00:01,000 --> 00:00:02,000\nA: And you?\n\n"
+        "3\n00:00:02,000 --> 00:00:02,500\nB: Yes.\n\n"
+    ),
+    "vtt": (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\n<v A>Good day.\n\n"
+        "00:00:01.000 --> 00:00:02.000\n<v A>And you?\n\n"
+        "00:00:02.000 --> 00:00:02.500\n<v B>Yes.\n\n"
+    ),
+    "tsv": "start\tend\ttext\tspeaker\n0\t1000\tGood day.\tA\n1000\t2000\tAnd you?\tA\n2000\t2500\tYes.\tB\n",
+    "words.tsv": (
+        "start\tend\tprobability\tword\tspeaker\n0\t500\t0.5000\tGood\tA\n500\t1000\t0.5000\tday.\tA\n"
+        "1000\t1500\t0.5000\tAnd\tA\n1500\t2000\t0.5000\tyou?\tA\n2000\t2500\t0.5000\tYes.\tB\n"
+    ),
+    "rttm": (
+        "SPEAKER recording 1 0.000 1.000 <NA> <NA> A <NA> <NA>\n"
+        "SPEAKER recording 1 0.750 1.250 <NA> <NA> B <NA> <NA>\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_speakers_are_written_as_specified(name: str) -> None:
+    assert "".join(render(TALK, name)) == EXPECTED[name]
+
+
+def test_events_of_ass_have_the_style_and_the_name_of_the_speaker() -> None:
+    content = "".join(render(TALK, "ass"))
+    events = [line.split(",", 9)[3:] for line in content.splitlines() if line.startswith("Dialogue")]
+    assert events == [
+        ["Speaker 1", "A", "0", "0", "0", "", "Good day."],
+        ["Speaker 1", "A", "0", "0", "0", "", "And you?"],
+        ["Speaker 2", "B", "0", "0", "0", "", "Yes."],
+    ]
+    styles = [line.split(",") for line in content.splitlines() if line.startswith("Style")]
+    assert [style[0] for style in styles[:3]] == ["Style: Default", "Style: Speaker 1", "Style: Speaker 2"]
+    assert len({style[3] for style in styles}) == len(styles) == 8
+    assert len({len(style) for style in styles}) == 1
+
+
+def test_more_speakers_than_colours_share_them() -> None:
+    names = [f"speaker {number}" for number in range(9)]
+    many = transcript(*(segment(i, [(" hi", (name,))], speakers=(name,)) for i, name in enumerate(names)))
+    events = [line for line in "".join(render(many, "ass")).splitlines() if line.startswith("Dialogue")]
+    assert [event.split(",")[3] for event in events[-2:]] == ["Speaker 1", "Speaker 2"]
+    assert events[-1].split(",")[4] == "speaker 8"
+
+
+def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styles() -> None:
+    assert Writer("tsv").header() + Writer("tsv").segment(YES) == "start\tend\ttext\n2000\t2500\tYes.\n"
+    assert "Default,B,0,0,0,,Yes." in Writer("ass").segment(YES)
+    told = Writer("tsv", Layout(speakers=True))
+    assert told.header() + told.segment(YES) == "start\tend\ttext\tspeaker\n2000\t2500\tYes.\tB\n"
+
+
+@pytest.mark.parametrize(
+    ("layout", "cues"),
+    [
+        ({"max_line_width": 80, "max_line_count": 2}, ["A: Good day. And you?", "B: Yes. Fine.", "A: Bye."]),
+        ({"max_line_width": 12, "max_line_count": 2}, ["A: Good day.\nAnd you?", "B: Yes.\nFine.", "A: Bye."]),
+        ({"max_line_width": 11}, ["A: Good\nday.", "A: And you?", "B: Yes.\nFine.", "A: Bye."]),
+        ({"max_words_per_line": 9}, ["A: Good day.", "A: And you?", "B: Yes. Fine.", "A: Bye."]),
+    ],
+)
+def test_cues_made_of_words_end_at_a_change_of_speaker(layout: dict[str, Any], cues: list[str]) -> None:
+    both = segment(2.0, [(" Yes.", B), (" Fine.", B), (" Bye.", A)], speakers=B)
+    content = "".join(render(transcript(GOOD_DAY, AND_YOU, both), "srt", Layout(**layout)))
+    assert [block.split("\n", 2)[2] for block in content.split("\n\n")[:-1]] == cues
+
+
+def test_name_that_is_longer_than_a_line_leaves_a_word_on_each() -> None:
+    named = segment(0.0, [(" Good", ("Alexandra",)), (" day.", ("Alexandra",))], speakers=("Alexandra",))
+    content = "".join(render(transcript(named), "srt", Layout(max_line_width=5)))
+    assert content.split("\n", 2)[2] == "Alexandra: Good\nday.\n\n"
+
+
+def test_word_of_nobody_belongs_to_the_speaker_of_its_segment() -> None:
+    some = segment(0.0, [(" one", A), (" two", ())], speakers=A)
+    content = "".join(render(transcript(some), "vtt", Layout(max_line_width=40)))
+    assert content.endswith("<v A>one two\n\n")
+
+
+def test_label_comes_before_marks_of_words() -> None:
+    marked = "".join(render(transcript(YES), "srt", Layout(highlight_words=True)))
+    assert marked.endswith("\nB: <u>Yes.</u>\n\n")
+    assert "".join(render(transcript(YES), "vtt", Layout(karaoke=True))).endswith("\n<v B><c>Yes.</c>\n\n")
+    timed = "".join(render(transcript(YES), "lrc", Layout(karaoke=True)))
+    assert timed == "[00:02.00]B: <00:02.00>Yes.<00:02.50>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "vtt", "srt"),
+    [
+        ("R&D <b>", "<v R&amp;D &lt;b&gt;>", "R&D <b>: "),
+        ("a\n\nb\tc", "<v a b c>", "a b c: "),
+        ("--", "<v -&#45;>", "--: "),
+        ("-->", "<v --&gt;>", "->: "),
+        ("a\u202eb", "<v a\\u202eb>", "a\\u202eb: "),
+        ("10:30", "<v 10:30>", "10:30: "),
+        (" \n", "", ""),
+    ],
+)
+def test_odd_names_do_not_break_a_cue(name: str, vtt: str, srt: str) -> None:
+    odd = transcript(segment(0.0, [(" hi", (name,))], speakers=(name,)), names=["odd"])
+    assert "".join(render(odd, "vtt")).split("\n")[3] == f"{vtt}hi"
+    assert "".join(render(odd, "srt")).split("\n")[2] == f"{srt}hi"
+
+
+def test_rttm_names_the_recording_and_has_no_spaces_in_names() -> None:
+    talk = RecordingLink(path=Path("a talk.of two.mp3"), transcript_folder=Path())
+    content = "".join(render(transcript(names=["Anna Maria"]), "rttm", recording=talk))
+    assert content.splitlines()[0] == "SPEAKER a_talk.of_two 1 0.000 1.000 <NA> <NA> Anna_Maria <NA> <NA>"
+
+
+def test_main_speaker_is_on_one_line() -> None:
+    assert main_speaker(("Anna\n Maria", "B")) == "Anna Maria"
+    assert main_speaker(()) == ""
+
+
+class TestJson:
+    def test_speaker_is_a_key_and_those_at_once_are_beside_it(self) -> None:
+        document = json.loads("".join(render(TALK, "json")))
+        assert [entry["speaker"] for entry in document["segments"]] == ["A", "A", "B"]
+        words = document["segments"][1]["words"]
+        assert words[0]["speaker"] == words[1]["speaker"] == "A"
+        assert ("speakers" in words[0], words[1]["speakers"]) == (False, ["A", "B"])
+        assert document["speakers"] == [{"name": "A", "seconds": 1.5}, {"name": "B", "seconds": 1.5}]
+        assert document["turns"][1] == {"start": 0.75, "end": 2.0, "speaker": "B"}
+
+    def test_round_trip_keeps_the_speakers(self) -> None:
+        assert from_json("".join(render(TALK, "json"))) == TALK
+        assert segment_from_json(as_json(AND_YOU)) == AND_YOU
+
+    def test_nobody_found_is_not_the_same_as_not_looked_for(self) -> None:
+        nobody = Transcript(segments=(), language="en", duration_s=1.0, model="m", speakers=())
+        assert json.loads("".join(render(nobody, "json")))["speakers"] == []
+        assert from_json("".join(render(nobody, "json"))) == nobody
+
+    def test_speaker_alone_is_read_as_other_programs_write_it(self) -> None:
+        read = segment_from_json(as_json(YES) | {"speaker": "SPEAKER_01"})
+        assert read.speakers == ("SPEAKER_01",)
+        assert segment_from_json(as_json(YES) | {"speaker": None}).speakers == ()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"speakers": [{"name": "A"}]}, "transcript.speakers[0].seconds=None: allowed is a value"),
+            ({"speakers": [{"name": 1, "seconds": 2}]}, "transcript.speakers[0].name=1: allowed is str"),
+            ({"turns": [{"start": 2, "end": 1, "speaker": "A"}]}, "transcript.turns[0].end=1.0: allowed is"),
+            ({"turns": None}, "transcript.turns=None: allowed is tuple"),
+        ],
+    )
+    def test_speakers_that_are_not_allowed_are_rejected_with_their_path(
+        self, change: dict[str, Any], message: str
+    ) -> None:
+        document = json.loads("".join(render(TALK, "json"))) | change
+        with pytest.raises(OptionError) as refused:
+            from_json(document)
+        assert str(refused.value).startswith(message)
