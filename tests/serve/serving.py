@@ -17,6 +17,7 @@ from harken.api import Recognizer
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
+from harken.serve.work.shared_diarizer import Diarizer
 
 T = TypeVar("T")
 MAX_WAIT_S = 60.0
@@ -71,6 +72,7 @@ def serving(
     ids: Sequence[str] = ("tiny.en",),
     options: ServeOptions | None = None,
     aliases: Mapping[str, str] | None = None,
+    load_diarizer: Callable[[], Diarizer] | None = None,
     **uvicorn_options: Any,
 ) -> Iterator[Serving]:
     """Serve models on a free port while the block runs.
@@ -82,6 +84,7 @@ def serving(
     ids : sequence of str
     options : ServeOptions, optional
     aliases : mapping, optional
+    load_diarizer : callable, optional
         As for `Service`.
     **uvicorn_options
         Further options of `uvicorn.Config`.
@@ -90,7 +93,7 @@ def serving(
     started: Future[tuple[Service, asyncio.AbstractEventLoop, uvicorn.Server]] = Future()
 
     async def serve() -> None:
-        service = Service(load, ids, options or ServeOptions(preload=False), aliases or {})
+        service = Service(load, ids, options or ServeOptions(preload=False), aliases or {}, load_diarizer)
         given = {
             "ws": "websockets-sansio",
             "log_config": None,

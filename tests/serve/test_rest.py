@@ -333,8 +333,8 @@ def test_info_tells_what_a_loaded_model_can_do(server: Serving, client: openai.O
         (
             as_wave(SPEECH.samples),
             {"known_speaker_names": ["Ann"]},
-            "known_speaker_names",
-            "unsupported_value",
+            "known_speaker_references",
+            "invalid_value",
         ),
     ],
     ids=["no recording", "empty", "too short", "temperature", "language", "diarized", "speakers"],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tone_server import FIELDS, PATH, as_wave, serving_tones, speak
 
 from harken.serve.errors import RequestError
-from harken.serve.rest.forms import Form
+from harken.serve.rest.forms import MAX_FIELD_BYTES, Form
 from harken.serve.rest.transcription_form import TranscriptionRequest, parse_transcription_form
 from harken.transcribe import TranscribeOptions
 
@@ -202,8 +202,10 @@ def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http: httpx.Clie
 def test_forms_with_too_many_or_too_large_parts_are_refused(http: httpx.Client) -> None:
     fields = [(f'name="f{n}"', b"x") for n in range(1000)]
     files = [(f'name="f{n}"; filename="x"', b"x") for n in range(9)]
-    for parts in (fields, files, [('name="prompt"', b"x" * (1 << 20) + b"x")]):
+    for parts in (fields, files, [('name="prompt"', b"x" * (MAX_FIELD_BYTES + 1))]):
         check_refused(post(http, form_body(*parts)), 400, "invalid_form", None)
+    large = [(f'name="f{n}"', b"x" * MAX_FIELD_BYTES) for n in range(5)]
+    check_refused(post(http, form_body(*large)), 400, "invalid_form", None)
     long_header = [(f'name="x"; junk="{"x" * 100_000}"', b"x")]
     check_refused(post(http, form_body(*long_header)), 400, "invalid_form", None)
 
@@ -212,10 +214,14 @@ KNOWN_FIELDS = (
     *("model", "language", "languages[]", "prompt", "keywords[]", "temperature", "response_format", "stream"),
     *("timestamp_granularities[]", "include[]", "chunking_strategy", "chunking_strategy[type]", "file"),
     *("chunking_strategy[threshold]", "chunking_strategy[silence_duration_ms]", "known_speaker_names[]"),
+    "known_speaker_references[]",
 )
 VALUES = st.one_of(
     st.sampled_from(
-        ["tones", "en", "word", "logprobs", "true", "auto", "server_vad", "srt", "0.5", "1e9", "-1"]
+        [
+            *("tones", "en", "word", "logprobs", "true", "auto", "server_vad", "srt", "0.5", "1e9", "-1"),
+            *("diarized_json", "data:audio/wav;base64,UklGRg==", "data:;base64,"),
+        ]
     ),
     st.text(max_size=20),
     st.recursive(

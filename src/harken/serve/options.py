@@ -47,6 +47,9 @@ class ServeOptions:
         None, "Certificate for HTTPS, which browsers want for the microphone of other machines."
     )
     keyfile: str | None = _server(None, "Private key of the certificate.")
+    speaker_model: str | None = _server(
+        None, "Folder of the models that tell speakers apart; by default they are found like any model."
+    )
     page: bool = _server(True, "Serve the page.")
     log_format: str = _server("text", "Lines of the log on standard error: text, or json for machines.")
     api_key: tuple[str, ...] = _access((), "Key that clients must send; also from HARKEN_API_KEY, one a line.")

@@ -19,6 +19,7 @@ from harken.serve.logs import configure
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
+from harken.serve.work.shared_diarizer import Diarizer
 from harken.serve.wyoming.server import serve_wyoming
 
 log = getLogger("harken.serve")
@@ -59,6 +60,7 @@ async def run(
     options: ServeOptions,
     announce: Callable[[str], None],
     on_signals: Callable[[Callable[[], object]], AbstractContextManager[None]],
+    load_diarizer: Callable[[], Diarizer] | None = None,
 ) -> bool:
     """Serve until a signal comes; then take no more work, send the finals of streams, and finish the files.
 
@@ -75,6 +77,8 @@ async def run(
         Called with the address, once requests are answered.
     on_signals : callable
         Returns a block in which a function is called, in the main thread, for every signal that ends the process.
+    load_diarizer : callable, optional
+        Loads what tells speakers apart.
 
     Returns
     -------
@@ -88,7 +92,7 @@ async def run(
     """
     configure(options.log_format)
     async with AsyncExitStack() as stack:
-        service = Service(load, ids, options, aliases)
+        service = Service(load, ids, options, aliases, load_diarizer)
         stack.push_async_callback(service.close)
         stopping, at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()

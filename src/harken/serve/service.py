@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from harken.api import Recognizer
 from harken.serve.errors import draining, too_long
@@ -18,8 +18,10 @@ from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob
 from harken.serve.work.live_job import LiveJob
 from harken.serve.work.models import LoadedModel, Models
+from harken.serve.work.shared_diarizer import Diarizer, SharedDiarizer
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
+from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 
 JobT = TypeVar("JobT", FileJob, LiveJob)
@@ -41,9 +43,12 @@ class Service:
     options : ServeOptions
     aliases : mapping
         Further names of models.
+    load_diarizer : callable, optional
+        Loads what tells speakers apart; without it, nobody does.
 
     Attributes
     ----------
+    diarizer : SharedDiarizer
     draining : asyncio.Event
         Set once the server is about to end: no further work is taken, and live streams are to be closed.
     tickets : Tickets
@@ -56,6 +61,7 @@ class Service:
         ids: Sequence[str],
         options: ServeOptions,
         aliases: Mapping[str, str],
+        load_diarizer: Callable[[], Diarizer] | None = None,
     ) -> None:
         self.options = options
         self.draining = asyncio.Event()
@@ -63,6 +69,7 @@ class Service:
             max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
         )
         self.models = Models(load, ids, aliases, self._record_step)
+        self.diarizer = SharedDiarizer(load_diarizer)
         self.metrics = Metrics(self.admission, self.models)
         self.tickets = Tickets()
         self._loop = asyncio.get_running_loop()
@@ -89,7 +96,12 @@ class Service:
 
     @asynccontextmanager
     async def file(
-        self, model_name: str, audio: BinaryIO, options: TranscribeOptions, duration_s: float
+        self,
+        model_name: str,
+        audio: BinaryIO,
+        options: TranscribeOptions,
+        duration_s: float,
+        make_diarizer: Callable[[], Diarizer] | None = None,
     ) -> AsyncIterator[FileJob]:
         """Transcribe a file; leaving the block cancels what is left of it.
 
@@ -102,6 +114,8 @@ class Service:
         options : TranscribeOptions
         duration_s : float
             Length of the recording, as far as it is known.
+        make_diarizer : callable, optional
+            Returns what tells speakers apart; called in the engine's thread. All segments then come at the end.
 
         Raises
         ------
@@ -114,8 +128,12 @@ class Service:
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
             checked = model.recognizer.resolve_options(options)
-            transcribe = partial(model.recognizer.transcribe, audio, checked)
-            return FileJob(model.engine, transcribe, on_end, max_audio_s=max_audio_s)
+
+            def start() -> Transcription:
+                speakers: dict[str, Any] = {"diarizer": make_diarizer()} if make_diarizer else {}
+                return model.recognizer.transcribe(audio, checked, **speakers)
+
+            return FileJob(model.engine, start, on_end, max_audio_s=max_audio_s)
 
         held = ExitStack()
         held.callback(audio.close)

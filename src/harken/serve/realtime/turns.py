@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harken.formats import main_speaker
 from harken.results import Word
 from harken.serve.errors import RequestError
 from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS
@@ -182,7 +183,7 @@ class Turns:
                 text=segment.text.strip(),
                 start=round(start_s + segment.start_s, 3),
                 end=round(start_s + segment.end_s, 3),
-                speaker="",
+                speaker=main_speaker(segment.speakers),
                 words=[
                     {
                         "word": word.text,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from harken.serve.errors import UNFORESEEN, RequestError
 from harken.serve.rest.bounded_body import MEGABYTE
 from harken.serve.rest.forms import received_form
 from harken.serve.rest.gone_clients import finish_unless_gone
+from harken.serve.rest.known_speakers import read_voices, with_voices
 from harken.serve.rest.sse import HEARTBEAT_S, EventStream, event_stream, with_pauses
 from harken.serve.rest.transcription_bodies import transcription_response
 from harken.serve.rest.transcription_events import TranscriptionEvents
@@ -26,6 +27,7 @@ from harken.serve.rest.transcription_form import TranscriptionRequest, form_erro
 from harken.serve.rest.uploads import probe_duration_s
 from harken.serve.service import Service
 from harken.serve.work.file_job import FileJob, FileUpdate
+from harken.serve.work.shared_diarizer import Diarizer
 
 log = getLogger("harken.serve")
 
@@ -76,15 +78,23 @@ class _Transcriptions:
                 asked = parse_transcription_form(form, self._task)
                 asked = replace(asked, model=self._service.models.resolve(asked.model))
                 duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
+                make_diarizer = await self._diarizer_maker(asked)
                 upload = form.take_upload()
         known_s = min(upload.usual_duration_s, options.max_audio_s) if duration_s is None else duration_s
-        async with self._service.file(asked.model, upload.source, asked.options, known_s) as job:
+        async with self._service.file(asked.model, upload.source, asked.options, known_s, make_diarizer) as job:
             updates = self._counted(job, start_s)
             if asked.stream:
                 work = _stream(job, updates, TranscriptionEvents(asked, duration_s), send)
             else:
                 work = _respond(job, updates, asked, scope, receive, send)
             return await finish_unless_gone(receive, work)
+
+    async def _diarizer_maker(self, asked: TranscriptionRequest) -> Callable[[], Diarizer] | None:
+        """Return a function that makes the diarizer of a request; None if it wants none."""
+        if not asked.diarized:
+            return None
+        voices = await asyncio.to_thread(read_voices, asked.known_speakers)
+        return partial(with_voices, await self._service.diarizer.get(), voices)
 
     async def _counted(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
         """Yield the updates of a job, and count them."""

@@ -18,7 +18,10 @@ from harken.serve.rest.uploads import Upload
 
 MAX_FILES = 8
 MAX_FIELDS = 64
-MAX_FIELD_BYTES = 1 << 20
+MAX_FIELD_BYTES = 4 << 20
+"""Largest field: ten seconds of a known voice as uncompressed audio, in base64."""
+MAX_FIELDS_BYTES = 16 << 20
+"""All fields together; they are kept in memory, unlike files."""
 FORM_TYPE = "multipart/form-data"
 CHARSETS = ("utf-8", "ascii")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -160,6 +163,14 @@ class _Parser(MultiPartParser):
             max_part_size=MAX_FIELD_BYTES,
         )
         self._ended = False
+        self._n_field_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is None:
+            self._n_field_bytes += end - start
+            if self._n_field_bytes > MAX_FIELDS_BYTES:
+                raise MultiPartException(f"its fields have more than {MAX_FIELDS_BYTES >> 20} MiB")
+        super().on_part_data(data, start, end)
 
     def on_part_begin(self) -> None:
         if self._charset not in CHARSETS:

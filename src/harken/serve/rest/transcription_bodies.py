@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from harken.formats import as_json, render
+from harken.formats import as_json, main_speaker, render
 from harken.results import Segment, Transcript, Word
-from harken.serve.rest.transcription_form import TranscriptionRequest
+from harken.serve.rest.transcription_form import DIARIZED, TranscriptionRequest
 from harken.text import LANGUAGES
 from harken.types import FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
@@ -59,9 +59,21 @@ def _verbose_response(transcript: Transcript, asked: TranscriptionRequest) -> Re
     return JSONResponse(body | {"usage": _duration_json(transcript)})
 
 
+def _diarized_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
+    body = {
+        "task": transcript.task,
+        "duration": transcript.duration_s,
+        "text": transcript.text,
+        "segments": [speaker_segment_json(segment) for segment in transcript.segments],
+        "usage": _duration_json(transcript),
+    }
+    return JSONResponse(body)
+
+
 _RESPONSES: Mapping[str, _ResponseFactory] = {
     "json": _json_response,
     "verbose_json": _verbose_response,
+    DIARIZED: _diarized_response,
     "text": _text_response("text/plain", lambda transcript: (transcript.text, "\n")),
     "srt": _text_response("application/x-subrip; charset=utf-8", lambda transcript: render(transcript, "srt")),
     "vtt": _text_response("text/vtt", lambda transcript: render(transcript, "vtt")),
@@ -72,6 +84,23 @@ def transcript_json(transcript: Transcript, model: str) -> dict[str, Any]:
     """Return the document of harken's json format, with a name of the model that clients know."""
     document: dict[str, Any] = as_json(transcript)
     return document | {"model": model, "text": transcript.text}
+
+
+def segment_id(segment: Segment) -> str:
+    """Return the name of a segment in a response."""
+    return f"seg_{segment.index}"
+
+
+def speaker_segment_json(segment: Segment) -> dict[str, Any]:
+    """Return a segment with its main speaker, which is empty if nobody is known."""
+    return {
+        "type": "transcript.text.segment",
+        "id": segment_id(segment),
+        "start": segment.start_s,
+        "end": segment.end_s,
+        "speaker": main_speaker(segment.speakers),
+        "text": segment.text.strip(),
+    }
 
 
 def languages_json(transcript: Transcript) -> list[dict[str, str]]:

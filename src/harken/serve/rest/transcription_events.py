@@ -7,7 +7,14 @@ from typing import Any
 
 from harken.formats import as_json
 from harken.results import Segment, Transcript
-from harken.serve.rest.transcription_bodies import languages_json, logprobs_json, tokens_json, transcript_json
+from harken.serve.rest.transcription_bodies import (
+    languages_json,
+    logprobs_json,
+    segment_id,
+    speaker_segment_json,
+    tokens_json,
+    transcript_json,
+)
 from harken.serve.rest.transcription_form import TranscriptionRequest
 from harken.serve.work.file_job import FileUpdate
 
@@ -33,6 +40,8 @@ class TranscriptionEvents:
         """Yield the events of a step."""
         for segment in update.segments:
             yield from self._delta(segment)
+            if self._asked.diarized:
+                yield speaker_segment_json(segment)
             if self._asked.events:
                 yield {"type": "harken.segment", "segment": as_json(segment)}
         if self._asked.events:
@@ -57,7 +66,8 @@ class TranscriptionEvents:
         self._held_back = text[len(delta) :]
         if delta:
             self._begun = True
-            yield {"type": "transcript.text.delta", "delta": delta, **self._logprobs([segment])}
+            of_segment = {"segment_id": segment_id(segment)} if self._asked.diarized else {}
+            yield {"type": "transcript.text.delta", "delta": delta, **of_segment, **self._logprobs([segment])}
 
     def _logprobs(self, segments: Sequence[Segment]) -> Event:
         return {"logprobs": logprobs_json(segments)} if self._asked.logprobs else {}

@@ -10,9 +10,12 @@ from typing import Any
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
 from harken.serve.rest.forms import Form, bad_field, parse_number
+from harken.serve.rest.known_speakers import parse_known_speakers
 from harken.transcribe import TranscribeOptions
 
 RESPONSE_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+DIARIZED = "diarized_json"
+"""The response format that names the speakers; not of translations."""
 GRANULARITIES = ("word", "segment")
 LOGPROBS, EVENTS = "logprobs", "harken.events"
 FIELDS = {
@@ -36,7 +39,7 @@ class TranscriptionRequest:
     model : str
     options : TranscribeOptions
     response_format : str
-        One of `RESPONSE_FORMATS`.
+        One of `RESPONSE_FORMATS`, or `DIARIZED`.
     stream : bool
         True for events while it is transcribed.
     words, segments : bool
@@ -45,6 +48,8 @@ class TranscriptionRequest:
         True to add the log-probabilities of the words.
     events : bool
         True for harken's own events in the stream: progress, segments and the whole transcript.
+    known_speakers : mapping
+        Recordings of voices, as files in memory, by the names of the speakers.
     """
 
     model: str
@@ -55,6 +60,12 @@ class TranscriptionRequest:
     segments: bool
     logprobs: bool
     events: bool
+    known_speakers: Mapping[str, bytes]
+
+    @property
+    def diarized(self) -> bool:
+        """True if speakers are to be told apart."""
+        return self.response_format == DIARIZED
 
 
 def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
@@ -71,19 +82,23 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
     for granularity in granularities:
         if granularity not in GRANULARITIES:
             raise bad_field("timestamp_granularities", granularity, " or ".join(GRANULARITIES))
-    for name in ("known_speaker_names", "known_speaker_references"):
-        if given := form.texts(name):
-            raise bad_field(name, given[0], "none: speakers are not told apart yet", code="unsupported_value")
+    response_format = form.choice("response_format", _response_formats(task), "json")
+    known_speakers = parse_known_speakers(form)
+    if known_speakers and response_format != DIARIZED:
+        allowed = f"{DIARIZED}, which known_speaker_names need"
+        raise bad_field("response_format", response_format, allowed, code="unsupported_value")
     words = "word" in granularities
+    needs_words = words or LOGPROBS in include or response_format == DIARIZED
     return TranscriptionRequest(
         model=model,
-        options=_options(form, task, word_timestamps=words or LOGPROBS in include),
-        response_format=_response_format(form),
+        options=_options(form, task, word_timestamps=needs_words),
+        response_format=response_format,
         stream=form.flag("stream"),
         words=words,
         segments=not words or "segment" in granularities,
         logprobs=LOGPROBS in include,
         events=EVENTS in include,
+        known_speakers=known_speakers,
     )
 
 
@@ -92,11 +107,8 @@ def form_error(error: BaseException) -> RequestError:
     return request_error(error, FIELDS)
 
 
-def _response_format(form: Form) -> str:
-    if form.text("response_format") == "diarized_json":
-        allowed = f"one of {', '.join(RESPONSE_FORMATS)}: speakers are not told apart yet"
-        raise bad_field("response_format", "diarized_json", allowed, code="unsupported_value")
-    return form.choice("response_format", RESPONSE_FORMATS, "json")
+def _response_formats(task: str) -> tuple[str, ...]:
+    return (*RESPONSE_FORMATS, DIARIZED) if task == "transcribe" else RESPONSE_FORMATS
 
 
 def _options(form: Form, task: str, *, word_timestamps: bool) -> TranscribeOptions:

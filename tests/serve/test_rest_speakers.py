@@ -1,0 +1,275 @@
+"""Speakers in OpenAI's REST API, as OpenAI's own client asks for them, with a diarizer that takes turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai.types.audio import (
+    TranscriptionDiarized,
+    TranscriptionTextDeltaEvent,
+    TranscriptionTextDoneEvent,
+    TranscriptionTextSegmentEvent,
+)
+from tone_server import FIELDS, PATH, ToneRecognizer, as_wave, event_lines, speak, transcribe_tones
+
+from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.tone_backend import ToneBackend
+from harken.contract import Floats
+from harken.errors import AudioError, CheckpointNotFound
+from harken.results import Segment, Speaker, Transcript
+from harken.serve.errors import RequestError
+from harken.serve.work.shared_diarizer import SharedDiarizer
+from harken.transcribe import chunking
+from harken.transcription import Transcription
+from harken.types import SAMPLE_RATE
+from serving import Serving, serving
+
+SPEECH = speak(30)
+SAMPLE = speak(8).samples  # 3.2 s
+
+
+class TurnsDiarizer:
+    """A diarizer whose speakers take turns with every segment; the first are the voices that it knows."""
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        self.names = names
+
+    def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
+        for name, samples in voices.items():
+            if not np.any(samples):
+                raise AudioError(f"{name}: nobody speaks in the sample")
+        return TurnsDiarizer(tuple(voices))
+
+
+class DiarizedTranscription:
+    """A transcription whose segments come at the end, with their speakers."""
+
+    def __init__(self, plain: Transcription, diarizer: TurnsDiarizer) -> None:
+        self._plain = plain
+        self._names = [*diarizer.names, "A", "B"][:2]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def step(self) -> list[Segment]:
+        self._plain.step()
+        return [*self.so_far().segments] if self._plain.finished else []
+
+    def so_far(self) -> Transcript:
+        plain = self._plain.so_far()
+        segments = tuple(
+            replace(segment, speakers=(self._names[segment.index % 2],)) for segment in plain.segments
+        )
+        return replace(
+            plain, segments=segments, speakers=tuple(Speaker(name=n, seconds=1.0) for n in self._names)
+        )
+
+
+class DiarizingRecognizer(ToneRecognizer):
+    def transcribe(self, audio: Any, options: Any = None, /, **keywords: Any) -> Transcription:
+        diarizer = keywords.pop("diarizer", None)
+        plain = super().transcribe(audio, options, **keywords)
+        return DiarizedTranscription(plain, diarizer) if diarizer else plain  # type: ignore[return-value]
+
+
+class Loader:
+    """Loads the diarizer, unless told that its models are missing.
+
+    Attributes
+    ----------
+    missing : bool
+    n_loads : int
+    """
+
+    def __init__(self) -> None:
+        self.missing, self.n_loads = False, 0
+
+    def __call__(self) -> TurnsDiarizer:
+        self.n_loads += 1
+        if self.missing:
+            raise CheckpointNotFound("/secret/speakers: no such model")
+        return TurnsDiarizer()
+
+
+@pytest.fixture(scope="module")
+def loader() -> Loader:
+    return Loader()
+
+
+@pytest.fixture(scope="module")
+def server(loader: Loader) -> Iterator[Serving]:
+    recognizer = DiarizingRecognizer(ToneBackend(positions=200))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
+        with serving(lambda id: recognizer, ["tones"], load_diarizer=loader) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        yield client
+
+
+def data_url(samples: Floats) -> str:
+    return f"data:audio/wav;base64,{b64encode(as_wave(samples)).decode()}"
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> TranscriptionDiarized:
+    answer = client.audio.transcriptions.create(
+        model="gpt-4o-transcribe-diarize",
+        language="en",
+        file=as_wave(SPEECH.samples),
+        response_format="diarized_json",
+        chunking_strategy="auto",
+        **fields,
+    )
+    assert isinstance(answer, TranscriptionDiarized)
+    return answer
+
+
+def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> None:
+    answer = ask(client)
+    assert answer.task == "transcribe"
+    assert answer.duration == 12.0
+    assert answer.usage is not None
+    assert answer.usage.to_dict() == {"type": "duration", "seconds": 12.0}
+    assert answer.text == transcribe_tones(SPEECH, positions=200)
+    assert len(answer.segments) > 1
+    assert [segment.speaker for segment in answer.segments] == ["A", "B", "A"][: len(answer.segments)]
+    assert [segment.id for segment in answer.segments] == [f"seg_{i}" for i in range(len(answer.segments))]
+    assert " ".join(segment.text for segment in answer.segments).split() == answer.text.split()
+    TranscriptionDiarized.model_validate(answer.to_dict(), strict=True)
+    ask(client)
+    assert loader.n_loads == 1
+
+
+def test_known_voices_have_their_names(client: openai.OpenAI) -> None:
+    answer = ask(
+        client,
+        known_speaker_names=["Ann", "Ben"],
+        known_speaker_references=[data_url(SAMPLE), data_url(np.tile(SAMPLE, 3)[: 10 * SAMPLE_RATE])],
+    )
+    assert {segment.speaker for segment in answer.segments} == {"Ann", "Ben"}
+
+
+def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> None:
+    *events, done = client.audio.transcriptions.create(
+        model="gpt-4o-transcribe-diarize",
+        language="en",
+        file=as_wave(SPEECH.samples),
+        response_format="diarized_json",
+        chunking_strategy="auto",
+        stream=True,
+    )
+    deltas = [event for event in events if isinstance(event, TranscriptionTextDeltaEvent)]
+    segments = [event for event in events if isinstance(event, TranscriptionTextSegmentEvent)]
+    assert len(deltas) == len(segments) == len(events) / 2
+    assert isinstance(done, TranscriptionTextDoneEvent)
+    assert "".join(delta.delta for delta in deltas) == done.text
+    assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
+    assert [segment.to_dict() for segment in segments] == [
+        segment.to_dict() for segment in ask(client).segments
+    ]
+
+
+def test_the_asynchronous_client_gets_the_same(server: Serving, client: openai.OpenAI) -> None:
+    async def answer() -> TranscriptionDiarized:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as asynchronous:
+            return await asynchronous.audio.transcriptions.create(
+                model="whisper-1",
+                language="en",
+                file=as_wave(SPEECH.samples),
+                response_format="diarized_json",
+                chunking_strategy="auto",
+            )
+
+    assert asyncio.run(answer()).segments == ask(client).segments
+
+
+def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
+    fields = FIELDS | {"response_format": "diarized_json", "stream": "true", "include[]": "harken.events"}
+    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": as_wave(SPEECH.samples)})
+    events = [json.loads(line) for line in event_lines(answer.text)]
+    (document,) = [event["transcript"] for event in events if event["type"] == "harken.transcript"]
+    assert [entry["name"] for entry in document["speakers"]] == ["A", "B"]
+    assert document["segments"][0]["speaker"] == "A"
+    rendered = httpx.post(f"{server.url}/v1/harken/render?format=tsv", json=document)
+    assert rendered.text.splitlines()[0] == "start\tend\ttext\tspeaker"
+
+
+WAVE = data_url(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("names", "references", "param", "code"),
+    [
+        (["Ann"], [], "known_speaker_references", "invalid_value"),
+        (["Ann", "Ann"], [WAVE, WAVE], "known_speaker_names", "invalid_value"),
+        (["A" * 101], [WAVE], "known_speaker_names", "invalid_value"),
+        ([*"ABCDE"], [WAVE] * 5, "known_speaker_names", "invalid_value"),
+        (["Ann"], ["https://example.org/ann.wav"], "known_speaker_references", "invalid_value"),
+        (["Ann"], ["data:audio/wav;base64,!!"], "known_speaker_references", "invalid_value"),
+        (["Ann"], ["data:audio/wav;base64,UklGRg=="], "known_speaker_references", "invalid_audio"),
+        (["Ann"], [data_url(SAMPLE[:16_000])], "known_speaker_references", "invalid_audio"),
+        (["Ann"], [data_url(np.tile(SAMPLE, 4))], "known_speaker_references", "invalid_audio"),
+        (["Ann"], [data_url(0 * SAMPLE)], "known_speaker_references", "invalid_audio"),
+    ],
+    ids=[
+        *("no sample", "a name twice", "long name", "five voices", "an address", "no base64", "no recording"),
+        *("short", "long", "silence"),
+    ],
+)
+def test_samples_that_are_of_no_use_are_refused(
+    client: openai.OpenAI, names: list[str], references: list[str], param: str, code: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, known_speaker_names=names, known_speaker_references=references)
+    assert (refused.value.param, refused.value.code) == (param, code)
+    assert len(refused.value.message) < 400
+
+
+def test_voices_need_the_format_with_speakers(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="allowed is diarized_json") as refused:
+        client.audio.transcriptions.create(
+            model="tones",
+            file=as_wave(SPEECH.samples),
+            known_speaker_names=["Ann"],
+            known_speaker_references=[WAVE],
+        )
+    assert (refused.value.param, refused.value.code) == ("response_format", "unsupported_value")
+
+
+def test_translations_have_no_speakers(server: Serving) -> None:
+    fields = FIELDS | {"response_format": "diarized_json"}
+    url = f"{server.url}/v1/audio/translations"
+    answer = httpx.post(url, data=fields, files={"file": as_wave(SPEECH.samples)})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+
+
+def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() -> None:
+    loader = Loader()
+
+    async def use() -> None:
+        shared = SharedDiarizer(loader)
+        loader.missing = True
+        for _ in range(2):
+            with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
+                await shared.get()
+            assert (refused.value.status, refused.value.code) == (400, "unsupported_value")
+            assert "secret" not in str(refused.value)
+        loader.missing = False
+        first, second = await asyncio.gather(shared.get(), shared.get())
+        assert first is second is await shared.get()
+
+    asyncio.run(use())
+    assert loader.n_loads == 3
