@@ -21,7 +21,89 @@ function clock(seconds) {
 const percent = (p) => `${Math.round(100 * p)} %`;
 const probability = (segment) => Math.exp(segment.avg_logprob ?? -Infinity);
 
+// ---- speakers
+
+// The colours of Okabe and Ito, which colour-blind people can tell apart.
+const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442"];
+const names = new Map();  // of the speakers, as they are edited, by the names in the JSON
+for (const { name } of transcript.speakers ?? []) names.set(name, name);
+for (const { speaker } of transcript.segments) if (speaker !== undefined && speaker !== null) names.set(speaker, speaker);
+const order = [...names.keys()];
+const nameOf = (speaker) => names.get(speaker)?.trim() || speaker;
+
+function paint(element, speaker) {
+  const index = order.indexOf(speaker);
+  if (index >= 0) element.style.setProperty("--speaker", COLOURS[index % COLOURS.length]);
+}
+
+function showNames() {
+  for (const label of main.querySelectorAll(".who")) label.textContent = `${nameOf(label.dataset.speaker)}:`;
+}
+
+function addNameField(speaker) {
+  const label = make("label", ""), swatch = make("span", "swatch"), field = make("input", "");
+  const seconds = (transcript.speakers ?? []).find(({ name }) => name === speaker)?.seconds;
+  paint(swatch, speaker);
+  field.value = speaker;
+  field.maxLength = 100;
+  field.setAttribute("aria-label", `Name of ${speaker}`);
+  field.addEventListener("input", () => { names.set(speaker, field.value); showNames(); });
+  label.append(swatch, field, make("small", "", seconds === undefined ? "" : ` ${clock(seconds)}`));
+  $("names").append(label);
+}
+
+// Puts the edited names into a segment, a word or a turn. Speakers of the same name become one.
+function rename(entry) {
+  if (typeof entry.speaker === "string") entry.speaker = nameOf(entry.speaker);
+  if (!entry.speakers) return;
+  entry.speakers = [...new Set(entry.speakers.map(nameOf))];
+  if (entry.speakers.length < 2) delete entry.speakers;
+}
+
+function renamedTranscript() {
+  const copy = structuredClone(transcript);
+  for (const segment of [...copy.segments, ...copy.dropped.map((dropped) => dropped.segment)]) {
+    rename(segment);
+    segment.words.forEach(rename);
+  }
+  copy.turns?.forEach(rename);
+  const seconds = new Map();
+  for (const speaker of copy.speakers ?? []) {
+    seconds.set(nameOf(speaker.name), (seconds.get(nameOf(speaker.name)) ?? 0) + speaker.seconds);
+  }
+  if (copy.speakers) copy.speakers = [...seconds].map(([name, seconds]) => ({ name, seconds }));
+  return copy;
+}
+
+// This page as it was written, with the edited names in its JSON; what the script has added is left out.
+function renamedPage() {
+  const page = document.documentElement.cloneNode(true), part = (id) => page.querySelector(`#${id}`);
+  for (const id of ["about", "map", "names", "found", "left-out-count", "text"]) part(id).replaceChildren();
+  part("text").className = "colours";
+  part("failure")?.setAttribute("hidden", "");
+  part("speakers").setAttribute("hidden", "");
+  const escape = (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  const json = JSON.stringify(renamedTranscript()).replace(/[<\x7f-\x9f\u2028-\u202e\u2066-\u2069]/g, escape);
+  part("transcript").textContent = `${json}\n`;
+  const html = page.outerHTML.replace(/\s*<\/body>\s*<\/html>$/, "\n</body>\n</html>\n");
+  return `<!doctype html>\n${html}`;
+}
+
+function savePage() {
+  const link = make("a", "");
+  link.href = URL.createObjectURL(new Blob([renamedPage()], { type: "text/html" }));
+  link.download = decodeURIComponent(location.pathname.split("/").pop()) || "transcript.html";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+order.forEach(addNameField);
+$("speakers").hidden = !order.length;
+$("save").addEventListener("click", savePage);
+
 // ---- the text
+
+let lastSpeaker;  // of the row before
 
 function addWord(paragraph, text, start, end, p, element) {
   const span = make("span", p < 0.5 ? "word doubtful" : "word", text.trim());
@@ -51,6 +133,13 @@ function row(segment, reason) {
   button.addEventListener("click", () => seek(segment.start, true));
   paragraph.lang = segment.language || transcript.language;
   paragraph.dir = "auto";
+  if (typeof segment.speaker === "string" && segment.speaker !== lastSpeaker) {
+    const label = make("bdi", "who", `${nameOf(segment.speaker)}:`);
+    label.dataset.speaker = segment.speaker;
+    paragraph.append(label, " ");
+  }
+  lastSpeaker = segment.speaker;
+  paint(paragraph, segment.speaker);
   if (segment.words.length) {
     for (const w of segment.words) addWord(paragraph, w.word, w.start, w.end, w.probability, element);
   } else {
@@ -66,6 +155,7 @@ function block(start, end, className, p) {
   element.style.width = `${100 * (end - start) / transcript.duration}%`;
   if (p !== undefined) element.style.setProperty("--doubt", (1 - p).toFixed(3));
   map.append(element);
+  return element;
 }
 
 const all = [
@@ -78,7 +168,8 @@ for (const [segment, reason] of all) {
   const p = probability(segment);
   block(segment.start, segment.end, reason !== undefined ? "left-out" : p > 0.75 ? "sure" : "", p);
 }
-for (const [start, end] of transcript.speech ?? []) block(start, end, "speech");
+if (order.length) for (const { start, end, speaker } of transcript.turns ?? []) paint(block(start, end, "turn"), speaker);
+else for (const [start, end] of transcript.speech ?? []) block(start, end, "speech");
 const head = make("b", "");
 map.append(head);
 units.sort((a, b) => a.start - b.start);

@@ -1,0 +1,99 @@
+"""The page of a transcript in a browser: names of speakers are edited, and kept in the page that is saved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from browser import find_browser, open_page
+
+from harken.formats import from_json, render
+from harken.results import DroppedSegment, Segment, Speaker, SpeakerTurn, Transcript, Word
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+
+HOSTILE = "</script><b>\u202e&\x85"
+
+
+def segment(start_s: float, text: str, *speakers: str) -> Segment:
+    word = Word(start_s=start_s, end_s=start_s + 1, text=text, probability=0.5, speakers=speakers)
+    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125}
+    return Segment(
+        index=int(start_s),
+        start_s=start_s,
+        end_s=start_s + 1,
+        text=text,
+        tokens=(1,),
+        seek_s=0.0,
+        words=(word,),
+        speakers=speakers,
+        **numbers,
+    )
+
+
+TALK = Transcript(
+    segments=(
+        segment(0.0, " Good day.", "A"),
+        segment(1.0, " Yes.", "B", "C"),
+        segment(2.0, " Bye.", "C", "A"),
+    ),
+    language="en",
+    duration_s=3.5,
+    model="m",
+    dropped=(DroppedSegment(segment=segment(3.0, " Untertitel", "C"), reason="a known phrase"),),
+    speech=((0.0, 3.0),),
+    speakers=tuple(Speaker(name=name, seconds=1.25) for name in ("A", "B", "C")),
+    turns=tuple(SpeakerTurn(start_s=i, end_s=i + 1, speaker=name) for i, name in enumerate("ABC")),
+)
+
+
+def data_of(page: str) -> Transcript:
+    found = re.search(r'<script type="application/json" id="transcript">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return from_json(found[1])
+
+
+def edit(number: int, name: str) -> str:
+    field = f"document.querySelectorAll('#names input')[{number}]"
+    escaped = "".join(f"\\u{ord(char):04x}" for char in name)
+    return f"{field}.value = '{escaped}'; {field}.dispatchEvent(new Event('input'))"
+
+
+def test_edited_names_are_shown_at_once_and_kept_in_the_saved_page(tmp_path: Path) -> None:
+    written = "".join(render(TALK, "html"))
+    (tmp_path / "talk.html").write_text(written, encoding="utf-8", newline="\n")
+    labels = "[...document.querySelectorAll('.who')].map((label) => label.textContent)"
+    with open_page((tmp_path / "talk.html").as_uri(), tmp_path) as page:
+        assert page.run(labels) == ["A:", "B:", "C:"]
+        unchanged = page.download("#save").decode()
+        assert data_of(unchanged) == data_of(written) == TALK
+        page.run(edit(0, HOSTILE))
+        page.run(edit(1, "Ann"))
+        page.run(edit(2, " Ann "))
+        assert page.run(labels) == [f"{HOSTILE}:", "Ann:", "Ann:"]
+        saved = page.download("#save").decode()
+        (tmp_path / "saved.html").write_text(saved, encoding="utf-8", newline="\n")
+        page.open((tmp_path / "saved.html").as_uri())
+        assert page.run(labels) == [f"{HOSTILE}:", "Ann:"]
+        again = page.download("#save").decode()
+        assert page.problems == []
+    assert saved == again
+    read = data_of(saved)
+    assert [segment.speakers for segment in read.segments] == [(HOSTILE,), ("Ann",), ("Ann", HOSTILE)]
+    assert [segment.words[0].speakers for segment in read.segments] == [
+        segment.speakers for segment in read.segments
+    ]
+    assert read.dropped[0].segment.speakers == ("Ann",)
+    assert [turn.speaker for turn in read.turns] == [HOSTILE, "Ann", "Ann"]
+    assert read.speakers == (Speaker(name=HOSTILE, seconds=1.25), Speaker(name="Ann", seconds=2.5))
+    assert not re.search("[\x7f-\x9f\u202a-\u202e]", saved)
+
+
+def test_page_without_speakers_has_no_names(tmp_path: Path) -> None:
+    plain = Transcript(segments=(segment(0.0, " Good day."),), language="en", duration_s=3.5, model="m")
+    (tmp_path / "talk.html").write_text("".join(render(plain, "html")), encoding="utf-8")
+    with open_page((tmp_path / "talk.html").as_uri(), tmp_path) as page:
+        assert page.run("document.getElementById('speakers').hidden")
+        assert page.run("document.querySelectorAll('.who').length") == 0
+        assert page.problems == []
