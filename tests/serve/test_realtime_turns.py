@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -306,6 +307,16 @@ def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_the
     logprobs = by_type[f"{TRANSCRIPTION}.completed"]["logprobs"]
     assert logprobs[0]["bytes"] == [*b" Ask"]
     assert logprobs[0]["logprob"] == pytest.approx(-0.693, abs=0.001)
+
+
+@pytest.mark.parametrize(("speakers", "speaker"), [((), ""), (("A", "B"), "A")])
+def test_segments_name_their_main_speaker(speakers: tuple[str, ...], speaker: str) -> None:
+    script = Script(SessionConfig(include=(SEGMENTS,)))
+    script.append(3)
+    said = final(" Ask")
+    said = replace(said, segment=replace(said.segment, speakers=speakers))
+    events = script.say(speech_started(0.2), said, speech_ended(2.0))
+    assert [event["speaker"] for event in events if event["type"] == f"{TRANSCRIPTION}.segment"] == [speaker]
 
 
 def test_a_change_of_load_is_not_the_client_s_business() -> None:
