@@ -276,9 +276,9 @@ def _vtt_escape(text: str) -> str:
 
 
 def _vtt_voice(speaker: str) -> str:
-    """Return the tag of a voice; it holds for the whole cue, so it need not be closed (W3C, WebVTT, 3.3)."""
+    """Return the tag of a voice; it holds for the whole cue, so it need not be closed (W3C, WebVTT, 4.2.2)."""
     name = re.sub("-$", "&#45;", _vtt_escape(speaker))  # or dashes would make an arrow of the end of the tag
-    return f"<v {name}>" if name else ""
+    return f"<v {name}>"
 
 
 def _vtt_karaoke(cue: Cue) -> Iterator[Cue]:
