@@ -7,6 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import httpx
@@ -31,7 +32,7 @@ from harken.serve.work.shared_diarizer import SharedDiarizer
 from harken.transcribe import chunking
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
-from serving import Serving, serving
+from serving import MAX_WAIT_S, Serving, serving
 
 SPEECH = speak(30)
 SAMPLE = speak(8).samples  # 3.2 s
@@ -270,6 +271,26 @@ def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() 
         loader.missing = False
         first, second = await asyncio.gather(shared.get(), shared.get())
         assert first is second is await shared.get()
+        shared.close()
 
     asyncio.run(use())
     assert loader.n_loads == 3
+
+
+def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
+    loaded = Event()
+
+    def load() -> TurnsDiarizer:
+        assert loaded.wait(MAX_WAIT_S)
+        return TurnsDiarizer()
+
+    async def use() -> None:
+        shared = SharedDiarizer(load)
+        asking = asyncio.create_task(shared.get())
+        await asyncio.sleep(0)
+        shared.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(use())
+    loaded.set()

@@ -187,6 +187,7 @@ class Service:
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""
         self.draining.set()
+        self.diarizer.close()
         await self.models.close("the server has ended")
 
     @asynccontextmanager

@@ -56,6 +56,11 @@ class SharedDiarizer:
             log.error("speakers cannot be told apart: %s", error)
             raise _unavailable() from error
 
+    def close(self) -> None:
+        """Wait no longer for the loading."""
+        if self._loading:
+            self._loading.cancel()
+
 
 def _unavailable() -> RequestError:
     return RequestError(
