@@ -262,7 +262,7 @@ def _unwritten_speech(value: Any, path: str) -> UnwrittenSpeech:
 def _speakers(entry: _JsonObject) -> tuple[str, ...]:
     """Return the names of who said a segment or word; the list has all of them."""
     main = entry.optional("speaker", _or_none(_text), None)
-    return entry.optional("speakers", _tuple_of(_text), () if main is None else (main,))
+    return entry.optional("speakers", _tuple_of(_text), ()) or (() if main is None else (main,))
 
 
 def _speaker(value: Any, path: str) -> Speaker:
