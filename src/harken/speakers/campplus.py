@@ -4,8 +4,8 @@ CAM++ (arXiv 2303.00332) is a small 2-D convolutional network over the bands, th
 each appends a few channels to its input, multiplied by a mask that it computes from the mean of the whole piece and of
 the second around each frame. Mean and deviation over time, projected, are the embedding.
 
-All widths and numbers of layers are those of the weights. Batch normalisations are folded into a convolution before
-them; those in front of a layer stay a scale and a shift.
+All widths and numbers of layers are those of the weights. Batch normalisations are folded into the convolutions before
+or behind them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.graph_files import BuiltGraph
+from harken.contract import Floats
 from harken.speakers.campplus_weights import CampplusWeights
 
 SEGMENT_FRAMES = 100
@@ -95,15 +96,15 @@ class _Layers:
                 new, added = self._dense_layer(x, layer, channels, dilation, pooling, spread)
                 x, channels = op("Concat", x, new, axis=1), channels + added
             transit = f"xvector.transit{number}"
-            x = self._normalised(x, f"{transit}.nonlinear.batchnorm", channels)
+            weight, normalisation = f"{transit}.linear.weight", f"{transit}.nonlinear.batchnorm"
             if number < len(blocks):
-                kernel = self._weights.read(f"{transit}.linear.weight", None, channels, 1)
-                x = op("Conv", x, constant(kernel))
+                kernel = self._weights.read(weight, None, channels, 1)
+                x = self._normalised_convolution(x, normalisation, kernel, np.zeros(len(kernel), np.float32))
             else:
                 kernel, bias = self._weights.folded(
-                    f"{transit}.linear.weight", "xvector.out_nonlinear.batchnorm", None, channels, 1
+                    weight, "xvector.out_nonlinear.batchnorm", None, channels, 1
                 )
-                x = op("Relu", op("Conv", x, constant(kernel), constant(bias)))
+                x = op("Relu", self._normalised_convolution(x, normalisation, kernel, bias))
             channels = len(kernel)
         return x, channels
 
@@ -112,11 +113,10 @@ class _Layers:
     ) -> tuple[str, int]:
         """Add a layer; return the channels that it adds, and their number."""
         op, constant, weights = self._graph.op, self._graph.constant, self._weights
-        x = self._normalised(x, f"{name}.nonlinear1.batchnorm", channels)
         kernel, bias = weights.folded(
             f"{name}.linear1.weight", f"{name}.nonlinear2.batchnorm", None, channels, 1
         )
-        x = op("Relu", op("Conv", x, constant(kernel), constant(bias)))
+        x = op("Relu", self._normalised_convolution(x, f"{name}.nonlinear1.batchnorm", kernel, bias))
         width = len(kernel)
 
         local = weights.read(f"{name}.cam_layer.linear_local.weight", None, width, None)
@@ -173,11 +173,25 @@ class _Layers:
         projected = op("MatMul", statistics, constant(np.ascontiguousarray(kernel[:, :, 0].T)))
         return op("Add", projected, constant(bias)), len(kernel)
 
-    def _normalised(self, x: str, name: str, channels: int) -> str:
-        """Add a batch normalisation and a rectifier in front of a layer."""
+    def _normalised_convolution(self, x: str, normalisation: str, kernel: Floats, bias: Floats) -> str:
+        """Add a batch normalisation, a rectifier and a convolution of width 1 behind them.
+
+        The rectified `scale * x + shift` is `scale * max(x, -shift / scale) + shift`, min instead of max for a negative
+        scale. Scale and shift go into the convolution, so that one pass over the frames remains instead of three.
+        """
+        scale, shift = (
+            part.astype(np.float64) for part in self._weights.normalisation(normalisation, kernel.shape[1])
+        )
+        scale[scale == 0] = np.finfo(np.float32).tiny
+        threshold = (-shift / scale).astype(np.float32)[:, None]
         op, constant = self._graph.op, self._graph.constant
-        scale, shift = (constant(part[:, None]) for part in self._weights.normalisation(name, channels))
-        return op("Relu", op("Add", op("Mul", x, scale), shift))
+        for operation, bounded, unbounded in (("Max", scale > 0, -np.inf), ("Min", scale < 0, np.inf)):
+            if bounded.any():
+                bounds = np.where(bounded[:, None], threshold, np.float32(unbounded))
+                x = op(operation, x, constant(bounds))
+        matrix = kernel[:, :, 0].astype(np.float64)
+        scaled = (matrix * scale).astype(np.float32)[:, :, None]
+        return op("Conv", x, constant(scaled), constant((bias + matrix @ shift).astype(np.float32)))
 
     def _existing(self, pattern: str, part: str, first: int = 1) -> list[str]:
         """List the names of numbered layers for which there are weights."""

@@ -20,9 +20,9 @@ from harken.speakers.fbank import N_BANDS, fbank
 SHORTEST_SAMPLES = 4800
 """0.3 s; a shorter piece is repeated up to this length, as 3D-Speaker does with pieces."""
 
-_GRAPH_VERSION = 1
+_GRAPH_VERSION = 2
 """Part of the name of the stored graph; raise it with every change of the graph."""
-_LARGEST_BATCH = 8
+_LARGEST_BATCH = 4
 
 
 class EmbeddingModel:
