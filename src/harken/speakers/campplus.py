@@ -194,6 +194,9 @@ class _Layers:
         return op("Conv", x, constant(scaled), constant((bias + matrix @ shift).astype(np.float32)))
 
     def _existing(self, pattern: str, part: str, first: int = 1) -> list[str]:
-        """List the names of numbered layers for which there are weights."""
+        """List the names of numbered layers for which there are weights; there must be one."""
         names = (pattern.format(number) for number in count(first))
-        return list(takewhile(lambda name: f"{name}.{part}" in self._weights, names))
+        existing = list(takewhile(lambda name: f"{name}.{part}" in self._weights, names))
+        if not existing:
+            self._weights.shape(f"{pattern.format(first)}.{part}")
+        return existing

@@ -85,16 +85,17 @@ class EmbeddingModel:
 
 
 def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: GraphStore) -> Graph:
-    def build() -> BuiltGraph:
-        # Only the building imports the onnx package, so that a start with a stored graph is fast.
-        from harken.speakers.campplus import campplus
+    key = f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}"
+    return OnnxRuntimeGraph(store.get_or_build(key, lambda: _build(weights, file)), threads)
 
-        graph = campplus(weights)
-        file.check_unchanged()
-        return graph
 
-    path = store.get_or_build(f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}", build)
-    return OnnxRuntimeGraph(path, threads)
+def _build(weights: CampplusWeights, file: WatchedFile) -> BuiltGraph:
+    """Build the graph; only this imports the onnx package, so that a start with a stored graph is fast."""
+    from harken.speakers.campplus import campplus
+
+    graph = campplus(weights)
+    file.check_unchanged()
+    return graph
 
 
 def _long_enough(piece: Floats) -> Floats:
