@@ -115,11 +115,11 @@ def run(graph, fbank):
 def test_embeddings_are_those_of_the_paper(graph, weights, frames):
     fbank = np.random.default_rng(frames).normal(0, 2, (2, frames, BANDS)).astype(np.float32)
     wanted = [Reference(weights)(piece) for piece in fbank]
-    # Rounding in float32; the largest difference seen is 4e-6, of values around 1.
-    assert np.abs(run(graph, fbank) - wanted).max() < 2e-5
+    # Rounding in float32; the largest difference seen is 7e-7, of values up to 4.
+    assert np.abs(run(graph, fbank) - wanted).max() < 5e-6
 
 
 def test_a_piece_does_not_depend_on_its_batch(graph):
     fbank = np.random.default_rng(1).normal(0, 2, (5, 150, BANDS)).astype(np.float32)
     alone = np.concatenate([run(graph, piece[None]) for piece in fbank])
-    assert np.abs(run(graph, fbank) - alone).max() < 1e-5
+    assert np.abs(run(graph, fbank) - alone).max() < 5e-6
