@@ -89,15 +89,15 @@ class Conversation:
     samples : array
     turns : list of (float, float, str)
         Start, end and speaker of each stretch of speech without a pause of `PAUSE_S`, by start.
-    texts : dict of str to (str or None)
-        All words of each speaker, in order; None where some of them were cut.
+    said : list of (str, str or None)
+        Speaker and words of each piece, by start; None for the words of one that was cut.
     facts : dict
         How it was made.
     """
 
     samples: Floats
     turns: list[tuple[float, float, str]]
-    texts: dict[str, str | None]
+    said: list[tuple[str, str | None]]
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -118,7 +118,7 @@ def converse(kind: Kind, voices: Sequence[Voice], rng: np.random.Generator) -> C
     return Conversation(
         samples=samples,
         turns=sorted(turns),
-        texts={voice.name: text_of(placed, speaker) for speaker, voice in enumerate(voices)},
+        said=[(voices[p.speaker].name, p.piece.text) for p in placed],
         facts={"overlap": round(overlap_s / speech_s, 4), "snr_db": round(snr_db, 1), **mixed}
         | {"pieces": [[round(p.start_s, 3), voices[p.speaker].name, p.piece.source] for p in placed]},
     )
@@ -195,12 +195,6 @@ def speech_of(placed: Sequence[Placed], speaker: int) -> list[Region]:
         ],
         PAUSE_S,
     )
-
-
-def text_of(placed: Sequence[Placed], speaker: int) -> str | None:
-    """Return the words of a speaker; None where not all are known."""
-    texts = [p.piece.text for p in placed if p.speaker == speaker]
-    return None if None in texts else " ".join(filter(None, texts))
 
 
 def overlapped(turns: Sequence[tuple[float, float, str]]) -> Region:

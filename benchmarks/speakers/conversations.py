@@ -15,7 +15,7 @@ import wave
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arguments import limit_threads, note, parser, positive, require
 from speakers._recipe import Conversation, Kind, converse
@@ -135,11 +135,22 @@ def write(folder: Path, name: str, conversation: Conversation, language: str | N
         for start, end, speaker in conversation.turns
     ]
     (folder / f"{name}.rttm").write_text("".join(turns), encoding="utf-8")
-    words = conversation.texts if None not in conversation.texts.values() else None
-    described = {"language": language, "texts": conversation.texts, **conversation.facts}
+    described = {"language": language, "texts": texts(conversation), **conversation.facts}
     (folder / f"{name}.json").write_text(
         json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
     )
-    line = {"audio": f"{name}.wav", "rttm": f"{name}.rttm", "language": language or "none"}
-    line |= {"seconds": round(len(conversation.samples) / SAMPLE_RATE, 3)}
-    return json.dumps(line | ({"speaker_texts": words} if words else {}), ensure_ascii=False)
+    line: dict[str, Any] = {"audio": f"{name}.wav", "rttm": f"{name}.rttm", "language": language or "none"}
+    line["seconds"] = round(len(conversation.samples) / SAMPLE_RATE, 3)
+    if None not in texts(conversation).values():
+        line["said"] = [{"speaker": speaker, "text": text} for speaker, text in conversation.said]
+    return json.dumps(line, ensure_ascii=False)
+
+
+def texts(conversation: Conversation) -> dict[str, str | None]:
+    """Return all words of each speaker, in order; None where some of them were cut."""
+    pieces: dict[str, list[str | None]] = {}
+    for speaker, text in conversation.said:
+        pieces.setdefault(speaker, []).append(text)
+    return {
+        speaker: None if None in parts else " ".join(filter(None, parts)) for speaker, parts in pieces.items()
+    }

@@ -1,11 +1,16 @@
-"""The turns and texts that `record_diarization.py` gives to other scorers, and `test_diarization_golden.py` to harken."""
+"""Turns and texts that `record_diarization.py` gives to other scorers, `test_diarization_golden.py` to harken."""
 
 from __future__ import annotations
 
 import random
 
 CASES = 12
-SCORINGS = {"plain": (0.0, True), "collar": (0.25, True), "single": (0.0, False), "collar, single": (0.25, False)}
+SCORINGS = {
+    "plain": (0.0, True),
+    "collar": (0.25, True),
+    "single": (0.0, False),
+    "collar, single": (0.25, False),
+}
 """Collar on each side, and whether overlap is scored."""
 WORDS = ("one", "dog", "cat", "house", "big", "and", "runs", "sleeps")
 
@@ -44,6 +49,8 @@ def draw_texts(seed: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]
     hypothesis = []
     for speaker, text in reference:
         name = rng.choice("abcdef") if rng.random() < 0.2 else "abcdef"[int(speaker[1:])]
-        words = [rng.choice(WORDS) if rng.random() < 0.1 else word for word in text.split() if rng.random() > 0.1]
+        words = [
+            rng.choice(WORDS) if rng.random() < 0.1 else word for word in text.split() if rng.random() > 0.1
+        ]
         hypothesis.append((name, " ".join(words)))
     return reference, hypothesis

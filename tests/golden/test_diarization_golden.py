@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
 
-from golden.diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
 from harken.evaluation.diarization import count_diarization_errors, jaccard_errors
 from harken.evaluation.speaker_words import count_cp_word_errors
 from harken.results import SpeakerTurn
