@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from speakers._rooms import make_noise, reverberate
-from speakers._voices import SAMPLE_RATE, Piece, Region, Voice, bridge
+from speakers._voices import SAMPLE_RATE, SHORTEST_SPEECH_S, Piece, Region, Voice, bridge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,8 +185,8 @@ def duration(pieces: Sequence[Piece]) -> float:
 
 
 def speech_of(placed: Sequence[Placed], speaker: int) -> list[Region]:
-    """Return where a speaker speaks."""
-    return bridge(
+    """Return where a speaker speaks, without what a cut left of a sound."""
+    regions = bridge(
         [
             (round(p.start_s + start, 3), round(p.start_s + end, 3))
             for p in placed
@@ -195,6 +195,7 @@ def speech_of(placed: Sequence[Placed], speaker: int) -> list[Region]:
         ],
         PAUSE_S,
     )
+    return [(start, end) for start, end in regions if end - start >= SHORTEST_SPEECH_S]
 
 
 def overlapped(turns: Sequence[tuple[float, float, str]]) -> Region:
