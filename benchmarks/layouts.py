@@ -304,6 +304,24 @@ TABLES = {
             number("memory at the end, MB", "memory_end_mb"),
         ),
     ),
+    "speakers-peers": Table(
+        results=("speakers-peers",),
+        columns=(
+            text("kind", "kind"),
+            text("engine", "engine"),
+            number("DER", "der_percent", 1),
+            numbers(
+                "missed, false, confused", ("missed_percent", "false_alarm_percent", "confused_percent"), 1
+            ),
+            number("DER, collar", "collar_der_percent", 1),
+            number("JER", "jer_percent", 1),
+            numbers("speakers right", ("counted_right", "recordings"), between=" of "),
+            number("difference in DER", "der_difference_percent", 1, sign="+"),
+            numbers("95 % interval", ("low", "high"), 1, sign="+", between=" to "),
+            number("seconds a second of audio", "real_time_factor", 3),
+        ),
+        bold=lambda row: row["engine"] == "harken",
+    ),
     "live-many": Table(
         results=("live-many",),
         columns=(

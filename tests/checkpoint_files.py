@@ -161,7 +161,7 @@ def _opcodes(value: object, storages: list[Array]) -> Iterator[bytes]:
 
 def _torch_tensor(values: Array, key: str) -> TorchTensor:
     return TorchTensor(
-        kind={"float32": "Float", "float16": "Half", "uint16": "BFloat16"}[values.dtype.name],
+        kind={"float32": "Float", "float16": "Half", "uint16": "BFloat16", "int64": "Long"}[values.dtype.name],
         key=key,
         items=values.size,
         offset=0,

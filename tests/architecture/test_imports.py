@@ -31,7 +31,7 @@ LAYERS = (
     ("api",),
     ("backend_factory", "keywords", "transcription"),
     ("streaming",),
-    ("transcribe",),
+    ("speakers", "transcribe"),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
     ("types", "text", "results", "atomic", "option_types", "compiled_library"),
@@ -52,6 +52,7 @@ THIRD_PARTY = {
     "platformdirs": ("harken.backends.onnx",),
     "rich": ("harken.cli",),
     "prometheus_client": ("harken.serve",),
+    "scipy": ("harken.evaluation",),
     "sounddevice": ("harken.cli",),
     "starlette": ("harken.serve",),
     "uvicorn": ("harken.serve",),
@@ -63,6 +64,7 @@ OPTIONAL = {
     "jiwer": "eval",
     "matplotlib": "plot",
     "prometheus_client": "serve",
+    "scipy": "speakers",
     "sounddevice": "mic",
     "starlette": "serve",
     "uvicorn": "serve",
@@ -138,14 +140,14 @@ def test_packages_import_only_lower_layers(module: str) -> None:
             assert HEIGHT[package_of(imported)] < HEIGHT[package], f"{module} imports {imported}"
 
 
-def test_backends_are_imported_by_the_factory_and_the_cli_only() -> None:
+def test_backends_are_imported_by_the_factory_the_speakers_and_the_cli_only() -> None:
     importing = {
         package_of(module)
         for module in MODULES
         for imported in imports(module)
         if inside(imported, "harken.backends")
     }
-    assert importing <= {"backend_factory", "cli", "backends"}
+    assert importing <= {"backend_factory", "cli", "backends", "speakers"}
 
 
 def test_backends_do_not_import_each_other() -> None:

@@ -85,15 +85,21 @@ def test_rest_of_long_speech_is_kept_below_min_speech():
 
 def test_speaking_since_and_stable_until_follow_the_speech():
     tracker = RegionTracker(VadOptions(min_speech_s=0.1, min_silence_s=0.32, speech_pad_s=0.1))
-    assert tracker.feed([QUIET] * 10) == []
-    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 22)
+    assert tracker.feed([QUIET] * 20) == []
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 54)
     tracker.feed([SPEECH] * 3)
     assert tracker.speaking_since is None  # might be a click
     tracker.feed([SPEECH])
-    assert (tracker.speaking_since, tracker.stable_until_frames) == (22, 22)
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (54, 54)
     assert tracker.feed([QUIET] * 9) == []
-    assert tracker.feed([QUIET]) == [(22, 54)]
-    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 66)
+    assert tracker.feed([QUIET]) == [(54, 86)]
+    assert (tracker.speaking_since, tracker.stable_until_frames) == (None, 98)
+
+
+def test_silence_before_the_first_speech_counts_without_its_padding():
+    options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4)
+    assert regions(options, (43, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 0  # 1.376 s, 0.976 s without padding
+    assert regions(options, (44, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 100  # 1.408 s
 
 
 @pytest.mark.parametrize(

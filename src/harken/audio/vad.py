@@ -202,9 +202,9 @@ class RegionTracker:
         return region.start_frames, self._last_end_frames
 
     def _region_start_frames(self, chunk: int) -> int:
-        if not self._last_end_frames and chunk < self._min_silence_chunks:
-            return 0
-        return max(_chunk_to_frame(chunk) - self._speech_pad_frames, self._last_end_frames)
+        start = max(_chunk_to_frame(chunk) - self._speech_pad_frames, self._last_end_frames)
+        # Silence that would not end a region begins none: it belongs to the first.
+        return 0 if not self._last_end_frames and start < _chunk_to_frame(self._min_silence_chunks) else start
 
 
 @dataclass(slots=True)

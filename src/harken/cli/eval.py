@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from harken.atomic import open_atomic
+from harken.cli.eval_speakers import evaluate_all_speakers, format_speaker_totals
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
 from harken.cli.options import (
     Command,
@@ -45,6 +46,7 @@ from harken.evaluation import (
 )
 from harken.evaluation.manifest import manifest_path
 from harken.evaluation.scoring import report
+from harken.evaluation.speakers import reference_path, report_speakers
 from harken.formats import dump_json
 from harken.transcribe import TranscribeOptions
 
@@ -195,6 +197,22 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
     "-q", "--quiet", is_flag=True, help="Print only the totals and the worst, no line for each recording."
 )
 @evaluation_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
+@evaluation_option(
+    "--speakers",
+    is_flag=True,
+    help="Measure who speaks when, against turns in RTTM, and who said which words.",
+)
+@evaluation_option(
+    "--turns",
+    metavar="FOLDER",
+    type=FilePath(),
+    help="With --speakers: score the NAME.json or NAME.rttm in a folder; nothing is computed.",
+)
+@evaluation_option(
+    "--words/--no-words",
+    default=True,
+    help="With --speakers: transcribe recordings whose manifest has the words of each speaker.",
+)
 @model_options
 @decoding_options
 def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | None, **params: Any) -> int:
@@ -206,16 +224,21 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     Both texts are normalized as by openai-whisper; in languages without spaces between words, characters are counted.
     A recording that fails is reported, and the others are transcribed. Ctrl-C reports the totals so far; with
     --hypotheses the same command continues from there.
+
+    With --speakers a line of the manifest has the turns of the recording (rttm, a path; or there is a file with the
+    name of the recording that ends in .rttm) and, if known, its words (said, a list of turns with speaker and text).
     """
     options = transcribe_options_from(params)
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
-    entries = read_manifests(manifests, params["limit"], note=write_stderr)
+    _check_speaker_options(params, hypotheses)
+    entries = read_manifests(manifests, params["limit"], note=write_stderr, needs_text=not params["speakers"])
     refuse_overwriting(
         [file for file in (json_file, hypotheses) if file],
         [
             *map(manifest_path, manifests),
             *(entry.path for entry in entries),
+            *(reference_path(entry) for entry in entries if params["speakers"]),
             *model_files(params["model"], params["assistant"], params["adapter"]),
         ],
     )
@@ -227,6 +250,8 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
         write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
         stored_hypotheses = stack.enter_context(open_hypotheses(hypotheses, made_by))
         screen = stack.enter_context(Screen(params["progress"]))
+        if params["speakers"]:
+            return _evaluate_speakers(screen, entries, options, params, write)
         evaluation, stop = _evaluate_all(screen, entries, stored_hypotheses, options, params)
         if write:
             write(dump_json(report(evaluation, made_by, complete=stop is None), indent=1) + "\n")
@@ -237,6 +262,32 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     if stop:
         saved = f"; what was done is in {hypotheses}" if hypotheses else ""
         raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings{saved}")
+    return SOME_FAILED if evaluation.failures else 0
+
+
+def _check_speaker_options(params: Mapping[str, Any], hypotheses: str | None) -> None:
+    """Refuse options that mean nothing with or without --speakers."""
+    if params["speakers"] and hypotheses:
+        raise click.UsageError("--speakers and --hypotheses exclude each other; --turns scores what is there")
+    if not params["speakers"] and (params["turns"] or not params["words"]):
+        raise click.UsageError("--turns and --no-words need --speakers")
+
+
+def _evaluate_speakers(
+    screen: Screen,
+    entries: Sequence[Entry],
+    options: TranscribeOptions,
+    params: dict[str, Any],
+    write: Callable[[str], object] | None,
+) -> int:
+    """Measure who speaks when; return the exit code."""
+    evaluation, stop = evaluate_all_speakers(screen, entries, options, params)
+    if write:
+        write(dump_json(report_speakers(evaluation, complete=stop is None), indent=1) + "\n")
+    if evaluation.scores:
+        screen.write_stdout(format_speaker_totals(evaluation))
+    if stop:
+        raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings")
     return SOME_FAILED if evaluation.failures else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,14 +181,24 @@ RESAMPLES_PER_BATCH = 100
 CONFIDENCE_LEVEL = 0.95
 
 
-def bootstrap_error_rates(error_counts: Sequence[ErrorCounts]) -> NDArray[np.float64]:
+class Counted(Protocol):
+    """Errors, and the length of the reference in the same unit: words, characters or seconds."""
+
+    @property
+    def errors(self) -> float: ...
+
+    @property
+    def reference_length(self) -> float: ...
+
+
+def bootstrap_error_rates(error_counts: Sequence[Counted]) -> NDArray[np.float64]:
     """Return the error rates of bootstrap test sets, each drawn with replacement and as large as the original.
 
     Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation" (ICASSP 2004).
 
     Parameters
     ----------
-    error_counts : sequence of ErrorCounts
+    error_counts : sequence of ErrorCounts or other counts
         One for each independent unit, with a reference that is not empty.
 
     Returns

@@ -16,6 +16,7 @@ from harken.text import to_language_code
 
 MANIFEST = "manifest.jsonl"
 NO_LANGUAGE = ("", "none")
+ALLOWED_SAID = "a list of turns in order, each an object with speaker and text"
 
 T = TypeVar("T")
 
@@ -36,6 +37,10 @@ class Entry:
     seconds : float or None
         Length, if the manifest gives one.
     speaker : str or None
+    rttm : Path or None
+        File of the turns of several speakers.
+    said : tuple of (str, str)
+        Speaker and text of each turn, in order; empty if they are unknown.
     """
 
     name: str
@@ -44,6 +49,8 @@ class Entry:
     language: str | None = None
     seconds: float | None = None
     speaker: str | None = None
+    rttm: Path | None = None
+    said: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +188,35 @@ def _parse_entry(line: str, manifest: Path, number: int, needs_text: bool) -> tu
         ),
         seconds=seconds,
         speaker=None if speaker is None else str(speaker),
+        rttm=_parse_rttm(manifest, fields, where),
+        said=_parse_said(fields, where),
     )
     return entry, where
+
+
+def _parse_rttm(manifest: Path, fields: Mapping[str, Any], where: str) -> Path | None:
+    given: str | None = get_field(
+        fields, "rttm", where, str, "the path of a file of turns, relative to the manifest", None
+    )
+    if given is None:
+        return None
+    path = manifest.parent / given
+    if not os.path.isfile(path):
+        raise ManifestError(f"{where}: rttm={given!r}: there is no file {path}")
+    return path
+
+
+def _parse_said(fields: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    turns = get_field(fields, "said", where, list, ALLOWED_SAID, [])
+    if not all(isinstance(turn, dict) for turn in turns):
+        raise ManifestError(f"{where}: said: allowed is {ALLOWED_SAID}")
+    return tuple(
+        (
+            get_field(turn, "speaker", f"{where}: said", str, "a name"),
+            get_field(turn, "text", f"{where}: said", str, "the text of the turn"),
+        )
+        for turn in turns
+    )
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""Errors of diarization: the time in which it names the wrong speakers, or too many or too few of them.
+
+Names of speakers mean nothing by themselves: those of the hypothesis are mapped one to one to those of the reference,
+so that the time in which both speak is longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.errors import BackendUnavailable
+from harken.results import SpeakerTurn
+
+Turns = Sequence[SpeakerTurn]
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiarizationErrors:
+    """Seconds of speech and of errors; where two speak at once, both count.
+
+    Attributes
+    ----------
+    speech_s : float
+        Speech in the reference.
+    missed_s : float
+        Speech for which the hypothesis has too few speakers.
+    false_alarm_s : float
+        Speech for which the hypothesis has too many speakers, or which is none.
+    confused_s : float
+        Speech that the hypothesis gives to another speaker.
+    """
+
+    speech_s: float = 0.0
+    missed_s: float = 0.0
+    false_alarm_s: float = 0.0
+    confused_s: float = 0.0
+
+    def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
+        return DiarizationErrors(
+            speech_s=self.speech_s + other.speech_s,
+            missed_s=self.missed_s + other.missed_s,
+            false_alarm_s=self.false_alarm_s + other.false_alarm_s,
+            confused_s=self.confused_s + other.confused_s,
+        )
+
+    @property
+    def errors(self) -> float:
+        """Sum of missed, false and confused speech, in seconds."""
+        return self.missed_s + self.false_alarm_s + self.confused_s
+
+    @property
+    def reference_length(self) -> float:
+        """Speech in the reference, in seconds."""
+        return self.speech_s
+
+    @property
+    def rate(self) -> float | None:
+        """Diarization error rate (DER); None where the reference has no speech."""
+        return self.errors / self.speech_s if self.speech_s else None
+
+
+def count_diarization_errors(
+    reference: Turns, hypothesis: Turns, *, collar_s: float = 0.0, overlap: bool = True
+) -> DiarizationErrors:
+    """Compare the turns of a hypothesis with those of the reference.
+
+    Source: NIST, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan", section 4.1.
+
+    Parameters
+    ----------
+    reference, hypothesis : sequence of SpeakerTurn
+        Turns of one speaker that overlap or touch count as one.
+    collar_s : float
+        Time before and after each start and end of a turn of the reference that is not scored.
+    overlap : bool
+        Whether to score where two or more speak at once in the reference.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the extra ``harken[speakers]`` is not installed.
+    """
+    reference, hypothesis = join_touching(reference), join_touching(hypothesis)
+    edges = [edge for turn in reference for edge in (turn.start_s, turn.end_s)]
+    collars = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
+    times = np.unique(
+        [time for turns in (reference, hypothesis) for t in turns for time in (t.start_s, t.end_s)]
+    )
+    times = np.unique(np.concatenate([times, np.array(collars, np.float64).ravel()]))
+    _, spoken = activity(reference, times)
+    _, found = activity(hypothesis, times)
+    seconds = np.diff(times)
+    for start_s, end_s in collars:
+        seconds = np.where((times[:-1] >= start_s) & (times[1:] <= end_s), 0.0, seconds)
+    n_spoken, n_found = spoken.sum(axis=0), found.sum(axis=0)
+    if not overlap:
+        seconds = np.where(n_spoken > 1, 0.0, seconds)
+    together = (spoken * seconds) @ found.T
+    rows, columns = assign(-together)
+    return DiarizationErrors(
+        speech_s=float(n_spoken @ seconds),
+        missed_s=float(np.maximum(n_spoken - n_found, 0) @ seconds),
+        false_alarm_s=float(np.maximum(n_found - n_spoken, 0) @ seconds),
+        confused_s=max(0.0, float(np.minimum(n_spoken, n_found) @ seconds - together[rows, columns].sum())),
+    )
+
+
+def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
+    """Return the Jaccard error of each speaker of the reference.
+
+    It is the time in which exactly one of the speaker and the mapped speaker of the hypothesis speaks, divided by the
+    time in which either does; 1 for a speaker to whom none is mapped. So speakers who say little count as much as
+    others. The Jaccard error rate (JER) is the mean over speakers.
+
+    Source: Ryant et al., "The Second DIHARD Diarization Challenge" (Interspeech 2019), section 4.2.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the extra ``harken[speakers]`` is not installed.
+    """
+    times = np.unique(
+        [time for turns in (reference, hypothesis) for t in turns for time in (t.start_s, t.end_s)]
+    )
+    names, spoken = activity(reference, times)
+    _, found = activity(hypothesis, times)
+    seconds = np.diff(times)
+    together = (spoken * seconds) @ found.T
+    either = (spoken @ seconds)[:, None] + (found @ seconds)[None, :] - together
+    errors = 1 - together / np.maximum(either, 1e-9)
+    rows, columns = assign(errors)
+    return dict.fromkeys(names, 1.0) | {
+        names[row]: float(errors[row, column]) for row, column in zip(rows, columns, strict=True)
+    }
+
+
+def activity(turns: Turns, times: Matrix) -> tuple[list[str], Matrix]:
+    """Return the speakers, and for each of them 1 between two times at which it speaks, else 0."""
+    names = list(dict.fromkeys(turn.speaker for turn in turns))
+    active = np.zeros((len(names), max(0, len(times) - 1)))
+    for turn in turns:
+        first, last = np.searchsorted(times, (turn.start_s, turn.end_s))
+        active[names.index(turn.speaker), first:last] = 1
+    return names, active
+
+
+def join_touching(turns: Iterable[SpeakerTurn]) -> list[SpeakerTurn]:
+    """Join the turns of one speaker that overlap or touch; leave out those without length."""
+    joined: list[SpeakerTurn] = []
+    for turn in sorted(turns, key=lambda turn: (turn.speaker, turn.start_s)):
+        if turn.end_s <= turn.start_s:
+            continue
+        before = joined[-1] if joined else None
+        if before and before.speaker == turn.speaker and turn.start_s <= before.end_s:
+            end_s = max(before.end_s, turn.end_s)
+            joined[-1] = SpeakerTurn(start_s=before.start_s, end_s=end_s, speaker=turn.speaker)
+        else:
+            joined.append(turn)
+    return joined
+
+
+def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows and columns of the one-to-one assignment with the lowest cost (the Hungarian algorithm).
+
+    Raises
+    ------
+    BackendUnavailable
+        If the extra ``harken[speakers]`` is not installed.
+    """
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"{error.name} is not installed, which scoring speakers needs: pip install 'harken[speakers]'"
+        ) from error
+    rows, columns = linear_sum_assignment(costs)
+    return rows, columns

@@ -1,0 +1,121 @@
+"""The recipe of conversations: where recordings hold speech, how they are cut, and who speaks when."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harken.contract import Floats
+from speakers._recipe import Kind, converse, overlapped
+from speakers._rooms import make_noise, reverberate
+from speakers._voices import SAMPLE_RATE, Piece, Voice, cut_in_quiet, excerpt, find_speech
+
+
+def talk(*spans: tuple[float, float], seconds: float) -> Floats:
+    """Return loud noise between some times, and faint noise elsewhere."""
+    samples = 0.0005 * np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE))
+    for start, end in spans:
+        samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] *= 400
+    return samples.astype(np.float32)
+
+
+def voice(name: str, count: int) -> Voice:
+    """Return a speaker with some recordings of one to four seconds."""
+    lengths = np.random.default_rng(len(name)).uniform(1, 4, count)
+    samples = [talk((0.2, length - 0.2), seconds=length) for length in lengths]
+    pieces = [excerpt(f"{name}{i}", own, find_speech(own), f"{name} {i}") for i, own in enumerate(samples)]
+    return Voice(name=name, language="en", half=0, known={(): pieces})
+
+
+def test_speech_is_found_where_the_level_is_high() -> None:
+    (first, second) = find_speech(talk((0.5, 1.5), (2.0, 3.0), seconds=4.0))
+    assert first == pytest.approx((0.5, 1.5), abs=0.06)
+    assert second == pytest.approx((2.0, 3.0), abs=0.06)
+
+
+def test_a_recording_is_cut_where_it_is_quietest() -> None:
+    samples = talk((0.5, 1.5), (2.0, 3.0), seconds=4.0)
+    parts: list[Piece] = list(cut_in_quiet("a.wav", samples, ((0.5, 2.0),)))
+    assert [len(part.samples) / SAMPLE_RATE for part in parts] == pytest.approx([1.0, 1.0], abs=0.12)
+    assert [part.text for part in parts] == [None, None]
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.15])
+def test_speakers_do_not_overlap_with_themselves_and_as_much_as_wanted_with_others(overlap: float) -> None:
+    voices = [voice("ann", 30), voice("robert", 30)]
+    kind = Kind(voices=(), seconds=(100.0, 120.0), overlap=(overlap, overlap))
+    conversation = converse(kind, voices, np.random.default_rng(1))
+    for name in ("ann", "robert"):
+        own = [(start, end) for start, end, speaker in conversation.turns if speaker == name]
+        assert all(after[0] - before[1] >= 0.3 - 1e-9 for before, after in pairwise(own))
+    both, anybody = overlapped(conversation.turns)
+    assert both / anybody == pytest.approx(overlap, abs=0.05)
+    assert max(end for _, end, _ in conversation.turns) <= len(conversation.samples) / SAMPLE_RATE
+
+
+def test_the_same_seed_gives_the_same_conversation() -> None:
+    kind = Kind(voices=(), seconds=(20.0, 30.0), overlap=(0.1, 0.1), room=True)
+    first, second = (
+        converse(kind, [voice("ann", 9), voice("robert", 9)], np.random.default_rng(5)) for _ in range(2)
+    )
+    assert np.array_equal(first.samples, second.samples)
+    assert first.turns == second.turns
+    assert first.said == second.said
+    assert np.abs(first.samples).max() <= 0.81
+
+
+def test_a_room_keeps_the_time_of_the_direct_sound_and_adds_a_tail() -> None:
+    click = np.zeros(SAMPLE_RATE, np.float32)
+    click[100] = 1.0
+    heard = reverberate(click, 2.0, 0.3, 60.0, np.random.default_rng(0))
+    assert heard[:100] == pytest.approx(0.0, abs=1e-6)
+    assert heard[100] == pytest.approx(0.5, abs=1e-5)
+    energy = np.add.reduceat(heard[141:4500] ** 2, [0, 2000])
+    assert energy[0] > energy[1] > 0
+
+
+def test_noise_has_level_one() -> None:
+    assert np.sqrt(np.mean(make_noise(SAMPLE_RATE, 1.0, np.random.default_rng(0)) ** 2)) == pytest.approx(
+        1.0, abs=1e-3
+    )
+
+
+def test_every_voice_belongs_to_one_half(tmp_path: Path) -> None:
+    import json
+
+    from speakers._voices import FEW_SPEAKERS, ONE_UTTERANCE, read_voices
+
+    sets = (
+        *FEW_SPEAKERS,
+        ONE_UTTERANCE,
+        "long-form",
+        "noisy",
+        "telephone",
+        "chinese",
+        "dutch",
+        "french",
+        "german",
+    )
+    for name in (*sets, "many-languages"):
+        (tmp_path / name).mkdir()
+        language = {"chinese": "zh", "dutch": "nl", "french": "fr", "german": "de"}.get(name, "en")
+        lines = [
+            {
+                "audio": f"a_{n}_b.wav",
+                "text": "A",
+                "language": language,
+                "seconds": 30.0,
+                "source": "",
+                "speaker": f"{name}{n}",
+            }
+            for n in range(2)
+        ]
+        (tmp_path / name / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    halves: dict[str, set[int]] = {}
+    for one in read_voices(tmp_path):
+        halves.setdefault(one.name, set()).add(one.half)
+    assert {half for own in halves.values() for half in own} == {0, 1}
+    assert all(len(own) == 1 for own in halves.values())
