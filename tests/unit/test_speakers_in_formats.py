@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harken.errors import OptionError
+from harken.evaluation.rttm import read_rttm
 from harken.formats import (
     Layout,
     RecordingLink,
@@ -172,6 +174,15 @@ def test_rttm_names_the_recording_and_has_no_spaces_in_names() -> None:
     talk = RecordingLink(path=Path("a talk.of two.mp3"), transcript_folder=Path())
     content = "".join(render(transcript(names=["Anna Maria"]), "rttm", recording=talk))
     assert content.splitlines()[0] == "SPEAKER a_talk.of_two 1 0.000 1.000 <NA> <NA> Anna_Maria <NA> <NA>"
+
+
+def test_rttm_is_read_back(tmp_path: Path) -> None:
+    written = transcript(names=["Anna Maria", "\x85--> é"])
+    path = tmp_path / "talk.rttm"
+    path.write_text("".join(render(written, "rttm")), encoding="utf-8")
+    assert read_rttm(path) == tuple(
+        replace(turn, speaker="_".join(turn.speaker.split())) for turn in written.turns
+    )
 
 
 def test_main_speaker_is_on_one_line() -> None:
