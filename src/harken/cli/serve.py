@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import harken
 from harken.api import Recognizer, load
 from harken.cli.exits import EPILOGUE, TERMINATED, Stop, handling_signals, keeping_stop
 from harken.cli.options import (
@@ -26,6 +27,9 @@ from harken.cli.options import (
 from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError
 from harken.serve.options import ServeOptions
+
+if TYPE_CHECKING:  # the packages of the server come with an extra
+    from harken.serve.work.shared_diarizer import Diarizer
 
 KEYS_VARIABLE = "HARKEN_API_KEY"
 
@@ -62,7 +66,10 @@ def command(**params: Any) -> int:
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
     run = _import_server()
     with keeping_stop():
-        finished = asyncio.run(run(partial(_load, params), ids, aliases, options, _announce, _on_signals))
+        load_diarizer = partial(_load_diarizer, params)
+        finished = asyncio.run(
+            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, load_diarizer)
+        )
     if not finished:
         raise Stop(TERMINATED, "ended before all work was done")
     return 0
@@ -84,6 +91,12 @@ def _load(params: dict[str, Any], model: str) -> Recognizer:
     recognizer = load(**model_params(params | {"model": model}, exclude=("adapter", "assistant", "revision")))
     recognizer.stream().close()
     return recognizer
+
+
+def _load_diarizer(params: dict[str, Any]) -> Diarizer:
+    """Load the models that tell speakers apart."""
+    diarizer: Diarizer = harken.load_diarizer(params["speaker_model"], threads=params["threads"])
+    return diarizer
 
 
 def _with_keys_of_environment(params: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from logging import getLogger
 from typing import Protocol, Self
 
 from harken.contract import Floats
-from harken.errors import BackendUnavailable, CheckpointError
+from harken.errors import BackendUnavailable, CheckpointError, OptionError
 from harken.serve.errors import RequestError
 from harken.serve.waiting import in_daemon_thread
 
@@ -52,7 +52,7 @@ class SharedDiarizer:
         try:
             # A request that is cancelled meanwhile does not end the loading, for which others may wait.
             return await asyncio.shield(self._loading)
-        except (CheckpointError, BackendUnavailable) as error:
+        except (CheckpointError, OptionError, BackendUnavailable) as error:
             log.error("speakers cannot be told apart: %s", error)
             raise _unavailable() from error
 
