@@ -98,7 +98,9 @@ def test_speaking_since_and_stable_until_follow_the_speech():
 
 def test_silence_before_the_first_speech_counts_without_its_padding():
     options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4)
-    assert regions(options, (43, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 0  # 1.376 s, 0.976 s without padding
+    assert (
+        regions(options, (43, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 0
+    )  # 1.376 s, 0.976 s without padding
     assert regions(options, (44, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 100  # 1.408 s
 
 
