@@ -6,7 +6,6 @@ every 10 ms against the loudest of the recording (its 99th percentile) and the q
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harken.contract import Floats
+    from harken.evaluation import Entry
 
 Region = tuple[float, float]
 """Start and end in seconds."""
@@ -51,6 +51,8 @@ PERSONS = {
     "many-languages/aishell-BAC009S0724W0121.wav": "S0724",
 }  # fmt: skip
 """Speakers of recordings whose manifest names none: by the set and the language, or by the recording."""
+NOISY = ("p287",)
+"""Voices whose recordings hold noise, from which speech cannot be told by its level; they are counted and left out."""
 HALVES = {"de": 0, "fr": 0, "nl": 0, "es": 1, "it": 1, "ru": 1, "zh": 1}
 """Languages other than English are for tuning (0) or for reporting (1); none has speakers enough for both."""
 
@@ -130,33 +132,31 @@ def read_voices(audio: Path) -> list[Voice]:
         add_set(others, audio / name, set(HALVES))
     for voice in others.values():
         voice.half = HALVES[voice.language]
-    return [*voices.values(), *singles.values(), *others.values()]
+    known = (*voices.values(), *singles.values(), *others.values())
+    return [voice for voice in known if voice.name not in NOISY]
 
 
 def add_set(voices: dict[tuple[str, str], Voice], folder: Path, languages: set[str]) -> None:
     """Add the clips of a set to the voices that speak them."""
-    lines = (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    for entry in map(json.loads, lines):
-        if entry["language"] not in languages or not entry["text"]:
+    from harken.evaluation import read_manifests
+
+    # Of two lines that name one file, the one is right whose length is that of the file.
+    for entry in read_manifests([folder]):
+        if entry.language not in languages or not entry.text or (name := person(folder.name, entry)) is None:
             continue
-        if (speaker := person(folder.name, entry)) is None:
-            continue
-        key = speaker, entry["language"]
-        voice = voices.setdefault(key, Voice(name=speaker, language=entry["language"], half=0))
-        voice.clips.append((folder / entry["audio"], entry["text"]))
-        voice.seconds += entry["seconds"]
+        voice = voices.setdefault((name, entry.language), Voice(name=name, language=entry.language, half=0))
+        voice.clips.append((entry.path, entry.text))
+        voice.seconds += entry.seconds or 0.0
 
 
-def person(folder: str, entry: dict[str, Any]) -> str | None:
-    """Return who speaks; None where nobody knows, or the recording is noisy or a copy of others."""
-    if folder == "noisy" and "(clean)" not in entry["source"]:
-        return None
+def person(folder: str, entry: Entry) -> str | None:
+    """Return who speaks; None where nobody knows, or the recording is a copy of others."""
     if (
         folder == "french"
     ):  # chapters by readers who are not named: each is a voice, never two in a conversation
-        return f"librivox-{entry['audio'].split('_')[1]}"
-    names = (f"{folder}/{entry['audio']}", f"{folder}/{entry['language']}")
-    return entry.get("speaker") or next((PERSONS[name] for name in names if name in PERSONS), None)
+        return f"librivox-{entry.path.name.split('_')[1]}"
+    names = (f"{folder}/{entry.path.name}", f"{folder}/{entry.language}")
+    return entry.speaker or next((PERSONS[name] for name in names if name in PERSONS), None)
 
 
 def levels_db(samples: Floats) -> Any:

@@ -113,6 +113,8 @@ def test_every_voice_belongs_to_one_half(tmp_path: Path) -> None:
             }
             for n in range(2)
         ]
+        for n in range(2):
+            (tmp_path / name / f"a_{n}_b.wav").touch()
         (tmp_path / name / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     halves: dict[str, set[int]] = {}
     for one in read_voices(tmp_path):
