@@ -1,0 +1,89 @@
+"""Words to speakers: each word is said by who speaks during it, and segments are cut where the speaker changes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from harken.results import Segment, SpeakerTurn, Word
+
+SHARED_PART = 0.5
+"""Part of a word during which another speaker speaks, too, from which both have said it."""
+REACH_S = 2.0
+"""Distance to the nearest turn up to which a word outside of all turns belongs to its speaker."""
+
+
+class SpeakerAttribution:
+    """The turns of a recording, and who said the words in them.
+
+    Parameters
+    ----------
+    turns : sequence of SpeakerTurn
+    encode : callable
+        Returns the tokens of a text, for segments that are cut.
+    """
+
+    def __init__(self, turns: Sequence[SpeakerTurn], encode: Callable[[str], Sequence[int]]) -> None:
+        self._turns = sorted(turns, key=lambda turn: turn.end_s)
+        self._ends = [turn.end_s for turn in self._turns]
+        self._longest_s = max((turn.end_s - turn.start_s for turn in turns), default=0.0)
+        self._encode = encode
+
+    def segments(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Return the segments with speakers, cut where the main speaker changes, and numbered anew."""
+        cut = [part for segment in segments for part in self._cut(segment)]
+        return [replace(segment, index=index) for index, segment in enumerate(cut)]
+
+    def speakers(self, start_s: float, end_s: float) -> tuple[str, ...]:
+        """Return who speaks during a stretch: who speaks most first, then those who speak for half of it, too."""
+        seconds: dict[str, float] = defaultdict(float)
+        near = self._near(start_s - REACH_S, end_s + REACH_S)
+        for turn in near:
+            seconds[turn.speaker] += max(0.0, min(end_s, turn.end_s) - max(start_s, turn.start_s))
+        ranked = sorted((name for name in seconds if seconds[name] > 0), key=lambda name: -seconds[name])
+        if ranked:
+            least_s = SHARED_PART * (end_s - start_s)
+            return (ranked[0], *(name for name in ranked[1:] if seconds[name] >= least_s))
+        nearest = min(near, key=lambda turn: max(turn.start_s - end_s, start_s - turn.end_s), default=None)
+        return (nearest.speaker,) if nearest else ()
+
+    def _near(self, start_s: float, end_s: float) -> list[SpeakerTurn]:
+        """Return the turns that are in a stretch in part."""
+        first, behind = bisect_left(self._ends, start_s), bisect_left(self._ends, end_s + self._longest_s)
+        return [turn for turn in self._turns[first:behind] if turn.start_s <= end_s]
+
+    def _cut(self, segment: Segment) -> Iterator[Segment]:
+        """Yield the parts of a segment that one speaker says each; a word is never cut."""
+        if not segment.words:
+            yield replace(segment, speakers=self.speakers(segment.start_s, segment.end_s))
+            return
+        words = self._with_speakers(segment.words)
+        runs = [tuple(run) for _, run in groupby(words, key=lambda word: word.speakers[:1])]
+        for position, run in enumerate(runs):
+            speakers = tuple(dict.fromkeys(name for word in run for name in word.speakers))
+            if len(runs) == 1:
+                yield replace(segment, words=run, speakers=speakers)
+                return
+            text = "".join(word.text for word in run)
+            yield replace(
+                segment,
+                start_s=run[0].start_s if position else segment.start_s,
+                end_s=run[-1].end_s if position < len(runs) - 1 else max(segment.end_s, run[-1].start_s),
+                text=text,
+                tokens=tuple(self._encode(text)),
+                words=run,
+                speakers=speakers,
+            )
+
+    def _with_speakers(self, words: Sequence[Word]) -> list[Word]:
+        """Return words with their speakers; one near no turn is said by who said the word before it."""
+        attributed: list[Word] = []
+        for word in words:
+            speakers = self.speakers(word.start_s, word.end_s) or (
+                attributed[-1].speakers if attributed else ()
+            )
+            attributed.append(replace(word, speakers=speakers))
+        return attributed

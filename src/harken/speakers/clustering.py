@@ -1,0 +1,159 @@
+"""Clustering: which pieces of speech are of one voice.
+
+Agglomerative clustering of embeddings by mean distance finds voices in blocks of pieces, voices that are alike are
+joined, and every piece goes to the nearest voice. The constants were chosen on conversations made of every second
+speaker of the recordings (docs/decisions/speakers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.contract import Floats
+from harken.errors import BackendUnavailable
+from harken.speakers.pieces import Piece
+
+MAX_DISTANCE = 0.65
+"""Mean cosine distance up to which clusters are joined."""
+CUTS = (MAX_DISTANCE, 0.55, 0.45, 0.35, 0.25, 0.15, 0.0)
+"""The same, for more and more voices: used where there must be more of them."""
+SAME_VOICE = 0.5
+"""Cosine similarity of the mean embeddings of two clusters from which they are one voice."""
+MIN_RELIABLE_S = 1.5
+"""Pieces of which less was embedded found no cluster: their embeddings say little."""
+MIN_VOICE_S = 4.0
+"""Clusters with less speech are no voices; their pieces go to others."""
+MAX_BLOCK_PIECES = 2000
+"""Pieces that are clustered at once, about an hour of speech; the distances between them take 16 MB."""
+WINDOW_WEIGHT = 0.3
+"""Weight of the other pieces of the same local speaker in the choice of a piece's voice."""
+
+Matrix = NDArray[np.float64]
+
+
+class Voices(NamedTuple):
+    """The voices of a recording.
+
+    Attributes
+    ----------
+    labels : ndarray of shape (pieces,), int
+        Index of the voice of each piece.
+    centroids : ndarray of shape (voices, 192)
+        Mean embedding of each voice, unit length.
+    """
+
+    labels: NDArray[np.int64]
+    centroids: Matrix
+
+
+class _Cluster(NamedTuple):
+    total: Matrix
+    """Sum of its embeddings, each times its seconds."""
+    seconds: float
+
+    @property
+    def centroid(self) -> Matrix:
+        return self.total / max(float(np.linalg.norm(self.total)), 1e-12)
+
+
+def find_voices(pieces: Sequence[Piece], fewest: int, most: int) -> Voices:
+    """Find the voices of a recording.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        At least one, in order of time.
+    fewest, most : int
+        Bounds of the number of voices; fewer are found where there are fewer pieces.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the extra ``harken[speakers]`` is not installed.
+    """
+    reliable = [piece for piece in pieces if piece.embedded_s >= MIN_RELIABLE_S] or pieces
+    clusters: list[_Cluster] = []
+    for cut in CUTS:
+        clusters = _voices_of(reliable, cut, fewest)
+        if len(clusters) >= fewest:
+            break
+    clusters = _joined(clusters, most, -1.0)
+    return _assign(pieces, np.stack([cluster.centroid for cluster in clusters]), keep_all=fewest > 1)
+
+
+def _voices_of(pieces: Sequence[Piece], cut: float, fewest: int) -> list[_Cluster]:
+    """Return the clusters that are voices: the large ones, or as many as there must be."""
+    blocks = [pieces[i : i + MAX_BLOCK_PIECES] for i in range(0, len(pieces), MAX_BLOCK_PIECES)]
+    clusters = [cluster for block in blocks for cluster in _clusters(block, cut)]
+    clusters = _joined(clusters, fewest, SAME_VOICE)
+    clusters.sort(key=lambda cluster: -cluster.seconds)
+    n_large = sum(cluster.seconds >= MIN_VOICE_S for cluster in clusters)
+    return clusters[: max(n_large, fewest)]
+
+
+def _clusters(pieces: Sequence[Piece], cut: float) -> Iterator[_Cluster]:
+    """Yield the clusters of a block."""
+    embeddings = np.stack([piece.embedding for piece in pieces]).astype(np.float64)
+    seconds = np.array([piece.seconds for piece in pieces])
+    labels = _agglomerated(embeddings, cut) if len(pieces) > 1 else np.zeros(1, np.int64)
+    for label in np.unique(labels):
+        members = labels == label
+        yield _Cluster(seconds[members] @ embeddings[members], float(seconds[members].sum()))
+
+
+def _agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
+    try:
+        from scipy.cluster.hierarchy import fcluster, linkage
+        from scipy.spatial.distance import pdist
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"{error.name} is not installed, which telling speakers apart needs: pip install 'harken[speakers]'"
+        ) from error
+    labels: NDArray[np.int64] = fcluster(linkage(pdist(embeddings, "cosine"), "average"), cut, "distance")
+    return labels
+
+
+def _joined(clusters: Sequence[_Cluster], fewest: int, least_similarity: float) -> list[_Cluster]:
+    """Join the two most similar clusters, again and again, while they are similar enough and more than the fewest."""
+    clusters = list(clusters)
+    while len(clusters) > fewest:
+        centroids = np.stack([cluster.centroid for cluster in clusters])
+        similarities = np.triu(centroids @ centroids.T + 2, 1) - 2
+        first, second = np.unravel_index(int(similarities.argmax()), similarities.shape)
+        if similarities[first, second] < least_similarity:
+            break
+        other = clusters.pop(int(second))
+        clusters[first] = _Cluster(clusters[first].total + other.total, clusters[first].seconds + other.seconds)
+    return clusters
+
+
+def _assign(pieces: Sequence[Piece], centroids: Matrix, *, keep_all: bool) -> Voices:
+    """Give each piece to a voice, and make the voices anew of their pieces."""
+    embeddings = np.stack([piece.embedding for piece in pieces]).astype(np.float64)
+    weights = np.array([piece.embedded_s for piece in pieces])
+    windows = np.unique([(piece.window, piece.local_speaker) for piece in pieces], axis=0, return_inverse=True)[
+        1
+    ]
+    labels = _nearest(embeddings, weights, windows, centroids)
+    seconds = np.bincount(labels, [piece.seconds for piece in pieces], minlength=len(centroids))
+    kept = np.flatnonzero((seconds > 0) if keep_all else (seconds >= min(MIN_VOICE_S, seconds.max())))
+    sums = np.stack([weights[labels == voice] @ embeddings[labels == voice] for voice in kept])
+    centroids = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    return Voices(_nearest(embeddings, weights, windows, centroids), centroids)
+
+
+def _nearest(
+    embeddings: Matrix | Floats, weights: Matrix, windows: NDArray[np.int64], centroids: Matrix
+) -> NDArray[np.int64]:
+    """Return the voice of each piece: the most similar one to it, and to the local speaker that it is of."""
+    similarities = embeddings @ centroids.T
+    windows = windows.ravel()
+    totals = np.zeros((int(windows.max()) + 1, len(centroids)))
+    np.add.at(totals, windows, similarities * weights[:, None])
+    means = totals / np.bincount(windows, weights)[:, None]
+    labels: NDArray[np.int64] = (similarities + WINDOW_WEIGHT * means[windows]).argmax(axis=1)
+    return labels

@@ -1,0 +1,150 @@
+"""Diarization of recordings: a `Diarizer` holds the models, a `Diarization` what was heard of one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from string import ascii_uppercase
+
+from harken.audio import AudioSource, stream_audio
+from harken.contract import Floats
+from harken.results import Segment, Speaker, SpeakerTurn
+from harken.speakers.attribution import SpeakerAttribution
+from harken.speakers.clustering import find_voices
+from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.options import SpeakerOptions
+from harken.speakers.pieces import SpeechPieces
+from harken.speakers.segmentation import SegmentationModel
+from harken.speakers.turns import find_turns
+
+
+class Diarizer:
+    """Loaded models that tell speakers apart; it holds no state of any recording.
+
+    Parameters
+    ----------
+    segmentation : SegmentationModel
+    embedding : EmbeddingModel
+    options : SpeakerOptions
+    """
+
+    def __init__(
+        self, segmentation: SegmentationModel, embedding: EmbeddingModel, options: SpeakerOptions
+    ) -> None:
+        self._segmentation, self._embedding = segmentation, embedding
+        self.options = options
+
+    def begin(self) -> Diarization:
+        """Begin with a recording, whose samples are fed."""
+        return Diarization(SpeechPieces(self._segmentation, self._embedding), self.options)
+
+    def diarize(self, audio: AudioSource) -> Diarization:
+        """Return who speaks when in a recording.
+
+        Parameters
+        ----------
+        audio : path, "-", file or ndarray
+            As for `harken.Recognizer.transcribe`.
+
+        Raises
+        ------
+        AudioError
+            If the recording cannot be read.
+        BackendUnavailable
+            If the extra ``harken[speakers]`` is not installed.
+        """
+        diarization = self.begin()
+        for _ in diarization.listen(stream_audio(audio)):
+            pass
+        return diarization
+
+
+class Diarization:
+    """Who speaks when in one recording, as far as its samples have been fed.
+
+    Parameters
+    ----------
+    speech : SpeechPieces
+    options : SpeakerOptions
+    """
+
+    def __init__(self, speech: SpeechPieces, options: SpeakerOptions) -> None:
+        self._speech, self._options = speech, options
+        self._n_pieces = -1
+        self._turns: tuple[SpeakerTurn, ...] = ()
+
+    def feed(self, samples: Floats) -> None:
+        """Take the next samples, mono float32 at 16 kHz."""
+        self._speech.feed(samples)
+
+    def flush(self) -> None:
+        """End the recording."""
+        self._speech.flush()
+
+    def listen(self, blocks: Iterable[Floats]) -> Iterator[Floats]:
+        """Yield the blocks of a recording, each after it has been fed, and end with the last."""
+        try:
+            for block in blocks:
+                self.feed(block)
+                yield block
+        finally:
+            self.flush()
+
+    @property
+    def turns(self) -> tuple[SpeakerTurn, ...]:
+        """Turns of all speakers, in order of their start; those of two speakers may overlap.
+
+        Raises
+        ------
+        BackendUnavailable
+            If the extra ``harken[speakers]`` is not installed.
+        """
+        if self._n_pieces != len(self._speech.found):
+            self._n_pieces = len(self._speech.found)
+            self._turns = self._find_turns()
+        return self._turns
+
+    @property
+    def speakers(self) -> tuple[Speaker, ...]:
+        """Speakers in order of appearance."""
+        names = dict.fromkeys(turn.speaker for turn in self.turns)
+        return tuple(
+            Speaker(
+                name=name,
+                seconds=round(sum(turn.end_s - turn.start_s for turn in self.turns if turn.speaker == name), 3),
+            )
+            for name in names
+        )
+
+    def attribute(self, segments: Sequence[Segment], encode: Callable[[str], Sequence[int]]) -> list[Segment]:
+        """Return segments with their speakers, cut where the main speaker changes.
+
+        Parameters
+        ----------
+        segments : sequence of Segment
+            With words; a segment without is not cut.
+        encode : callable
+            Returns the tokens of a text, for segments that are cut.
+        """
+        return SpeakerAttribution(self.turns, encode).segments(segments)
+
+    def _find_turns(self) -> tuple[SpeakerTurn, ...]:
+        if not self._speech.found:
+            return ()
+        voices = find_voices(self._speech.found, *self._options.bounds)
+        turns = find_turns(self._speech, voices.labels)
+        names = {
+            voice: letters(index) for index, voice in enumerate(dict.fromkeys(voice for *_, voice in turns))
+        }
+        return tuple(
+            SpeakerTurn(start_s=start_s, end_s=end_s, speaker=names[voice]) for start_s, end_s, voice in turns
+        )
+
+
+def letters(index: int) -> str:
+    """Return the name of an unknown speaker: A to Z, then AA, AB, ..."""
+    name = ""
+    index += 1
+    while index:
+        index, letter = divmod(index - 1, len(ascii_uppercase))
+        name = ascii_uppercase[letter] + name
+    return name

@@ -1,0 +1,198 @@
+"""Pieces of speech of one voice each, with embeddings, found while the samples of a recording stream in.
+
+Windows of ten seconds begin every five, and each decides on the five seconds in its middle. Where one local speaker
+speaks alone, that stretch is cut into pieces of one to two seconds: long enough to tell voices apart, and short enough
+that a change of speaker which the segmentation missed spoils few of them. Kept are the embeddings and who is active in
+each frame, three bits: 5 MB for an hour of speech.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.contract import Floats
+from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.segmentation import (
+    N_FRAMES,
+    N_LOCAL_SPEAKERS,
+    STEP_SAMPLES,
+    WINDOW_SAMPLES,
+    Activity,
+    SegmentationModel,
+)
+from harken.types import SAMPLE_RATE
+
+HOP_FRAMES = 296
+"""Frames from the start of a window to that of the next: five seconds."""
+MARGIN_FRAMES = 147
+"""Frames at the start of a window, and at its end, on which its neighbours decide."""
+FRAMES_PER_SECOND = SAMPLE_RATE / STEP_SAMPLES
+MAX_PIECE_FRAMES = round(2.4 * FRAMES_PER_SECOND)
+MIN_EMBEDDED_FRAMES = round(1.6 * FRAMES_PER_SECOND)
+"""A shorter piece is embedded with what the same speaker says beside it, if there is more."""
+MAX_PAUSE_FRAMES = round(0.2 * FRAMES_PER_SECOND)
+"""Longest pause within a piece."""
+MIN_PIECE_FRAMES = 3
+
+Run = tuple[int, int]
+"""First frame, and the one behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of speech of one voice.
+
+    Attributes
+    ----------
+    window : int
+        Index of the window that it was found in.
+    local_speaker : int
+        0 to 2, the column of the window's activity.
+    start, end : int
+        First frame in the window, and the one behind the last.
+    embedded_s : float
+        Seconds of speech that were embedded.
+    embedding : ndarray of shape (192,), float32
+        Unit length.
+    """
+
+    window: int
+    local_speaker: int
+    start: int
+    end: int
+    embedded_s: float
+    embedding: Floats
+
+    @property
+    def seconds(self) -> float:
+        """Length in seconds."""
+        return (self.end - self.start) / FRAMES_PER_SECOND
+
+
+class SpeechPieces:
+    """The pieces of one recording, found while its samples are fed.
+
+    Parameters
+    ----------
+    segmentation : SegmentationModel
+    embedding : EmbeddingModel
+
+    Attributes
+    ----------
+    found : list of Piece
+        In order of their windows.
+    n_samples : int
+        Samples of the recording so far.
+    """
+
+    def __init__(self, segmentation: SegmentationModel, embedding: EmbeddingModel) -> None:
+        self._segmentation, self._embedding = segmentation, embedding
+        self._buffer = np.empty(0, np.float32)
+        self._activities: list[NDArray[np.uint8]] = []
+        self._ended = False
+        self.found: list[Piece] = []
+        self.n_samples = 0
+
+    @property
+    def n_windows(self) -> int:
+        """Number of windows so far."""
+        return len(self._activities)
+
+    def feed(self, samples: Floats) -> None:
+        """Take the next samples, mono float32 at 16 kHz, and find the pieces in the windows that they complete."""
+        self.n_samples += len(samples)
+        self._buffer = np.concatenate([self._buffer, samples])
+        hop = HOP_FRAMES * STEP_SAMPLES
+        n_complete = max(0, (len(self._buffer) - WINDOW_SAMPLES) // hop + 1)
+        if n_complete:
+            starts = range(0, n_complete * hop, hop)
+            self._add_windows(np.stack([self._buffer[start : start + WINDOW_SAMPLES] for start in starts]))
+            self._buffer = self._buffer[n_complete * hop :]
+
+    def flush(self) -> None:
+        """End the recording: what no window has decided on yet is the end of a last one, padded with silence."""
+        decided = MARGIN_FRAMES * STEP_SAMPLES if self.n_windows else 0
+        self._ended = len(self._buffer) > decided
+        if self._ended:
+            window = np.zeros((1, WINDOW_SAMPLES), np.float32)
+            window[0, : len(self._buffer)] = self._buffer
+            self._add_windows(window)
+        self._buffer = np.empty(0, np.float32)
+
+    def activity(self, window: int) -> tuple[Activity, Run]:
+        """Return who is active in a window, and the frames on which it decides."""
+        bits = np.unpackbits(self._activities[window], count=N_FRAMES * N_LOCAL_SPEAKERS)
+        last = self._ended and window == self.n_windows - 1
+        return bits.reshape(N_FRAMES, N_LOCAL_SPEAKERS).astype(np.bool_), _decided_frames(window, last)
+
+    def _add_windows(self, windows: Floats) -> None:
+        activities = self._segmentation.activities(windows)
+        planned = [
+            (self.n_windows + position, speaker, piece, embedded)
+            for position, activity in enumerate(activities)
+            for speaker, piece, embedded in _plan(
+                activity, _decided_frames(self.n_windows + position, self._ended)
+            )
+        ]
+        embeddings = self._embedding.embed(
+            [
+                windows[window - self.n_windows, start * STEP_SAMPLES : end * STEP_SAMPLES]
+                for window, _, _, (start, end) in planned
+            ]
+        )
+        self.found += [
+            Piece(window, speaker, *piece, (embedded[1] - embedded[0]) / FRAMES_PER_SECOND, embedding)
+            for (window, speaker, piece, embedded), embedding in zip(planned, embeddings, strict=True)
+        ]
+        self._activities += [np.packbits(activity) for activity in activities]
+
+
+def runs(active: NDArray[np.bool_]) -> list[Run]:
+    """Return the stretches of True."""
+    edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _decided_frames(window: int, last: bool) -> Run:
+    return MARGIN_FRAMES * bool(window), N_FRAMES if last else MARGIN_FRAMES + HOP_FRAMES
+
+
+def _plan(activity: Activity, decided: Run) -> list[tuple[int, Run, Run]]:
+    """Return the pieces of a window: the local speaker, the piece, and what is embedded of its speech."""
+    n_active = activity.sum(axis=1)
+    planned = []
+    for speaker in range(N_LOCAL_SPEAKERS):
+        for run in _joined(runs(activity[:, speaker] & (n_active == 1)), n_active > 0):
+            start, end = max(run[0], decided[0]), min(run[1], decided[1])
+            if end - start >= MIN_PIECE_FRAMES:
+                planned += [(speaker, piece, _embedded(piece, run)) for piece in _divided(start, end)]
+    return planned
+
+
+def _joined(stretches: list[Run], anybody: NDArray[np.bool_]) -> list[Run]:
+    """Join stretches over short pauses in which nobody speaks."""
+    joined: list[Run] = []
+    for start, end in stretches:
+        before = joined[-1] if joined else None
+        if before and start - before[1] < MAX_PAUSE_FRAMES and not anybody[before[1] : start].any():
+            joined[-1] = before[0], end
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _divided(start: int, end: int) -> list[Run]:
+    """Divide a stretch into pieces of equal length."""
+    count = -(-(end - start) // MAX_PIECE_FRAMES)
+    edges = [start + (end - start) * index // count for index in range(count + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _embedded(piece: Run, run: Run) -> Run:
+    """Return a piece, extended to both sides within its run up to the least length."""
+    missing = max(0, MIN_EMBEDDED_FRAMES - (piece[1] - piece[0]))
+    start = max(run[0], min(piece[0] - missing // 2, run[1] - MIN_EMBEDDED_FRAMES))
+    return min(start, piece[0]), max(piece[1], min(run[1], start + MIN_EMBEDDED_FRAMES))
