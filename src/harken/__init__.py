@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # as in typing, whose import takes long beside this modul
 if TYPE_CHECKING:
     from typing import Any
 
-    from harken.api import Recognizer, load
+    from harken.api import Recognizer, load, load_diarizer
     from harken.errors import HarkenError
     from harken.results import Segment, Transcript, Word
     from harken.transcribe import TranscribeOptions
@@ -28,6 +28,7 @@ __all__ = [
     "Word",
     "__version__",
     "load",
+    "load_diarizer",
 ]
 
 _MODULES = {
@@ -39,6 +40,7 @@ _MODULES = {
     "Transcription": "transcription",
     "Word": "results",
     "load": "api",
+    "load_diarizer": "api",
 }
 
 

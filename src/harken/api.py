@@ -28,6 +28,12 @@ from harken.keywords import (
 )
 from harken.option_types import checked_value
 from harken.results import Word
+from harken.speakers.clustering import require_scipy
+from harken.speakers.diarizer import Diarizer
+from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.models import resolve_speaker_models
+from harken.speakers.options import SpeakerOptions
+from harken.speakers.segmentation import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
     LatencyPlan,
@@ -48,7 +54,7 @@ from harken.transcribe import (
 )
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcribe.options import FIDELITIES
-from harken.transcription import DecodingTurn, Transcription
+from harken.transcription import DecodingTurn, Speakers, Transcription
 from harken.types import Dims
 from harken.version import __version__
 
@@ -158,6 +164,72 @@ def load(
     )
 
 
+def load_diarizer(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    num_speakers: int | None = None,
+    min_speakers: int | None = None,
+    max_speakers: int | None = None,
+    threads: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    download: bool = True,
+) -> Diarizer:
+    """Load the models that tell speakers apart.
+
+    Parameters
+    ----------
+    model : path, optional
+        Directory with ``segmentation-3.0.onnx`` and ``campplus_cn_en_common.pt``; by default that of the environment
+        variable ``HARKEN_SPEAKER_MODEL``, or the two files in the user's cache, where they are downloaded to.
+    num_speakers, min_speakers, max_speakers : int, optional
+        Number of speakers, if it is known, or bounds of it (see `harken.speakers.options.SpeakerOptions`).
+    threads : int, optional
+        Threads on the CPU; by default one, which is fastest beside a transcription.
+    cache : path, optional
+        Directory of built graphs, as for `load`.
+    download : bool
+        Allow the download of files that are not on this machine.
+
+    Returns
+    -------
+    Diarizer
+        To be given to `Recognizer.transcribe`, or used by itself.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If the files are not on this machine, and cannot or must not be downloaded.
+    CheckpointError
+        If one of them is damaged, or holds another model.
+    OptionError
+        If a value is not allowed.
+    BackendUnavailable
+        If the extra ``harken[speakers]`` is not installed.
+
+    Examples
+    --------
+    >>> import harken
+    >>> diarizer = harken.load_diarizer(num_speakers=2)
+    >>> for segment in harken.load("tiny.en").transcribe("meeting.mp3", diarizer=diarizer):
+    ...     print(segment.speakers, segment.text)
+    """
+    path = str | os.PathLike[str]
+    options = SpeakerOptions(num_speakers=num_speakers, min_speakers=min_speakers, max_speakers=max_speakers)
+    threads = checked_value("threads", threads, int | None)
+    if threads is not None and threads < 1:
+        raise OptionError("threads", threads, "an integer of at least 1")
+    cache = checked_value("cache", cache, path | None)
+    require_scipy()
+    files = resolve_speaker_models(
+        checked_value("model", model, path | None), download=checked_value("download", download, bool)
+    )
+    return Diarizer(
+        SegmentationModel(files.segmentation, threads or 1),
+        EmbeddingModel(files.embedding, threads=threads or 1, cache=Path(cache) if cache is not None else None),
+        options,
+    )
+
+
 class Recognizer:
     """A loaded model; it holds no state of any recording, so one may serve many calls in turn.
 
@@ -218,7 +290,8 @@ class Recognizer:
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see
-            `harken.transcribe.Callbacks`).
+            `harken.transcribe.Callbacks`). With ``diarizer``, a `Diarizer` of `harken.load_diarizer`, segments and words
+            name their speakers; they then come at the end of the recording, since only then it is known who speaks.
 
         Returns
         -------
@@ -277,21 +350,29 @@ class Recognizer:
         given: dict[str, Any] = {**keywords}
         callbacks_by_index = check_by_position("callbacks", given.pop("callbacks", {}), len(audios), Callbacks)
         journals = check_by_position("journals", given.pop("journals", {}), len(audios), (str, os.PathLike))
+        diarizer: Diarizer | None = checked_value("diarizer", given.pop("diarizer", None), Diarizer | None)
         callbacks = Callbacks(**pop_fields(Callbacks, given))
         options = self._resolve_options(options, given, others=(Callbacks,))
+        if diarizer:
+            options = replace(options, word_timestamps=True)
         window_decoder = self._make_window_decoder(options)
+        diarizations = [diarizer.begin() if diarizer else None for _ in audios]
         recordings = [
             RecordingTranscriber(
                 window_decoder,
-                stream_audio(audio),
+                diarization.listen(stream_audio(audio)) if diarization else stream_audio(audio),
                 callbacks_by_index.get(index, callbacks),
                 journal=self._make_journal(journals[index], audio, options) if index in journals else None,
             )
-            for index, audio in enumerate(audios)
+            for index, (audio, diarization) in enumerate(zip(audios, diarizations, strict=True))
         ]
         scheduler = Scheduler(window_decoder, recordings, options.batch_size)
         turn = DecodingTurn()
-        return [Transcription(work, scheduler, self.model, turn) for work in recordings]
+        speakers = [Speakers(each, self.tokenizer.encode) if each else None for each in diarizations]
+        return [
+            Transcription(work, scheduler, self.model, turn, of_work)
+            for work, of_work in zip(recordings, speakers, strict=True)
+        ]
 
     def detect_language(
         self,

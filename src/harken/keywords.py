@@ -13,6 +13,7 @@ from typing import Any, TypedDict, TypeVar
 from harken.decoding import Observer
 from harken.errors import OptionError
 from harken.option_types import checked_value
+from harken.speakers.diarizer import Diarizer
 from harken.transcribe.callbacks import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
 
 OptionsT = TypeVar("OptionsT")
@@ -89,7 +90,9 @@ class StreamKeywords(TranscribeKeywords, total=False):
 
 
 class RecordingKeywords(TranscribeKeywords, CallbackKeywords, total=False):
-    """Options and callbacks of one transcription."""
+    """Options and callbacks of one transcription, and what tells its speakers apart."""
+
+    diarizer: Diarizer | None
 
 
 class RecordingsKeywords(RecordingKeywords, total=False):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
 from harken.results import Segment, Transcript
+from harken.speakers.diarizer import Diarization
 from harken.transcribe import RecordingTranscriber, Scheduler
 
 
@@ -38,6 +39,44 @@ class DecodingTurn:
                 self._taken = False
 
 
+class Speakers:
+    """The speakers of a recording, and its segments, which wait for them: who speaks is known at the end.
+
+    Parameters
+    ----------
+    diarization : Diarization
+    encode : callable
+        Returns the tokens of a text, for segments that are cut.
+    """
+
+    def __init__(self, diarization: Diarization, encode: Callable[[str], Sequence[int]]) -> None:
+        self.diarization, self._encode = diarization, encode
+        self._waiting: list[Segment] = []
+        self._attributed: list[Segment] | None = None
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """Add the next segments of the recording."""
+        self._waiting.extend(segments)
+
+    def so_far(self, ready: Sequence[Segment]) -> list[Segment]:
+        """Return the segments so far, those that are ready included, with the speakers known so far."""
+        if self._attributed is not None:
+            return self._attributed
+        return self.diarization.attribute([*self._waiting, *ready], self._encode)
+
+    def finish(self) -> list[Segment]:
+        """Return all segments with their speakers at the end of the recording; empty from the second call on."""
+        if self._attributed is not None:
+            return []
+        self._attributed = self.so_far(())
+        return self._attributed
+
+    @property
+    def finished(self) -> bool:
+        """True once all segments have been given their speakers."""
+        return self._attributed is not None
+
+
 class Transcription:
     """A transcription in progress: iterate over it for the segments as they are decoded.
 
@@ -46,10 +85,17 @@ class Transcription:
     """
 
     def __init__(
-        self, recording: RecordingTranscriber, scheduler: Scheduler, model: str, turn: DecodingTurn
+        self,
+        recording: RecordingTranscriber,
+        scheduler: Scheduler,
+        model: str,
+        turn: DecodingTurn,
+        speakers: Speakers | None = None,
     ) -> None:
         self._recording, self._scheduler, self._model, self._turn = recording, scheduler, model, turn
-        self._segment_iterator = scheduler.segments(recording)
+        self._speakers = speakers
+        decoded = scheduler.segments(recording)
+        self._segment_iterator = self._with_speakers(decoded, speakers) if speakers else decoded
         self._decoded_segments: list[Segment] = []
         self._failure: BaseException | None = None
 
@@ -77,6 +123,9 @@ class Transcription:
         """
         with self._turn.taken():
             segments = self._scheduler.step(self._recording)
+            if self._speakers:
+                self._speakers.add(segments)
+                segments = self._speakers.finish() if self._recording.finished else []
             self._decoded_segments += segments
             if not segments and self._recording.failure:
                 self._failure = self._recording.failure
@@ -87,7 +136,8 @@ class Transcription:
     def finished(self) -> bool:
         """True once all segments have been decoded and returned, and the error that ended the decoding raised."""
         recording = self._recording
-        return recording.finished and not recording.ready_segments and recording.failure is self._failure
+        waiting = recording.ready_segments or (self._speakers and not self._speakers.finished)
+        return recording.finished and not waiting and recording.failure is self._failure
 
     @property
     def read_s(self) -> float:
@@ -98,6 +148,18 @@ class Transcription:
     def done_s(self) -> float:
         """Seconds of the recording that have been decoded."""
         return self._recording.done_s
+
+    def _with_speakers(self, decoded: Iterator[Segment], speakers: Speakers) -> Iterator[Segment]:
+        """Yield the segments with their speakers, once all have been decoded."""
+        failure = None
+        try:
+            for segment in decoded:
+                speakers.add([segment])
+        except HarkenError as error:
+            failure = error
+        yield from speakers.finish()
+        if failure:
+            raise failure
 
     def _decode_until(self, index: int) -> bool:
         """Decode the segment of an index unless another thread has; return False if there is none."""
@@ -149,6 +211,8 @@ class Transcription:
         """Return the transcript of what has been decoded so far; never waits for a thread that decodes."""
         ready = tuple(self._recording.ready_segments)  # before the others, to which they move one by one
         segments = [*self._decoded_segments]
+        if self._speakers:
+            segments, ready = self._speakers.so_far(ready), ()
         for segment in ready:
             if segment.index == len(segments):
                 segments.append(segment)
@@ -162,6 +226,8 @@ class Transcription:
             dropped=tuple(self._recording.dropped),
             speech=self._recording.speech,
             unwritten=tuple(self._recording.unwritten),
+            speakers=self._speakers.diarization.speakers if self._speakers else None,
+            turns=self._speakers.diarization.turns if self._speakers else (),
         )
 
     def result(self) -> Transcript:

@@ -22,6 +22,7 @@ from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.formats import TranscriptFormat
 from harken.results import Attempt, Segment, Transcript
+from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
 from harken.transcribe.callbacks import ProgressCallback
 from harken.transcription import Transcription
@@ -36,6 +37,8 @@ class FileTranscriber:
     screen : Screen
     load : callable
         Loads the model.
+    load_diarizer : callable
+        Loads what tells speakers apart; returns None if nothing is to.
     options : TranscribeOptions
     files : TranscriptFiles
     stdout_writer : callable
@@ -48,6 +51,7 @@ class FileTranscriber:
 
     screen: Screen
     load: Callable[[], Recognizer]
+    load_diarizer: Callable[[], Diarizer | None]
     options: TranscribeOptions
     files: TranscriptFiles
     stdout_writer: Callable[[str], TranscriptFormat | None]
@@ -118,7 +122,7 @@ class FileTranscriber:
             if (journal := self.files.journal(source))
         }
         transcriptions = self._recognizer.transcribe_many(
-            durations_s, self.options, callbacks=callbacks, journals=journals
+            durations_s, self.options, callbacks=callbacks, journals=journals, diarizer=self.load_diarizer()
         )
         return dict(zip(durations_s, transcriptions, strict=True))
 
@@ -304,6 +308,8 @@ def _language_and_loss_lines(transcript: Transcript) -> Iterator[str]:
     """Yield lines about the language of a recording, the segments dropped from it, and speech without words."""
     if not transcript.segments:
         yield "no text"
+    if transcript.speakers:
+        yield "speakers: " + ", ".join(f"{each.name} {each.seconds:.1f} s" for each in transcript.speakers)
     languages = [
         (code, next(segments))
         for code, segments in groupby(transcript.segments, lambda segment: segment.language)

@@ -30,12 +30,17 @@ from harken.cli.options import (
     transcribe_options_from,
 )
 from harken.cli.screen import Screen, TimestampedLines, pluralize
+from harken.cli.speaker_options import load_diarizer_with_status, speaker_options
 from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.cli.values import FilePath
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.transcribe import TranscribeOptions
+
+
+SPEAKER_FORMATS = {"rttm"}
+"""Formats that are empty without speakers."""
 
 
 def _parse_format_name(text: str) -> str:
@@ -81,6 +86,7 @@ output_option = partial(single_option, section="Output")
 )
 @output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @layout_options
+@speaker_options
 @model_options
 @decoding_options
 def command(files: Sequence[str], format_names: Sequence[str], output_dir: str | None, **params: Any) -> int:
@@ -96,9 +102,11 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     that of the current recording so far to talk.srt.partial.
     """
     sources = expand_patterns(files)
-    format_names = tuple(FORMATS) if "all" in format_names else tuple(dict.fromkeys(format_names))
+    format_names = _format_names(format_names, speakers=params["speakers"])
     layout = layout_from(params)
-    options = _with_word_timestamps(transcribe_options_from(params), layout, format_names)
+    options = _with_word_timestamps(
+        transcribe_options_from(params), layout, format_names, speakers=params["speakers"]
+    )
     to_stdout = output_dir == STDIN
     if to_stdout and (len(sources), len(format_names)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
@@ -131,6 +139,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         transcriber = FileTranscriber(
             screen=screen,
             load=partial(load_model_with_status, screen, params),
+            load_diarizer=partial(load_diarizer_with_status, screen, params),
             options=options,
             files=TranscriptFiles(paths=paths, layout=layout, keep_journals=params["resume"]),
             stdout_writer=stdout_writer,
@@ -140,14 +149,26 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         return transcriber.run(remaining)
 
 
+def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:
+    """Return each format once; ``all`` are those that have something to say."""
+    if "all" in names:
+        return tuple(name for name in FORMATS if speakers or name not in SPEAKER_FORMATS)
+    for name in names:
+        if name in SPEAKER_FORMATS and not speakers:
+            raise click.UsageError(f"--format {name} has turns of speakers: give --speakers, too")
+    return tuple(dict.fromkeys(names))
+
+
 def _with_word_timestamps(
-    options: TranscribeOptions, layout: Layout, format_names: Sequence[str]
+    options: TranscribeOptions, layout: Layout, format_names: Sequence[str], *, speakers: bool
 ) -> TranscribeOptions:
     """Turn on word timestamps if the output shows words, unless the user turned them off."""
-    if options.word_timestamps or not (layout.needs_words or WORD_FORMATS & {*format_names}):
+    if options.word_timestamps or not (speakers or layout.needs_words or WORD_FORMATS & {*format_names}):
         return options
     if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
         return replace(options, word_timestamps=True)
+    if speakers:
+        raise click.UsageError("--no-word-timestamps excludes --speakers, which says who said each word")
     if layout.needs_words:
         raise click.UsageError("--no-word-timestamps excludes options that lay out lines or show words")
     if "words.tsv" in format_names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -79,11 +79,16 @@ class SpeakerAttribution:
             )
 
     def _with_speakers(self, words: Sequence[Word]) -> list[Word]:
-        """Return words with their speakers; one near no turn is said by who said the word before it."""
+        """Return the words of a segment with their speakers.
+
+        A word that several say is transcribed from the louder one: most likely that of the rest of the segment. One
+        near no turn is said by who said the word before it.
+        """
+        candidates = [self.speakers(word.start_s, word.end_s) for word in words]
+        certain = Counter(names[0] for names in candidates if len(names) == 1)
         attributed: list[Word] = []
-        for word in words:
-            speakers = self.speakers(word.start_s, word.end_s) or (
-                attributed[-1].speakers if attributed else ()
-            )
-            attributed.append(replace(word, speakers=speakers))
+        for word, names in zip(words, candidates, strict=True):
+            before = attributed[-1].speakers if attributed else ()
+            ranked = sorted(names, key=lambda name: (-certain[name], name not in before[:1]))
+            attributed.append(replace(word, speakers=tuple(ranked) or before))
         return attributed

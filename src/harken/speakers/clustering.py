@@ -69,11 +69,6 @@ def find_voices(pieces: Sequence[Piece], fewest: int, most: int) -> Voices:
         At least one, in order of time.
     fewest, most : int
         Bounds of the number of voices; fewer are found where there are fewer pieces.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
     """
     reliable = [piece for piece in pieces if piece.embedded_s >= MIN_RELIABLE_S] or pieces
     clusters: list[_Cluster] = []
@@ -105,14 +100,21 @@ def _clusters(pieces: Sequence[Piece], cut: float) -> Iterator[_Cluster]:
         yield _Cluster(seconds[members] @ embeddings[members], float(seconds[members].sum()))
 
 
-def _agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
+def require_scipy() -> None:
+    """Raise an error with the command that installs it, if the extra is missing."""
     try:
-        from scipy.cluster.hierarchy import fcluster, linkage
-        from scipy.spatial.distance import pdist
+        import scipy.cluster.hierarchy
+        import scipy.spatial.distance  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(
             f"{error.name} is not installed, which telling speakers apart needs: pip install 'harken[speakers]'"
         ) from error
+
+
+def _agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import pdist
+
     labels: NDArray[np.int64] = fcluster(linkage(pdist(embeddings, "cosine"), "average"), cut, "distance")
     return labels
 

@@ -49,8 +49,6 @@ class Diarizer:
         ------
         AudioError
             If the recording cannot be read.
-        BackendUnavailable
-            If the extra ``harken[speakers]`` is not installed.
         """
         diarization = self.begin()
         for _ in diarization.listen(stream_audio(audio)):
@@ -91,16 +89,10 @@ class Diarization:
 
     @property
     def turns(self) -> tuple[SpeakerTurn, ...]:
-        """Turns of all speakers, in order of their start; those of two speakers may overlap.
-
-        Raises
-        ------
-        BackendUnavailable
-            If the extra ``harken[speakers]`` is not installed.
-        """
-        if self._n_pieces != len(self._speech.found):
-            self._n_pieces = len(self._speech.found)
-            self._turns = self._find_turns()
+        """Turns of all speakers, in order of their start; those of two speakers may overlap."""
+        n_pieces = len(self._speech.found)
+        if self._n_pieces != n_pieces:
+            self._turns, self._n_pieces = self._find_turns(), n_pieces
         return self._turns
 
     @property
@@ -128,10 +120,11 @@ class Diarization:
         return SpeakerAttribution(self.turns, encode).segments(segments)
 
     def _find_turns(self) -> tuple[SpeakerTurn, ...]:
-        if not self._speech.found:
+        pieces = [*self._speech.found]  # another thread may add to them
+        if not pieces:
             return ()
-        voices = find_voices(self._speech.found, *self._options.bounds)
-        turns = find_turns(self._speech, voices.labels)
+        voices = find_voices(pieces, *self._options.bounds)
+        turns = find_turns(self._speech, pieces, voices.labels)
         names = {
             voice: letters(index) for index, voice in enumerate(dict.fromkeys(voice for *_, voice in turns))
         }

@@ -143,11 +143,11 @@ class SpeechPieces:
                 for window, _, _, (start, end) in planned
             ]
         )
+        self._activities += [np.packbits(activity) for activity in activities]
         self.found += [
             Piece(window, speaker, *piece, (embedded[1] - embedded[0]) / FRAMES_PER_SECOND, embedding)
             for (window, speaker, piece, embedded), embedding in zip(planned, embeddings, strict=True)
         ]
-        self._activities += [np.packbits(activity) for activity in activities]
 
 
 def runs(active: NDArray[np.bool_]) -> list[Run]:

@@ -58,4 +58,5 @@ class SegmentationModel:
         """
         log_probabilities = np.empty((len(windows), N_FRAMES, len(POWERSET)), np.float32)
         self._graph({"input": windows[:, None]}, {"output": log_probabilities})
-        return POWERSET[log_probabilities.argmax(axis=-1)]
+        activities: NDArray[np.bool_] = POWERSET[log_probabilities.argmax(axis=-1)]
+        return activities

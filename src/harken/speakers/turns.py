@@ -19,17 +19,19 @@ VoiceTurn = tuple[float, float, int]
 """Start and end in seconds, and the index of the voice."""
 
 
-def find_turns(speech: SpeechPieces, labels: NDArray[np.int64]) -> list[VoiceTurn]:
+def find_turns(speech: SpeechPieces, pieces: Sequence[Piece], labels: NDArray[np.int64]) -> list[VoiceTurn]:
     """Return the turns of each voice, in order of their start; those of two voices may overlap.
 
     Parameters
     ----------
     speech : SpeechPieces
+        Whose activity counts.
+    pieces : sequence of Piece
     labels : ndarray of shape (pieces,), int
         Voice of each piece.
     """
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for window, by_speaker in _pieces_by_window(speech.found, labels).items():
+    for window, by_speaker in _pieces_by_window(pieces, labels).items():
         activity, (first, behind) = speech.activity(window)
         for speaker, (starts, ends, voices) in by_speaker.items():
             frames = np.flatnonzero(activity[first:behind, speaker]) + first
