@@ -1,0 +1,168 @@
+"""Tests of diarization with voices that are levels of the samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.speakers import BOTH, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
+from harken.errors import OptionError
+from harken.speakers.diarizer import letters
+from harken.speakers.options import SpeakerOptions
+
+TOLERANCE_S = 0.04
+"""Two frames."""
+
+
+def turns_of(samples, **options):
+    return level_diarizer(**options).diarize(samples).turns
+
+
+def assert_turns(turns, expected):
+    assert [turn.speaker for turn in turns] == [speaker for *_, speaker in expected]
+    for turn, (start_s, end_s, _) in zip(turns, expected, strict=True):
+        assert turn.start_s == pytest.approx(start_s, abs=TOLERANCE_S)
+        assert turn.end_s == pytest.approx(end_s, abs=TOLERANCE_S)
+
+
+def test_voices_are_named_in_order_of_appearance():
+    samples = conversation((SILENCE, 1), (SECOND, 6), (SILENCE, 1), (FIRST, 7), (SILENCE, 0.5), (SECOND, 5))
+    assert_turns(turns_of(samples), [(1, 7, "A"), (8, 15, "B"), (15.5, 20.5, "A")])
+
+
+def test_voices_at_once_both_have_turns():
+    samples = conversation((FIRST, 6), (BOTH, 1), (SECOND, 6))
+    assert_turns(turns_of(samples), [(0, 7, "A"), (6, 13, "B")])
+
+
+def test_turn_goes_on_over_a_short_pause():
+    samples = conversation((FIRST, 5), (SILENCE, 0.2), (FIRST, 5), (SILENCE, 0.5), (FIRST, 5))
+    assert_turns(turns_of(samples), [(0, 10.2, "A"), (10.7, 15.7, "A")])
+
+
+def test_short_answers_have_turns_of_their_own():
+    parts = [(FIRST, 6), (SECOND, 0.4), (FIRST, 6), (SECOND, 6)]
+    assert_turns(
+        turns_of(conversation(*parts)), [(0, 6, "A"), (6, 6.4, "B"), (6.4, 12.4, "A"), (12.4, 18.4, "B")]
+    )
+
+
+def test_who_says_little_in_all_is_taken_for_somebody_else_unless_the_number_is_known():
+    samples = conversation((FIRST, 10), (SILENCE, 1), (THIRD, 2), (SILENCE, 1), (SECOND, 10))
+    assert {turn.speaker for turn in turns_of(samples)} == {"A", "B"}
+    assert {turn.speaker for turn in turns_of(samples, num_speakers=3)} == {"A", "B", "C"}
+
+
+def test_bounds_of_the_number_of_speakers_are_kept():
+    samples = conversation((FIRST, 10), (SECOND, 10), (THIRD, 10))
+    assert {turn.speaker for turn in turns_of(samples)} == {"A", "B", "C"}
+    assert {turn.speaker for turn in turns_of(samples, max_speakers=2)} == {"A", "B"}
+    assert {turn.speaker for turn in turns_of(samples, num_speakers=1)} == {"A"}
+    assert len({turn.speaker for turn in turns_of(samples, min_speakers=3)}) == 3
+
+
+def test_more_speakers_than_voices_are_not_made_up():
+    samples = conversation((FIRST, 1), (SILENCE, 1))
+    assert [turn.speaker for turn in turns_of(samples, num_speakers=5)] == ["A"]
+
+
+@pytest.mark.parametrize("seconds", [0.01, 12, 40])
+def test_silence_has_no_speakers(seconds):
+    diarization = level_diarizer().diarize(conversation((SILENCE, seconds)))
+    assert (diarization.turns, diarization.speakers) == ((), ())
+
+
+def test_short_recording_has_a_speaker():
+    assert_turns(turns_of(conversation((FIRST, 0.5))), [(0, 0.5, "A")])
+
+
+def test_speakers_have_the_sum_of_their_turns():
+    diarization = level_diarizer().diarize(conversation((FIRST, 6), (BOTH, 1), (SECOND, 6)))
+    assert [(speaker.name, round(speaker.seconds)) for speaker in diarization.speakers] == [("A", 7), ("B", 7)]
+
+
+@settings(max_examples=20)
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from([SILENCE, FIRST, SECOND, BOTH, THIRD]), st.floats(0.1, 9)),
+        min_size=1,
+        max_size=9,
+    ),
+    points=st.lists(st.floats(0, 1), max_size=8),
+)
+def test_blocks_do_not_matter_and_turns_are_within_the_recording(parts, points):
+    samples = conversation(*parts)
+    whole, divided = level_diarizer().begin(), level_diarizer().begin()
+    whole.feed(samples)
+    for block in np.split(samples, sorted(round(point * len(samples)) for point in points)):
+        divided.feed(block)
+    whole.flush()
+    divided.flush()
+    assert divided.turns == whole.turns
+    duration_s = len(samples) / 16_000
+    assert all(0 <= turn.start_s < turn.end_s <= duration_s for turn in whole.turns)
+    assert [turn.start_s for turn in whole.turns] == sorted(turn.start_s for turn in whole.turns)
+    for name in {turn.speaker for turn in whole.turns}:
+        own = [turn for turn in whole.turns if turn.speaker == name]
+        assert all(a.end_s < b.start_s for a, b in itertools.pairwise(own))
+
+
+def test_speech_is_found_to_the_last_second_of_any_length():
+    for length in (9.9, 10.0, 10.1, 12.4, 12.6, 14.9, 15.1, 17.6, 30.0):
+        assert_turns(turns_of(conversation((FIRST, length))), [(0, length, "A")])
+
+
+def test_diarization_so_far_is_that_of_what_was_fed():
+    diarization = level_diarizer().begin()
+    diarization.feed(conversation((FIRST, 12)))
+    assert [turn.speaker for turn in diarization.turns] == ["A"]
+    diarization.feed(conversation((SECOND, 12)))
+    diarization.flush()
+    assert [turn.speaker for turn in diarization.turns] == ["A", "B"]
+
+
+def test_blocks_are_passed_on_and_the_end_is_heard_when_reading_fails():
+    diarization = level_diarizer().begin()
+
+    def failing():
+        yield conversation((FIRST, 3))
+        raise OSError("gone")
+
+    passed = []
+    with pytest.raises(OSError, match="gone"):
+        passed.extend(diarization.listen(failing()))
+    assert sum(map(len, passed)) == 48_000
+    assert len(diarization.turns) == 1
+
+
+def test_more_pieces_than_a_block_are_clustered_block_by_block(monkeypatch):
+    samples = conversation(*[(FIRST, 6), (SECOND, 6)] * 4)
+    expected = turns_of(samples)
+    monkeypatch.setattr("harken.speakers.clustering.MAX_BLOCK_PIECES", 5)
+    assert turns_of(samples) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "name"), [(0, "A"), (25, "Z"), (26, "AA"), (51, "AZ"), (52, "BA"), (702, "AAA")]
+)
+def test_names_of_unknown_speakers(index, name):
+    assert letters(index) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_speakers": 0}, "num_speakers=0"),
+        ({"max_speakers": 51}, "max_speakers=51"),
+        ({"num_speakers": 2, "max_speakers": 3}, "num_speakers=2"),
+        ({"min_speakers": 3, "max_speakers": 2}, "min_speakers=3"),
+        ({"num_speakers": "two"}, "num_speakers='two'"),
+    ],
+)
+def test_options_that_are_not_allowed_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        SpeakerOptions(**options)
