@@ -137,5 +137,30 @@ def _download(repository: str, revision: str | None, *, local_only: bool) -> Pat
     raise CheckpointError(f"{repository}: has no weights that can be read; allowed are {allowed}")
 
 
+def download_file(repository: str, name: str, folder: Path) -> Path:
+    """Download one file of a repository into a folder, and return its path.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If the repository has no such file, or cannot be reached.
+    CheckpointError
+        If the download fails.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
+    from huggingface_hub import errors, hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, name, local_dir=folder))
+    except errors.LocalEntryNotFoundError as error:
+        raise CheckpointNotFound(
+            f"{repository}/{name}: not on this machine, and cannot be downloaded: {_first_line(error)}"
+        ) from error
+    except (errors.EntryNotFoundError, errors.RepositoryNotFoundError) as error:
+        raise CheckpointNotFound(f"{repository}/{name}: not on Hugging Face: {_first_line(error)}") from error
+    except Exception as error:  # transport errors, which differ between versions of huggingface_hub
+        raise CheckpointError(f"{repository}/{name}: the download failed: {_first_line(error)}") from error
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]

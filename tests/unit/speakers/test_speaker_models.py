@@ -1,0 +1,267 @@
+"""Finding and downloading the models of diarization, offline: the hub and the server are stubs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import threading
+from email.message import Message
+from pathlib import Path
+from types import ModuleType
+from urllib.error import HTTPError, URLError
+from urllib.request import Request
+
+import huggingface_hub.errors
+import pytest
+
+from harken.errors import CheckpointError, CheckpointNotFound, OutputError
+from harken.speakers import models
+from harken.speakers.models import SpeakerModelFiles, resolve_speaker_models
+
+CONTENT = {"segmentation-3.0.onnx": b"segmentation" * 1000, "campplus_cn_en_common.pt": b"embedding" * 9000}
+WAY_ON = "give a directory with segmentation-3.0.onnx and campplus_cn_en_common.pt by --speaker-model DIR"
+
+
+class Internet:
+    """A stub of the hub and of the other server."""
+
+    def __init__(self) -> None:
+        self.content = dict(CONTENT)
+        self.error: Exception | None = None
+        self.requested: list[str] = []
+        self.on_request = lambda: None
+
+    def hf_hub_download(self, repo_id: str, filename: str, *, local_dir: Path) -> str:
+        self.requested.append(f"{repo_id}/{filename}")
+        if self.error:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("no network\nsecond line")
+        path = Path(local_dir) / filename
+        path.write_bytes(self.content[filename])
+        return str(path)
+
+    def open(self, url: str) -> io.BytesIO:
+        self.requested.append(url)
+        self.on_request()
+        if self.error:
+            raise self.error
+        return io.BytesIO(self.content[url.rpartition("=")[2]])
+
+
+@pytest.fixture
+def internet(tmp_path, monkeypatch):
+    internet = Internet()
+    module = ModuleType("huggingface_hub")
+    module.hf_hub_download, module.errors = internet.hf_hub_download, huggingface_hub.errors
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.setattr(models, "_open", internet.open)
+    for name in ("SEGMENTATION", "EMBEDDING"):
+        source = getattr(models, name)
+        content = CONTENT[source.name]
+        digest = hashlib.sha256(content).hexdigest()
+        small = models.Source(source.name, len(content), digest, source.url, source.repository)
+        monkeypatch.setattr(models, name, small)
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HARKEN_SPEAKER_MODEL", raising=False)
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+    return internet
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache" / "speakers"
+
+
+def in_folder(folder: Path) -> SpeakerModelFiles:
+    return SpeakerModelFiles(*(folder / name for name in CONTENT))
+
+
+def left_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def write_models(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_a_directory_that_is_given_is_used_whatever_its_files_hold(internet, tmp_path):
+    folder = write_models(tmp_path / "own")
+    (folder / "campplus_cn_en_common.pt").write_bytes(b"trained further")
+    assert resolve_speaker_models(folder) == resolve_speaker_models(str(folder)) == in_folder(folder)
+    assert internet.requested == []
+
+
+def test_the_environment_variable_names_a_directory(internet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(write_models(tmp_path / "own")))
+    assert resolve_speaker_models(None) == in_folder(tmp_path / "own")
+    assert resolve_speaker_models(write_models(tmp_path / "other")) == in_folder(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [
+        (["segmentation-3.0.onnx"], "has no segmentation-3.0.onnx;"),
+        (list(CONTENT), "has no segmentation-3.0.onnx and no campplus_cn_en_common.pt;"),
+    ],
+)
+def test_a_missing_file_of_a_directory_is_named(internet, tmp_path, missing, reason):
+    folder = write_models(tmp_path / "own")
+    for name in missing:
+        (folder / name).rename(folder / f"old-{name}")
+    with pytest.raises(CheckpointNotFound) as e:
+        resolve_speaker_models(folder)
+    allowed = "allowed is a directory with segmentation-3.0.onnx and campplus_cn_en_common.pt"
+    assert str(e.value) == f"{folder}: {reason} {allowed}"
+
+
+def test_a_file_in_place_of_a_directory_is_refused(internet, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(CheckpointNotFound, match=r"model\.onnx: is not a directory; allowed is a directory"):
+        resolve_speaker_models(tmp_path / "model.onnx")
+
+
+def test_models_are_downloaded_once(internet, cache, capsys):
+    assert resolve_speaker_models(None) == in_folder(cache)
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == CONTENT
+    hub, other = internet.requested
+    assert hub == "altunenes/modelsfolder/segmentation-3.0.onnx"
+    assert other.startswith("https://modelscope.cn/")
+    assert capsys.readouterr().err == "downloading campplus_cn_en_common.pt (0 MB) from modelscope.cn\n"
+    assert resolve_speaker_models(None) == resolve_speaker_models(None, download=False) == in_folder(cache)
+    assert len(internet.requested) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_a_damaged_file_in_the_cache_is_downloaded_again(internet, cache):
+    write_models(cache)
+    (cache / "segmentation-3.0.onnx").write_bytes(b"damaged")
+    resolve_speaker_models(None)
+    assert internet.requested == ["altunenes/modelsfolder/segmentation-3.0.onnx"]
+    assert (cache / "segmentation-3.0.onnx").read_bytes() == CONTENT["segmentation-3.0.onnx"]
+
+
+def test_without_downloads_a_missing_file_is_named_with_the_way_on(internet, cache):
+    with pytest.raises(CheckpointNotFound) as e:
+        resolve_speaker_models(None, download=False)
+    off = "not on this machine, and downloads are off (--no-download, download=False)"
+    assert str(e.value) == f"{cache / 'segmentation-3.0.onnx'}: {off}; {WAY_ON}"
+    assert internet.requested == []
+
+
+@pytest.mark.parametrize("name", CONTENT)
+@pytest.mark.parametrize("changed", [lambda content: content[:-1] + b"!", lambda content: content + b"!"])
+def test_another_content_is_refused_and_not_kept(internet, cache, name, changed):
+    internet.content[name] = changed(CONTENT[name])
+    with pytest.raises(CheckpointError) as e:
+        resolve_speaker_models(None)
+    digests = [hashlib.sha256(content).hexdigest() for content in (internet.content[name], CONTENT[name])]
+    assert str(e.value).startswith("https://")
+    assert f"sha256 of the download is {digests[0]}, allowed is {digests[1]}" in str(e.value)
+    assert left_in(cache).isdisjoint({name})
+    assert left_in(cache) <= set(CONTENT)
+
+
+def test_of_an_endless_answer_no_more_is_read_than_the_file_has(internet, cache, monkeypatch):
+    class Endless(io.RawIOBase):
+        n_read = 0
+
+        def read(self, n_bytes: int = -1) -> bytes:
+            self.n_read += n_bytes
+            return bytes(n_bytes)
+
+    endless = Endless()
+    monkeypatch.setattr(models, "_open", lambda url: endless)
+    with pytest.raises(CheckpointError, match="sha256 of the download"):
+        resolve_speaker_models(None)
+    assert endless.n_read == len(CONTENT["campplus_cn_en_common.pt"]) + 1
+
+
+def test_a_download_that_is_cut_off_is_not_kept(internet, cache):
+    internet.content["campplus_cn_en_common.pt"] = CONTENT["campplus_cn_en_common.pt"][:5000]
+    with pytest.raises(CheckpointError, match="the download ended after 5000 of 81000 bytes; try again"):
+        resolve_speaker_models(None)
+    assert left_in(cache) == {"segmentation-3.0.onnx"}
+
+
+def test_a_connection_that_breaks_is_one_error(internet, cache, monkeypatch):
+    class Broken(io.RawIOBase):
+        def read(self, n_bytes: int = -1) -> bytes:
+            raise ConnectionResetError("Connection reset by peer")
+
+    monkeypatch.setattr(models, "_open", lambda url: Broken())
+    with pytest.raises(CheckpointError, match="the download failed: Connection reset by peer"):
+        resolve_speaker_models(None)
+    assert left_in(cache) == {"segmentation-3.0.onnx"}
+
+
+def test_without_the_hub_the_error_says_how_to_get_on(internet, cache):
+    internet.error = URLError("unused")
+    with pytest.raises(CheckpointNotFound) as e:
+        resolve_speaker_models(None)
+    assert str(e.value) == (
+        "altunenes/modelsfolder/segmentation-3.0.onnx: not on this machine, and cannot be downloaded: "
+        f"no network; {WAY_ON}"
+    )
+    assert left_in(cache) == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (URLError(OSError("[Errno -2] Name or service not known")), "[Errno -2] Name or service not known"),
+        (HTTPError("https://x", 404, "Not Found", Message(), None), "HTTP Error 404: Not Found"),
+        (TimeoutError("timed out"), "timed out"),
+    ],
+)
+def test_without_the_server_the_error_says_how_to_get_on(internet, cache, error, reason):
+    write_models(cache)
+    (cache / "campplus_cn_en_common.pt").unlink()
+    internet.error = error
+    with pytest.raises(CheckpointNotFound) as e:
+        resolve_speaker_models(None)
+    assert str(e.value).endswith(f"cannot be downloaded: {reason}; {WAY_ON}")
+    assert "\n" not in str(e.value)
+    assert left_in(cache) == {"segmentation-3.0.onnx"}
+
+
+def test_a_cache_that_cannot_be_written_is_one_error(internet, tmp_path):
+    (tmp_path / "cache").write_bytes(b"")  # root may write everywhere, but not into a file
+    with pytest.raises(OutputError, match=r"cannot be written: .+; set HARKEN_CACHE to a folder with room, or"):
+        resolve_speaker_models(None)
+
+
+def test_a_folder_that_cannot_be_written_is_one_error_with_its_reason_once(internet, cache, monkeypatch):
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("harken.atomic.create_temporary_file", refuse)
+    with pytest.raises(OutputError) as e:
+        resolve_speaker_models(None)
+    assert str(e.value).startswith(
+        f"{cache / 'segmentation-3.0.onnx'}: cannot be written: Permission denied; set "
+    )
+
+
+def test_two_downloads_at_once_do_not_disturb_one_another(internet, cache):
+    both_have_begun = threading.Barrier(2, timeout=30)
+    internet.on_request = both_have_begun.wait
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(resolve_speaker_models(None))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [in_folder(cache)] * 2
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == CONTENT
+
+
+def test_a_redirection_is_followed_to_https_only():
+    handler, request = models.HttpsOnly(), Request("https://example.com/a")
+    new = handler.redirect_request(request, io.BytesIO(), 302, "Found", Message(), "https://example.org/b")
+    assert new is not None
+    assert new.full_url == "https://example.org/b"
+    with pytest.raises(URLError, match=r"redirected to http://example\.org/b, allowed is https"):
+        handler.redirect_request(request, io.BytesIO(), 302, "Found", Message(), "http://example.org/b")
