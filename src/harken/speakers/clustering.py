@@ -94,7 +94,7 @@ def _clusters(pieces: Sequence[Piece], cut: float) -> Iterator[_Cluster]:
     """Yield the clusters of a block."""
     embeddings = np.stack([piece.embedding for piece in pieces]).astype(np.float64)
     seconds = np.array([piece.seconds for piece in pieces])
-    labels = _agglomerated(embeddings, cut) if len(pieces) > 1 else np.zeros(1, np.int64)
+    labels = agglomerated(embeddings, cut) if len(pieces) > 1 else np.zeros(1, np.int64)
     for label in np.unique(labels):
         members = labels == label
         yield _Cluster(seconds[members] @ embeddings[members], float(seconds[members].sum()))
@@ -111,7 +111,8 @@ def require_scipy() -> None:
         ) from error
 
 
-def _agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
+def agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
+    """Return the cluster of each embedding; the mean cosine distance between any two clusters is above the cut."""
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import pdist
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from string import ascii_uppercase
 
 from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
@@ -11,6 +10,8 @@ from harken.results import Segment, Speaker, SpeakerTurn
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.clustering import find_voices
 from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.live import DEFAULT_DELAY_S, LiveDiarization
+from harken.speakers.names import letters
 from harken.speakers.options import SpeakerOptions
 from harken.speakers.pieces import SpeechPieces
 from harken.speakers.segmentation import SegmentationModel
@@ -36,6 +37,16 @@ class Diarizer:
     def begin(self) -> Diarization:
         """Begin with a recording, whose samples are fed."""
         return Diarization(SpeechPieces(self._segmentation, self._embedding), self.options)
+
+    def begin_live(self, delay_s: float = DEFAULT_DELAY_S) -> LiveDiarization:
+        """Begin with a live stream.
+
+        Parameters
+        ----------
+        delay_s : float
+            Seconds after which nothing that was said about the stream changes any more.
+        """
+        return LiveDiarization(self._segmentation, self._embedding, delay_s=delay_s, most=self.options.bounds[1])
 
     def diarize(self, audio: AudioSource) -> Diarization:
         """Return who speaks when in a recording.
@@ -131,13 +142,3 @@ class Diarization:
         return tuple(
             SpeakerTurn(start_s=start_s, end_s=end_s, speaker=names[voice]) for start_s, end_s, voice in turns
         )
-
-
-def letters(index: int) -> str:
-    """Return the name of an unknown speaker: A to Z, then AA, AB, ..."""
-    name = ""
-    index += 1
-    while index:
-        index, letter = divmod(index - 1, len(ascii_uppercase))
-        name = ascii_uppercase[letter] + name
-    return name

@@ -136,7 +136,7 @@ class SpeechPieces:
         planned = [
             (self.n_windows + position, speaker, piece, embedded)
             for position, activity in enumerate(activities)
-            for speaker, piece, embedded in _plan(
+            for speaker, piece, embedded in plan_pieces(
                 activity, _decided_frames(self.n_windows + position, self._ended)
             )
         ]
@@ -163,7 +163,7 @@ def _decided_frames(window: int, last: bool) -> Run:
     return MARGIN_FRAMES * bool(window), N_FRAMES if last else MARGIN_FRAMES + HOP_FRAMES
 
 
-def _plan(activity: Activity, decided: Run) -> list[tuple[int, Run, Run]]:
+def plan_pieces(activity: Activity, decided: Run) -> list[tuple[int, Run, Run]]:
     """Return the pieces of a window: the local speaker, the piece, and what is embedded of its speech."""
     n_active = activity.sum(axis=1)
     planned = []

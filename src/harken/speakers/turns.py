@@ -46,7 +46,7 @@ def find_turns(speech: SpeechPieces, pieces: Sequence[Piece], labels: NDArray[np
     turns = [
         (start_s, end_s, voice)
         for voice, of_voice in spans.items()
-        for start_s, end_s in _joined(sorted(of_voice), speech.n_samples / SAMPLE_RATE)
+        for start_s, end_s in join_spans(sorted(of_voice), speech.n_samples / SAMPLE_RATE)
     ]
     return sorted(turns)
 
@@ -64,7 +64,7 @@ def _pieces_by_window(
     }
 
 
-def _joined(spans: Sequence[tuple[int, int]], duration_s: float) -> list[tuple[float, float]]:
+def join_spans(spans: Sequence[tuple[int, int]], duration_s: float) -> list[tuple[float, float]]:
     """Return spans of frames in seconds, joined over short pauses."""
     # A frame stands for the time around its centre, half a step to both sides.
     shift = FIRST_CENTRE_SAMPLES - STEP_SAMPLES / 2

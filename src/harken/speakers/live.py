@@ -1,0 +1,213 @@
+"""Diarization of live streams: who speaks when, known at once, corrected for a few seconds, and settled then.
+
+Each second a window of the last ten is segmented. It decides on what is new in it, and once more on the end of what the
+window before it has decided on, which now has more around it. What is older than the delay never changes; of that only
+the voices are kept, and the turns of the last minute.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.contract import Floats
+from harken.results import SpeakerTurn
+from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.live_voices import LivePiece, LiveVoices
+from harken.speakers.pieces import FRAMES_PER_SECOND, Run, plan_pieces, runs
+from harken.speakers.segmentation import (
+    N_FRAMES,
+    N_LOCAL_SPEAKERS,
+    STEP_SAMPLES,
+    WINDOW_SAMPLES,
+    Activity,
+    SegmentationModel,
+)
+from harken.speakers.turns import join_spans
+from harken.types import SAMPLE_RATE
+
+DEFAULT_DELAY_S = 5.0
+HOP_FRAMES = round(FRAMES_PER_SECOND)
+"""Frames from the end of a window to that of the next."""
+REVISED_FRAMES = round(FRAMES_PER_SECOND)
+"""Frames at the end of a window on which the next one decides again."""
+WINDOW_FRAMES = WINDOW_SAMPLES // STEP_SAMPLES
+HISTORY_FRAMES = round(60 * FRAMES_PER_SECOND)
+"""Settled frames whose turns are kept: an utterance of 30 s gets its words at its end."""
+
+_NOBODY: Mapping[str, Floats] = MappingProxyType({})
+
+
+class LiveDiarization:
+    """Who speaks when in a live stream, as far as its samples have been fed.
+
+    What it says does not depend on how the samples are split into blocks.
+
+    Parameters
+    ----------
+    segmentation : SegmentationModel
+    embedding : EmbeddingModel
+    delay_s : float
+        Seconds after which nothing changes any more.
+    most : int
+        Greatest number of speakers.
+    known : mapping of str to ndarray of shape (192,)
+        Embeddings of known people by their names.
+    """
+
+    def __init__(
+        self,
+        segmentation: SegmentationModel,
+        embedding: EmbeddingModel,
+        *,
+        delay_s: float,
+        most: int,
+        known: Mapping[str, Floats] = _NOBODY,
+    ) -> None:
+        self._segmentation, self._embedding = segmentation, embedding
+        self._delay_frames = round(delay_s * FRAMES_PER_SECOND)
+        self._voices = LiveVoices(most, known)
+        self._samples = np.empty(0, np.float32)
+        self._first_frame = 0  # of these samples
+        self._frames = 0  # heard by a window
+        self._windows = 0
+        self._settled_frames = 0
+        self._settled: list[tuple[int, int, str]] = []
+        self._pieces: list[LivePiece] = []
+
+    @property
+    def missing_samples(self) -> int:
+        """Number of samples until there is news."""
+        return (self._frames + HOP_FRAMES - self._first_frame) * STEP_SAMPLES - len(self._samples)
+
+    @property
+    def settled_s(self) -> float:
+        """Time up to which nothing changes any more."""
+        return self._settled_frames / FRAMES_PER_SECOND
+
+    def feed(self, samples: Floats) -> None:
+        """Take the next samples, mono float32 at 16 kHz."""
+        while len(samples) >= (missing := self.missing_samples):
+            self._samples = np.concatenate([self._samples, samples[:missing]])
+            samples = samples[missing:]
+            self._hear(self._frames + HOP_FRAMES)
+        self._samples = np.concatenate([self._samples, samples])
+
+    def flush(self) -> None:
+        """End the stream; nothing changes any more."""
+        frames = self._first_frame + len(self._samples) // STEP_SAMPLES
+        if frames > self._frames:
+            self._hear(frames)
+        self._settle(frames)
+
+    @property
+    def turns(self) -> tuple[SpeakerTurn, ...]:
+        """Turns of the last minute, in order of their start; those of two speakers may overlap."""
+        spans: dict[str, list[Run]] = defaultdict(list)
+        for start, end, speaker in self._settled:
+            spans[speaker].append((start, end))
+        for piece in self._pieces:
+            spans[piece.speaker] += piece.spans
+        heard_s = self._frames / FRAMES_PER_SECOND
+        turns = [
+            SpeakerTurn(start_s=start_s, end_s=end_s, speaker=speaker)
+            for speaker, of_speaker in spans.items()
+            for start_s, end_s in join_spans(sorted(of_speaker), heard_s)
+        ]
+        return tuple(sorted(turns, key=lambda turn: (turn.start_s, turn.end_s)))
+
+    def _hear(self, frames: int) -> None:
+        """Take a window that ends with these frames of the stream."""
+        self._settle(frames - self._delay_frames)
+        start = max(self._first_frame, frames - WINDOW_FRAMES)
+        window = np.zeros(WINDOW_SAMPLES, np.float32)
+        heard = self._samples[(start - self._first_frame) * STEP_SAMPLES :]
+        window[: (frames - start) * STEP_SAMPLES] = heard[: (frames - start) * STEP_SAMPLES]
+        first = max(self._frames - REVISED_FRAMES, self._settled_frames, 0)
+        self._withdraw(first)
+        activity = self._segmentation.activities(window[None])[0]
+        self._pieces += self._find_pieces(window, activity, start, (first - start, min(frames - start, N_FRAMES)))
+        self._pieces.sort(key=lambda piece: piece.spans[0])
+        self._voices.name(self._pieces)
+        self._frames, self._windows = frames, self._windows + 1
+        kept = max(0, frames + HOP_FRAMES - WINDOW_FRAMES - self._first_frame)
+        self._samples = self._samples[kept * STEP_SAMPLES :]
+        self._first_frame += kept
+
+    def _find_pieces(self, window: Floats, activity: Activity, offset: int, decided: Run) -> Iterator[LivePiece]:
+        """Yield the pieces that label the decided frames of a window."""
+        planned = [
+            (speaker, embedded, spans)
+            for speaker in range(N_LOCAL_SPEAKERS)
+            for embedded, spans in _spans(activity, speaker, decided)
+        ]
+        embeddings = self._embedding.embed(
+            [window[start * STEP_SAMPLES : end * STEP_SAMPLES] for _, (start, end), _ in planned]
+        )
+        for (speaker, (start, end), spans), embedding in zip(planned, embeddings, strict=True):
+            yield LivePiece(
+                self._windows,
+                speaker,
+                [(first + offset, behind + offset) for first, behind in spans],
+                (end - start) / FRAMES_PER_SECOND,
+                embedding,
+            )
+
+    def _settle(self, frames: int) -> None:
+        """Never change what is before a frame."""
+        for piece in self._pieces:
+            before, piece.spans = _divided(piece.spans, frames)
+            self._settled += [(start, end, piece.speaker) for start, end in before]
+            piece.settled_frames += sum(end - start for start, end in before)
+        self._settled_frames = max(self._settled_frames, frames)
+        self._settled = [span for span in self._settled if span[1] > self._settled_frames - HISTORY_FRAMES]
+        self._retire()
+
+    def _withdraw(self, frame: int) -> None:
+        """Take back what was said from a frame on."""
+        for piece in self._pieces:
+            piece.spans = _divided(piece.spans, frame)[0]
+        self._retire()
+
+    def _retire(self) -> None:
+        """Let the voices learn from the pieces that are settled, and keep those that may still change."""
+        for piece in self._pieces:
+            if piece.settled_frames and not piece.spans:
+                self._voices.learn(piece)
+        self._pieces = [piece for piece in self._pieces if piece.spans]
+
+
+def _spans(activity: Activity, speaker: int, decided: Run) -> Iterator[tuple[Run, list[Run]]]:
+    """Yield what is embedded of a local speaker, and the decided frames that each embedding labels.
+
+    Where others speak, too, there are no pieces: the nearest one counts, be it before the decided frames.
+    """
+    frames = np.flatnonzero(activity[decided[0] : decided[1], speaker]) + decided[0]
+    if not len(frames):
+        return
+    pieces = _pieces_of(activity, speaker, decided)
+    if not pieces:
+        pieces = _pieces_of(activity, speaker, (0, decided[1]))[-1:]
+    if not pieces:
+        return
+    starts, ends = np.array([piece for piece, _ in pieces]).T
+    nearest = np.maximum(starts - frames[:, None], frames[:, None] - ends + 1).argmin(axis=1)
+    for index in np.unique(nearest).tolist():
+        active: NDArray[np.bool_] = np.zeros(decided[1], np.bool_)
+        active[frames[nearest == index]] = True
+        yield pieces[index][1], runs(active)
+
+
+def _pieces_of(activity: Activity, speaker: int, decided: Run) -> list[tuple[Run, Run]]:
+    """Return the pieces of a local speaker, and what is embedded of each."""
+    return [(piece, embedded) for who, piece, embedded in plan_pieces(activity, decided) if who == speaker]
+
+
+def _divided(spans: list[Run], frame: int) -> tuple[list[Run], list[Run]]:
+    """Return the parts of spans before a frame, and the others."""
+    before = [(start, min(end, frame)) for start, end in spans if start < frame]
+    return before, [(max(start, frame), end) for start, end in spans if end > frame]
