@@ -48,7 +48,9 @@ def talk() -> tuple[list[str], list[str], Floats]:
 def test_one_speaker_is_one_and_a_voice_at_two_volumes_too(diarizer: Diarizer) -> None:
     speech = load_audio(EXAMPLE)
     assert [speaker.name for speaker in diarizer.diarize(speech).speakers] == ["A"]
-    assert [speaker.name for speaker in diarizer.diarize(np.concatenate([speech, speech / 10])).speakers] == ["A"]
+    assert [speaker.name for speaker in diarizer.diarize(np.concatenate([speech, speech / 10])).speakers] == [
+        "A"
+    ]
 
 
 def test_silence_and_noise_have_no_speakers(diarizer: Diarizer) -> None:

@@ -28,7 +28,6 @@ from harken.speakers.segmentation import (
     SegmentationModel,
 )
 from harken.speakers.turns import join_spans
-from harken.types import SAMPLE_RATE
 
 DEFAULT_DELAY_S = 5.0
 HOP_FRAMES = round(FRAMES_PER_SECOND)
@@ -130,7 +129,9 @@ class LiveDiarization:
         first = max(self._frames - REVISED_FRAMES, self._settled_frames, 0)
         self._withdraw(first)
         activity = self._segmentation.activities(window[None])[0]
-        self._pieces += self._find_pieces(window, activity, start, (first - start, min(frames - start, N_FRAMES)))
+        self._pieces += self._find_pieces(
+            window, activity, start, (first - start, min(frames - start, N_FRAMES))
+        )
         self._pieces.sort(key=lambda piece: piece.spans[0])
         self._voices.name(self._pieces)
         self._frames, self._windows = frames, self._windows + 1
@@ -138,7 +139,9 @@ class LiveDiarization:
         self._samples = self._samples[kept * STEP_SAMPLES :]
         self._first_frame += kept
 
-    def _find_pieces(self, window: Floats, activity: Activity, offset: int, decided: Run) -> Iterator[LivePiece]:
+    def _find_pieces(
+        self, window: Floats, activity: Activity, offset: int, decided: Run
+    ) -> Iterator[LivePiece]:
         """Yield the pieces that label the decided frames of a window."""
         planned = [
             (speaker, embedded, spans)

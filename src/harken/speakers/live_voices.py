@@ -143,7 +143,9 @@ def _same_local_speaker(pieces: Sequence[LivePiece]) -> Matrix:
 
 def _new_voices(embeddings: Matrix, seconds: Matrix, strangers: NDArray[np.intp]) -> Iterator[Matrix]:
     """Yield the sum of embeddings of each large cluster of the strangers, in order of appearance."""
-    labels = agglomerated(embeddings[strangers], MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
+    labels = (
+        agglomerated(embeddings[strangers], MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
+    )
     for label in dict.fromkeys(labels.tolist()):
         members = strangers[labels == label]
         if seconds[members].sum() >= MIN_FOUNDING_S:

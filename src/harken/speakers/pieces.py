@@ -9,6 +9,7 @@ each frame, three bits: 5 MB for an hour of speech.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,9 @@ class SpeechPieces:
         n_complete = max(0, (len(self._buffer) - WINDOW_SAMPLES) // hop + 1)
         starts = range(0, n_complete * hop, hop)
         for i in range(0, n_complete, MAX_BATCH_WINDOWS):
-            batch = [self._buffer[start : start + WINDOW_SAMPLES] for start in starts[i : i + MAX_BATCH_WINDOWS]]
+            batch = [
+                self._buffer[start : start + WINDOW_SAMPLES] for start in starts[i : i + MAX_BATCH_WINDOWS]
+            ]
             self._add_windows(np.stack(batch))
         self._buffer = self._buffer[n_complete * hop :]
 
@@ -191,7 +194,7 @@ def _divided(start: int, end: int) -> list[Run]:
     """Divide a stretch into pieces of equal length."""
     count = -(-(end - start) // MAX_PIECE_FRAMES)
     edges = [start + (end - start) * index // count for index in range(count + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _embedded(piece: Run, run: Run) -> Run:
