@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from harken.speakers.options import SpeakerOptions
 from harken.speakers.pieces import SpeechPieces
 from harken.speakers.segmentation import SegmentationModel
 from harken.speakers.turns import find_turns
-from harken.speakers.voices import MIN_SAMPLE_S, Voice
+from harken.speakers.voices import MIN_SAMPLE_S, Voice, name_speakers
 
 
 class Diarizer:
