@@ -15,6 +15,7 @@ from harken.cli.options import add_options, single_option
 from harken.cli.screen import Screen
 from harken.cli.values import FilePath
 from harken.speakers.diarizer import Diarizer
+from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
 
 speaker_option = partial(single_option, section="Speakers")
 dependent_option = partial(speaker_option, no_effect=without_flag("speakers"))
@@ -38,6 +39,23 @@ def speaker_options(command: Any) -> Any:
         ),
         dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
         dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
+        dependent_option("--max-speakers", type=click.INT, help="Most speakers."),
+        speaker_model_option(no_effect=without_flag("speakers")),
+    )
+    return add_options(decorators, command)
+
+
+def live_speaker_options(command: Any) -> Any:
+    """Add the options of diarization of live streams."""
+    decorators = (
+        speaker_option("--speakers", is_flag=True, help="Tell speakers apart, and show who speaks."),
+        dependent_option(
+            "--speaker-delay",
+            type=click.FLOAT,
+            default=DEFAULT_DELAY_S,
+            metavar="SECONDS",
+            help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
+        ),
         dependent_option("--max-speakers", type=click.INT, help="Most speakers."),
         speaker_model_option(no_effect=without_flag("speakers")),
     )

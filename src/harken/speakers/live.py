@@ -28,9 +28,8 @@ from harken.speakers.segmentation import (
     SegmentationModel,
 )
 from harken.speakers.turns import join_spans
-from harken.types import SAMPLE_RATE
 
-DEFAULT_DELAY_S = 5.0
+DEFAULT_DELAY_S, MAX_DELAY_S = 5.0, 60.0
 HOP_FRAMES = round(FRAMES_PER_SECOND)
 """Frames from the end of a window to that of the next."""
 REVISED_FRAMES = round(FRAMES_PER_SECOND)
@@ -98,11 +97,10 @@ class LiveDiarization:
         self._samples = np.concatenate([self._samples, samples])
 
     def flush(self) -> None:
-        """End the stream; nothing changes any more."""
+        """End the stream: decide on its last part, too."""
         frames = self._first_frame + len(self._samples) // STEP_SAMPLES
         if frames > self._frames:
             self._hear(frames)
-        self._settle(frames)
 
     @property
     def turns(self) -> tuple[SpeakerTurn, ...]:
@@ -130,7 +128,9 @@ class LiveDiarization:
         first = max(self._frames - REVISED_FRAMES, self._settled_frames, 0)
         self._withdraw(first)
         activity = self._segmentation.activities(window[None])[0]
-        self._pieces += self._find_pieces(window, activity, start, (first - start, min(frames - start, N_FRAMES)))
+        self._pieces += self._find_pieces(
+            window, activity, start, (first - start, min(frames - start, N_FRAMES))
+        )
         self._pieces.sort(key=lambda piece: piece.spans[0])
         self._voices.name(self._pieces)
         self._frames, self._windows = frames, self._windows + 1
@@ -138,7 +138,9 @@ class LiveDiarization:
         self._samples = self._samples[kept * STEP_SAMPLES :]
         self._first_frame += kept
 
-    def _find_pieces(self, window: Floats, activity: Activity, offset: int, decided: Run) -> Iterator[LivePiece]:
+    def _find_pieces(
+        self, window: Floats, activity: Activity, offset: int, decided: Run
+    ) -> Iterator[LivePiece]:
         """Yield the pieces that label the decided frames of a window."""
         planned = [
             (speaker, embedded, spans)

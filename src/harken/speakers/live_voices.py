@@ -138,12 +138,15 @@ def _same_local_speaker(pieces: Sequence[LivePiece]) -> Matrix:
     """Return the weights with which a row of values becomes the mean over the pieces of the same local speaker."""
     keys = np.array([(piece.window, piece.local_speaker) for piece in pieces])
     weights = (keys[:, None] == keys).all(axis=2) * np.array([piece.embedded_s for piece in pieces])
-    return weights / weights.sum(axis=1, keepdims=True)
+    means: Matrix = weights / weights.sum(axis=1, keepdims=True)
+    return means
 
 
 def _new_voices(embeddings: Matrix, seconds: Matrix, strangers: NDArray[np.intp]) -> Iterator[Matrix]:
     """Yield the sum of embeddings of each large cluster of the strangers, in order of appearance."""
-    labels = agglomerated(embeddings[strangers], MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
+    labels = (
+        agglomerated(embeddings[strangers], MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
+    )
     for label in dict.fromkeys(labels.tolist()):
         members = strangers[labels == label]
         if seconds[members].sum() >= MIN_FOUNDING_S:
