@@ -111,7 +111,7 @@ class LiveVoices:
         known = np.array([voice.centroid for voice in self._voices]).reshape(-1, embeddings.shape[1])
         strangers = (embeddings @ known.T).max(axis=1, initial=-1.0) < SAME_SPEAKER
         strangers &= np.array([piece.embedded_s for piece in pieces]) >= MIN_RELIABLE_S
-        new = [*_new_voices(embeddings, seconds, np.flatnonzero(strangers))][: self._most - len(self._voices)]
+        new = [*_new_voices(embeddings, seconds, np.flatnonzero(strangers))][: max(0, self._most - len(self._voices))]
         if not (new or self._voices):
             new = [seconds @ embeddings]
         names = [voice.name for voice in self._voices] + [*self._free_names(len(new))]

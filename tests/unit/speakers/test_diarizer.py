@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.speakers import BOTH, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
 from harken.errors import OptionError
-from harken.speakers.diarizer import letters
+from harken.speakers.names import letters
 from harken.speakers.options import SpeakerOptions
 
 TOLERANCE_S = 0.04
