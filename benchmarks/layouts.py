@@ -340,6 +340,16 @@ TABLES = {
             number("memory, MB", "resident_mb"),
         ),
     ),
+    "speakers-hours": Table(
+        results=("speakers-hours",),
+        columns=(
+            number("hour", "hour"),
+            number("processor time a minute of audio, s", "cpu_s_a_minute", 2),
+            number("memory, MB", "resident_mb"),
+            number("clustering of all so far, s", "clustering_s", 2),
+            number("speakers", "speakers"),
+        ),
+    ),
     "serving-live": Table(
         results=("serving-live",),
         columns=(

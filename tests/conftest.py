@@ -36,14 +36,16 @@ settings.register_profile("explore", settings.get_profile("repeat"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+CHOSEN_MARKERS = {"attack": "takes minutes", "nightly": "takes long, and repeats others on a larger model"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip attacks that take minutes, unless they are asked for: ``pytest -m attack``."""
-    if "attack" in config.getoption("-m"):
-        return
-    skip = pytest.mark.skip(reason="takes minutes; pytest -m attack runs it")
+    """Skip tests that run only when they are asked for, as with ``pytest -m attack``."""
+    chosen = config.getoption("-m")
     for item in items:
-        if item.get_closest_marker("attack"):
-            item.add_marker(skip)
+        for marker, reason in CHOSEN_MARKERS.items():
+            if marker not in chosen and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=f"{reason}; pytest -m {marker} runs it"))
 
 
 @pytest.fixture(scope="module")

@@ -292,8 +292,8 @@ class Recognizer:
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see
-            `harken.transcribe.Callbacks`). With ``diarizer``, a `Diarizer` of `harken.load_diarizer`, segments and words
-            name their speakers; they then come at the end of the recording, since only then it is known who speaks.
+            `harken.transcribe.Callbacks`). With ``diarizer``, of `harken.load_diarizer`, segments and words name their
+            speakers; they then come at the end of the recording, since only then it is known who speaks.
 
         Returns
         -------

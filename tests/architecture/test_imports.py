@@ -52,7 +52,7 @@ THIRD_PARTY = {
     "platformdirs": ("harken.backends.onnx",),
     "rich": ("harken.cli",),
     "prometheus_client": ("harken.serve",),
-    "scipy": ("harken.evaluation",),
+    "scipy": ("harken.evaluation", "harken.speakers"),
     "sounddevice": ("harken.cli",),
     "starlette": ("harken.serve",),
     "uvicorn": ("harken.serve",),

@@ -47,6 +47,8 @@ class LevelSegmentation:
 class LevelEmbedding:
     """The embedding of a piece: that of the voice of most of its samples, bent towards that of the others."""
 
+    size = 192
+
     def embed(self, pieces: Sequence[Floats]) -> Floats:
         levels = [
             np.bincount(np.round(piece * 10).astype(int), minlength=5).astype(np.float32) for piece in pieces

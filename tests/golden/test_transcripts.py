@@ -15,6 +15,14 @@ from real_models import larger_recognizer, recognizer
 
 GOLDEN = json.loads(Path(__file__).with_name("transcripts.json").read_text(encoding="utf-8"))
 STEP_S = 0.02 + 1e-6
+NIGHTLY = {
+    "book, prompted, each window alone",
+    "german, words",
+    "french, base, words",
+    "russian, small",
+    "chinese into English, small, beam",
+}
+"""Cases that take ten seconds and more, of which a smaller model or another recording has the like."""
 pytestmark = pytest.mark.real
 
 
@@ -31,7 +39,9 @@ def test_recordings_are_those_of_the_reference(recording: str) -> None:
     assert digest(recording) == GOLDEN["sha256_of_files"][recording]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in CASES]
+)
 def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name: str) -> None:
     transcript, golden = transcribe(name), GOLDEN["transcripts"][name]
     segments, expected = transcript.segments, golden["segments"]

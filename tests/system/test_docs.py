@@ -10,6 +10,7 @@ import pytest
 
 from harken import Recognizer
 from harken.checkpoints.hub import embedded_model
+from real_models import model_path
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -22,13 +23,22 @@ pytestmark = [
 ]
 
 
-PAGES = ("README.md", "docs/quickstart.md", "docs/options.md", "docs/speculation.md", "docs/streaming.md")
+PAGES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/options.md",
+    "docs/speakers.md",
+    "docs/speculation.md",
+    "docs/streaming.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_output_equals_the_page(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if "load_diarizer" in (ROOT / page).read_text(encoding="utf-8"):
+        monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(model_path("speakers")))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is

@@ -148,7 +148,7 @@ class TestFiles:
     def test_all_formats_are_written_into_a_new_folder(self, cli: CliRunner, talk: Path) -> None:
         outcome = cli.run("transcribe", talk, "-f", "all", "-o", "out/here", "--language", "en")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
-        assert sorted(os.listdir("out/here")) == sorted(f"talk.{form}" for form in FORMATS)
+        assert sorted(os.listdir("out/here")) == sorted(f"talk.{form}" for form in FORMATS if form != "rttm")
         assert Path("out/here/talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
         document = json.loads(Path("out/here/talk.json").read_text())
         assert (document["text"], document["duration"], document["model"]) == (
@@ -175,7 +175,7 @@ class TestFiles:
         assert cli.run("transcribe", talk, "-f", "txt", "--language", "en").code == 0
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
-    @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("form", [form for form in FORMATS if form != "rttm"])
     def test_standard_output_equals_the_file(self, cli: CliRunner, talk: Path, form: str) -> None:
         cli.run("transcribe", talk, "-f", form, "--language", "en")
         cli.use_texts(*COUNTING)

@@ -16,6 +16,7 @@ from harken.keywords import (
     StreamKeywords,
     TranscribeKeywords,
 )
+from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks, TranscribeOptions
 
@@ -34,7 +35,6 @@ def types_of(*dataclasses: type) -> dict[str, Any]:
     [
         (TranscribeKeywords, (TranscribeOptions,)),
         (CallbackKeywords, (Callbacks,)),
-        (RecordingKeywords, (TranscribeOptions, Callbacks)),
         (StreamKeywords, (TranscribeOptions, StreamOptions)),
     ],
 )
@@ -42,6 +42,11 @@ def test_keywords_have_the_names_and_types_of_the_options(
     keywords: type, dataclasses: tuple[type, ...]
 ) -> None:
     assert get_type_hints(keywords) == types_of(*dataclasses)
+
+
+def test_a_recording_takes_options_callbacks_and_a_diarizer() -> None:
+    expected = types_of(TranscribeOptions, Callbacks) | {"diarizer": Diarizer | None}
+    assert get_type_hints(RecordingKeywords) == expected
 
 
 def test_only_several_recordings_take_callbacks_and_journals_by_position() -> None:

@@ -145,7 +145,7 @@ class TestCommand:
             json.loads(line) for line in cli.run("listen", "talk.wav", "--speakers", "--json").out.splitlines()
         ]
         assert [line["event"] for line in lines] == ["final_segment"] * 3 + ["speakers_changed"]
-        assert (lines[-1]["segment"]["id"], lines[-1]["segment"]["speakers"]) == (1, ["B"])
+        assert (lines[-1]["segment"]["id"], lines[-1]["segment"]["speaker"]) == (1, "B")
 
     @pytest.mark.parametrize("transcript", ["talk.json", "talk.rttm"])
     def test_transcript_has_the_corrected_speakers(self, cli: CliRunner, transcript: str) -> None:

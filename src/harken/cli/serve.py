@@ -29,7 +29,7 @@ from harken.errors import BackendUnavailable, OptionError
 from harken.serve.options import ServeOptions
 
 if TYPE_CHECKING:  # the packages of the server come with an extra
-    from harken.serve.work.shared_diarizer import Diarizer
+    from harken.speakers.diarizer import Diarizer
 
 KEYS_VARIABLE = "HARKEN_API_KEY"
 
@@ -95,8 +95,7 @@ def _load(params: dict[str, Any], model: str) -> Recognizer:
 
 def _load_diarizer(params: dict[str, Any]) -> Diarizer:
     """Load the models that tell speakers apart."""
-    diarizer: Diarizer = harken.load_diarizer(params["speaker_model"], threads=params["threads"])
-    return diarizer
+    return harken.load_diarizer(params["speaker_model"])
 
 
 def _with_keys_of_environment(params: dict[str, Any]) -> dict[str, Any]:

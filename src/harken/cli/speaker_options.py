@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,11 @@ from harken.cli.effects import without_flag
 from harken.cli.exits import keeping_stop
 from harken.cli.options import add_options, single_option
 from harken.cli.screen import Screen
-from harken.cli.values import FilePath
+from harken.cli.values import FilePath, Text
+from harken.errors import OptionError
 from harken.speakers.diarizer import Diarizer
 from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
+from harken.speakers.voices import read_voices, write_voices
 
 speaker_option = partial(single_option, section="Speakers")
 dependent_option = partial(speaker_option, no_effect=without_flag("speakers"))
@@ -29,6 +32,26 @@ speaker_model_option = partial(
 )
 
 
+max_speakers_option = partial(dependent_option, "--max-speakers", type=click.INT, help="Most speakers.")
+voice_options = (
+    dependent_option(
+        "--speaker-sample",
+        "speaker_samples",
+        type=Text(empty=False),
+        multiple=True,
+        metavar="NAME=FILE",
+        help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
+    ),
+    dependent_option(
+        "--voices",
+        type=FilePath(),
+        metavar="FILE",
+        help="File of known voices, without sound; those of --speaker-sample are added to it.",
+    ),
+    speaker_model_option(no_effect=without_flag("speakers")),
+)
+
+
 def speaker_options(command: Any) -> Any:
     """Add the options of diarization of whole recordings."""
     decorators = (
@@ -39,8 +62,8 @@ def speaker_options(command: Any) -> Any:
         ),
         dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
         dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
-        dependent_option("--max-speakers", type=click.INT, help="Most speakers."),
-        speaker_model_option(no_effect=without_flag("speakers")),
+        max_speakers_option(),
+        *voice_options,
     )
     return add_options(decorators, command)
 
@@ -56,8 +79,8 @@ def live_speaker_options(command: Any) -> Any:
             metavar="SECONDS",
             help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
         ),
-        dependent_option("--max-speakers", type=click.INT, help="Most speakers."),
-        speaker_model_option(no_effect=without_flag("speakers")),
+        max_speakers_option(),
+        *voice_options,
     )
     return add_options(decorators, command)
 
@@ -69,12 +92,45 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
     screen.show_status("loading the models of speakers ...")
     try:
         with keeping_stop():
-            return load_diarizer(
+            diarizer = load_diarizer(
                 params["speaker_model"],
                 num_speakers=params.get("num_speakers"),
                 min_speakers=params.get("min_speakers"),
                 max_speakers=params["max_speakers"],
                 download=params["download"],
             )
+            return _with_voices(diarizer, params)
     finally:
         screen.show_status("")
+
+
+def _with_voices(diarizer: Diarizer, params: Mapping[str, Any]) -> Diarizer:
+    """Return a diarizer that knows the voices of the file and of the samples, which are added to the file."""
+    samples, path = _samples(params["speaker_samples"]), params["voices"]
+    if path and (os.path.exists(path) or not samples):
+        diarizer = diarizer.with_voices(read_voices(path))
+    if samples:
+        try:
+            diarizer = diarizer.with_voices(samples)
+        except OptionError as error:
+            raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
+        if path:
+            write_voices(path, diarizer.voices)
+    return diarizer
+
+
+def _samples(given: Sequence[str]) -> dict[str, str]:
+    """Return the files of samples by name.
+
+    Raises
+    ------
+    click.UsageError
+        If one has no name or no file, or a name is given twice.
+    """
+    samples: dict[str, str] = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if not (name and file) or name in samples:
+            raise click.UsageError(f"--speaker-sample {text}: allowed is NAME=FILE, each name once")
+        samples[name] = file
+    return samples

@@ -38,7 +38,6 @@ from harken.cli.values import FilePath
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.transcribe import TranscribeOptions
 
-
 SPEAKER_FORMATS = {"rttm"}
 """Formats that are empty without speakers."""
 
@@ -118,7 +117,12 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     paths = output_paths(sources, written_formats, folder)
     targets = [path for paths_of_source in paths.values() for path in paths_of_source.values()]
     refuse_overwriting(
-        targets, [*sources, *model_files(params["model"], params["assistant"], params["adapter"])]
+        targets,
+        [
+            *sources,
+            *model_files(params["model"], params["assistant"], params["adapter"]),
+            *([params["voices"]] if params["voices"] else []),
+        ],
     )
     if folder:
         make_folder(folder)

@@ -19,8 +19,8 @@ from harken.serve.logs import configure
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
-from harken.serve.work.shared_diarizer import Diarizer
 from harken.serve.wyoming.server import serve_wyoming
+from harken.speakers.diarizer import Diarizer
 
 log = getLogger("harken.serve")
 

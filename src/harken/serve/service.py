@@ -18,7 +18,8 @@ from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob
 from harken.serve.work.live_job import LiveJob
 from harken.serve.work.models import LoadedModel, Models
-from harken.serve.work.shared_diarizer import Diarizer, SharedDiarizer
+from harken.serve.work.shared_diarizer import SharedDiarizer
+from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription

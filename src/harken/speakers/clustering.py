@@ -25,7 +25,7 @@ SAME_VOICE = 0.5
 """Cosine similarity of the mean embeddings of two clusters from which they are one voice."""
 MIN_RELIABLE_S = 1.5
 """Pieces of which less was embedded found no cluster: their embeddings say little."""
-MIN_VOICE_S = 4.0
+MIN_VOICE_S = 3.0
 """Clusters with less speech are no voices; their pieces go to others."""
 MAX_BLOCK_PIECES = 2000
 """Pieces that are clustered at once, about an hour of speech; the distances between them take 16 MB."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+
+import numpy as np
 
 from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
@@ -18,6 +21,7 @@ from harken.speakers.options import SpeakerOptions
 from harken.speakers.pieces import SpeechPieces
 from harken.speakers.segmentation import SegmentationModel
 from harken.speakers.turns import find_turns
+from harken.speakers.voices import MIN_SAMPLE_S, Voice, name_speakers
 
 
 class Diarizer:
@@ -28,17 +32,59 @@ class Diarizer:
     segmentation : SegmentationModel
     embedding : EmbeddingModel
     options : SpeakerOptions
+    voices : tuple of Voice
+        Known people; speakers who are nobody of them are A, B, C, ...
     """
 
     def __init__(
-        self, segmentation: SegmentationModel, embedding: EmbeddingModel, options: SpeakerOptions
+        self,
+        segmentation: SegmentationModel,
+        embedding: EmbeddingModel,
+        options: SpeakerOptions,
+        voices: tuple[Voice, ...] = (),
     ) -> None:
         self._segmentation, self._embedding = segmentation, embedding
-        self.options = options
+        self.options, self.voices = options, voices
 
     def begin(self) -> Diarization:
         """Begin with a recording, whose samples are fed."""
-        return Diarization(SpeechPieces(self._segmentation, self._embedding), self.options)
+        return Diarization(SpeechPieces(self._segmentation, self._embedding), self.options, self.voices)
+
+    def with_voices(self, voices: Mapping[str, AudioSource] | Iterable[Voice]) -> Diarizer:
+        """Return a diarizer that recognises further people; one of a name that is known replaces that one.
+
+        Parameters
+        ----------
+        voices : mapping of str to path, file or ndarray; or iterable of Voice
+            Samples of their speech by name, a few seconds of one person each; or voices of a file (see
+            `harken.speakers.voices.read_voices`).
+
+        Raises
+        ------
+        AudioError
+            If a sample cannot be read.
+        OptionError
+            If a sample has less than a second of speech, a name is not allowed, or a voice is of another model.
+        """
+        if isinstance(voices, Mapping):
+            voices = [self._voice(name, audio) for name, audio in voices.items()]
+        known = {voice.name: voice for voice in (*self.voices, *voices)}
+        size = self._embedding.size
+        for voice in known.values():
+            if len(voice.embedding) != size:
+                raise OptionError("voices", voice.name, f"voices of this model, of {size} numbers each")
+        return Diarizer(self._segmentation, self._embedding, self.options, tuple(known.values()))
+
+    def _voice(self, name: str, audio: AudioSource) -> Voice:
+        """Return the voice of the one who says most in a sample."""
+        diarization = self.begin()
+        for _ in diarization.listen(stream_audio(audio)):
+            pass
+        embedding, seconds = diarization.main_voice
+        if seconds < MIN_SAMPLE_S:
+            allowed = f"a recording with at least {MIN_SAMPLE_S:g} s of speech; it has {seconds:.1f} s"
+            raise OptionError("voices", name, allowed)
+        return Voice(name, embedding, seconds)
 
     def begin_live(self, delay_s: float = DEFAULT_DELAY_S) -> LiveDiarization:
         """Begin with a live stream.
@@ -57,7 +103,11 @@ class Diarizer:
         if not 1 <= delay_s <= MAX_DELAY_S:
             raise OptionError("speaker_delay", delay_s, f"seconds from 1 to {MAX_DELAY_S:.0f}")
         return LiveDiarization(
-            self._segmentation, self._embedding, delay_s=delay_s, most=self.options.bounds[1]
+            self._segmentation,
+            self._embedding,
+            delay_s=delay_s,
+            most=self.options.bounds[1],
+            known={voice.name: voice.embedding for voice in self.voices},
         )
 
     def diarize(self, audio: AudioSource) -> Diarization:
@@ -86,10 +136,12 @@ class Diarization:
     ----------
     speech : SpeechPieces
     options : SpeakerOptions
+    voices : tuple of Voice
+        Known people.
     """
 
-    def __init__(self, speech: SpeechPieces, options: SpeakerOptions) -> None:
-        self._speech, self._options = speech, options
+    def __init__(self, speech: SpeechPieces, options: SpeakerOptions, voices: tuple[Voice, ...] = ()) -> None:
+        self._speech, self._options, self._voices = speech, options, voices
         self._n_pieces = -1
         self._turns: tuple[SpeakerTurn, ...] = ()
 
@@ -130,6 +182,17 @@ class Diarization:
             for name in names
         )
 
+    @property
+    def main_voice(self) -> tuple[Floats, float]:
+        """Embedding of who says most, and the seconds of it; zeros where nobody speaks."""
+        pieces = self._speech.found
+        if not pieces:
+            return np.zeros(0, np.float32), 0.0
+        voices = find_voices(pieces, *self._options.bounds)
+        seconds = np.bincount(voices.labels, [piece.seconds for piece in pieces])
+        main = int(seconds.argmax())
+        return voices.centroids[main].astype(np.float32), float(seconds[main])
+
     def attribute(self, segments: Sequence[Segment], encode: Callable[[str], Sequence[int]]) -> list[Segment]:
         """Return segments with their speakers, cut where the main speaker changes.
 
@@ -148,9 +211,9 @@ class Diarization:
             return ()
         voices = find_voices(pieces, *self._options.bounds)
         turns = find_turns(self._speech, pieces, voices.labels)
-        names = {
-            voice: letters(index) for index, voice in enumerate(dict.fromkeys(voice for *_, voice in turns))
-        }
+        known = name_speakers(voices.centroids, self._voices)
+        unknown = (name for name in map(letters, count()) if name not in known)
+        names = {voice: known[voice] or next(unknown) for voice in dict.fromkeys(voice for *_, voice in turns)}
         return tuple(
             SpeakerTurn(start_s=start_s, end_s=end_s, speaker=names[voice]) for start_s, end_s, voice in turns
         )

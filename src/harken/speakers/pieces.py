@@ -9,6 +9,7 @@ each frame, three bits: 5 MB for an hour of speech.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ MIN_EMBEDDED_FRAMES = round(1.6 * FRAMES_PER_SECOND)
 MAX_PAUSE_FRAMES = round(0.2 * FRAMES_PER_SECOND)
 """Longest pause within a piece."""
 MIN_PIECE_FRAMES = 3
+MAX_BATCH_WINDOWS = 4
+"""Windows that are segmented at once; more take memory, and hardly less time."""
 
 Run = tuple[int, int]
 """First frame, and the one behind the last."""
@@ -107,10 +110,13 @@ class SpeechPieces:
         self._buffer = np.concatenate([self._buffer, samples])
         hop = HOP_FRAMES * STEP_SAMPLES
         n_complete = max(0, (len(self._buffer) - WINDOW_SAMPLES) // hop + 1)
-        if n_complete:
-            starts = range(0, n_complete * hop, hop)
-            self._add_windows(np.stack([self._buffer[start : start + WINDOW_SAMPLES] for start in starts]))
-            self._buffer = self._buffer[n_complete * hop :]
+        starts = range(0, n_complete * hop, hop)
+        for i in range(0, n_complete, MAX_BATCH_WINDOWS):
+            batch = [
+                self._buffer[start : start + WINDOW_SAMPLES] for start in starts[i : i + MAX_BATCH_WINDOWS]
+            ]
+            self._add_windows(np.stack(batch))
+        self._buffer = self._buffer[n_complete * hop :]
 
     def flush(self) -> None:
         """End the recording: what no window has decided on yet is the end of a last one, padded with silence."""
@@ -188,7 +194,7 @@ def _divided(start: int, end: int) -> list[Run]:
     """Divide a stretch into pieces of equal length."""
     count = -(-(end - start) // MAX_PIECE_FRAMES)
     edges = [start + (end - start) * index // count for index in range(count + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _embedded(piece: Run, run: Run) -> Run:

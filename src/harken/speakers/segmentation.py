@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.contract import Floats
+from harken.errors import CheckpointError, HarkenError
 from harken.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 10 * SAMPLE_RATE
@@ -39,10 +40,23 @@ class SegmentationModel:
     path : Path
         The ONNX file.
     threads : int
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing or damaged, or holds another model.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
-        self._graph = OnnxRuntimeGraph(path, threads)
+        try:
+            self._graph = OnnxRuntimeGraph(path, threads)
+            self.activities(np.zeros((1, WINDOW_SAMPLES), np.float32))
+        except (HarkenError, MemoryError):
+            raise
+        except Exception as error:  # the runtime has no class of its own for them
+            raise CheckpointError(
+                f"{path}: is damaged, or not segmentation-3.0 ({str(error).splitlines()[0][:200]})"
+            ) from error
 
     def activities(self, windows: Floats) -> NDArray[np.bool_]:
         """Return who is active when.

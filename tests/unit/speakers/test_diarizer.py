@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.speakers import BOTH, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
-from harken.errors import OptionError
+from harken.errors import CheckpointError, OptionError
 from harken.speakers.names import letters
 from harken.speakers.options import SpeakerOptions
+from harken.speakers.voices import Voice, read_voices, write_voices
 
 TOLERANCE_S = 0.04
 """Two frames."""
@@ -166,3 +167,74 @@ def test_names_of_unknown_speakers(index, name):
 def test_options_that_are_not_allowed_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         SpeakerOptions(**options)
+
+
+class TestKnownVoices:
+    SAMPLES = conversation((SILENCE, 1), (FIRST, 6), (SECOND, 6), (THIRD, 6))
+
+    def test_known_people_have_their_names_and_others_letters(self):
+        diarizer = level_diarizer().with_voices({"Ann": conversation((SECOND, 3))})
+        assert [turn.speaker for turn in diarizer.diarize(self.SAMPLES).turns] == ["A", "Ann", "B"]
+
+    def test_letters_that_are_names_are_left_out(self):
+        diarizer = level_diarizer().with_voices({"A": conversation((THIRD, 3))})
+        assert [turn.speaker for turn in diarizer.diarize(self.SAMPLES).turns] == ["B", "C", "A"]
+
+    def test_people_who_do_not_speak_name_nobody(self):
+        diarizer = level_diarizer().with_voices({"Ann": conversation((THIRD, 3))})
+        assert [turn.speaker for turn in diarizer.diarize(conversation((FIRST, 6), (SECOND, 6))).turns] == [
+            "A",
+            "B",
+        ]
+
+    def test_a_second_sample_replaces_the_voice(self):
+        diarizer = level_diarizer().with_voices({"Ann": conversation((FIRST, 3))})
+        diarizer = diarizer.with_voices({"Ann": conversation((SECOND, 3)), "Bob": conversation((FIRST, 3))})
+        assert [turn.speaker for turn in diarizer.diarize(self.SAMPLES).turns] == ["Bob", "Ann", "A"]
+
+    def test_the_voice_of_a_sample_is_that_of_who_says_most(self):
+        diarizer = level_diarizer().with_voices({"Ann": conversation((FIRST, 4), (SECOND, 9))})
+        assert [turn.speaker for turn in diarizer.diarize(self.SAMPLES).turns] == ["A", "Ann", "B"]
+
+    @pytest.mark.parametrize("sample", [conversation((SILENCE, 5)), conversation((FIRST, 0.5))])
+    def test_sample_with_too_little_speech_is_refused(self, sample):
+        with pytest.raises(
+            OptionError, match=r"voices='Ann': allowed is a recording with at least 1 s of speech"
+        ):
+            level_diarizer().with_voices({"Ann": sample})
+
+    def test_voices_go_through_their_file(self, tmp_path):
+        diarizer = level_diarizer().with_voices(
+            {"Ann": conversation((SECOND, 3)), "Zoë": conversation((THIRD, 2))}
+        )
+        write_voices(tmp_path / "voices.json", diarizer.voices)
+        again = level_diarizer().with_voices(read_voices(tmp_path / "voices.json"))
+        assert [(voice.name, round(voice.seconds)) for voice in again.voices] == [("Ann", 3), ("Zoë", 2)]
+        assert again.diarize(self.SAMPLES).turns == diarizer.diarize(self.SAMPLES).turns
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("", "not JSON"),
+            ("[]", "allowed is an object"),
+            ('{"version": 2, "voices": []}', "voices of version 2, allowed is 1"),
+            ('{"version": 1}', "has no list of voices"),
+            ('{"version": 1, "voices": [{"seconds": 1}]}', "voice 1: has no name"),
+            (
+                '{"version": 1, "voices": [{"name": "Ann"}]}',
+                r"voice 1 \('Ann'\): has no seconds or no embedding",
+            ),
+            ('{"version": 1, "voices": [{"name": "", "seconds": 1, "embedding": [1]}]}', "1 to 100 printable"),
+            ('{"version": 1, "voices": [{"name": "B", "seconds": 1, "embedding": [NaN]}]}', "no embedding"),
+        ],
+    )
+    def test_damaged_file_is_refused_by_name(self, tmp_path, content, message):
+        path = tmp_path / "voices.json"
+        path.write_text(content)
+        with pytest.raises(CheckpointError, match=rf"voices\.json: .*{message}"):
+            read_voices(path)
+
+    def test_voice_of_another_model_is_refused(self):
+        voice = Voice("Ann", np.ones(3, np.float32), 2.0)
+        with pytest.raises(OptionError, match="voices of this model, of 192 numbers"):
+            level_diarizer().with_voices([voice])

@@ -16,8 +16,6 @@ from fakes.speakers import (
     SECOND,
     SILENCE,
     THIRD,
-    LevelEmbedding,
-    LevelSegmentation,
     conversation,
     level_diarizer,
 )
@@ -25,7 +23,7 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.results import SpeakerTurn
 from harken.speakers import live
-from harken.speakers.live import LiveDiarization
+from harken.speakers.voices import Voice
 from harken.types import SAMPLE_RATE
 
 FRAME_S = 0.03
@@ -75,16 +73,16 @@ def test_there_are_no_more_voices_than_allowed() -> None:
 
 
 def test_known_people_have_their_names() -> None:
-    diarization = LiveDiarization(
-        LevelSegmentation(),  # type: ignore[arg-type]
-        LevelEmbedding(),  # type: ignore[arg-type]
-        delay_s=5.0,
-        most=5,
-        known={"Ann": EMBEDDINGS[1]},
-    )
-    diarization.feed(conversation((FIRST, 6), (SECOND, 6)))
-    diarization.flush()
-    assert [turn.speaker for turn in diarization.turns] == ["A", "Ann"]
+    known = [Voice("Ann", EMBEDDINGS[1], 5.0), Voice("Bob", EMBEDDINGS[7], 5.0)]
+    for parts, names in (
+        (((FIRST, 6), (SECOND, 6)), ["A", "Ann"]),
+        (((SECOND, 1), (SILENCE, 1), (FIRST, 1)), ["Ann", "A"]),  # however little they say
+        (((FIRST, 1),), ["A"]),  # nobody is Bob by chance
+    ):
+        diarization = level_diarizer(max_speakers=2).with_voices(known).begin_live()
+        diarization.feed(conversation(*parts))
+        diarization.flush()
+        assert [turn.speaker for turn in diarization.turns] == names
 
 
 def test_silence_and_nothing_have_no_turns() -> None:

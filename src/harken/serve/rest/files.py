@@ -27,7 +27,7 @@ from harken.serve.rest.transcription_form import TranscriptionRequest, form_erro
 from harken.serve.rest.uploads import probe_duration_s
 from harken.serve.service import Service
 from harken.serve.work.file_job import FileJob, FileUpdate
-from harken.serve.work.shared_diarizer import Diarizer
+from harken.speakers.diarizer import Diarizer
 
 log = getLogger("harken.serve")
 

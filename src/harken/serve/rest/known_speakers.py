@@ -14,7 +14,7 @@ from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.serve.errors import RequestError
 from harken.serve.rest.forms import Form, bad_field
-from harken.serve.work.shared_diarizer import Diarizer
+from harken.speakers.diarizer import Diarizer
 from harken.types import SAMPLE_RATE
 
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from logging import getLogger
-from typing import Protocol, Self
 
-from harken.contract import Floats
 from harken.errors import BackendUnavailable, CheckpointError, OptionError
 from harken.serve.errors import RequestError
 from harken.serve.waiting import in_daemon_thread
+from harken.speakers.diarizer import Diarizer
 
 log = getLogger("harken.serve")
-
-
-class Diarizer(Protocol):
-    """The part of `harken.speakers.Diarizer` that the server uses itself."""
-
-    def with_voices(self, voices: Mapping[str, Floats]) -> Self:
-        """Return one that recognises voices by samples of them."""
-        ...
 
 
 class SharedDiarizer:

@@ -1,0 +1,111 @@
+"""Who said what, with the published models and real speech."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harken
+from harken.audio import load_audio
+from harken.contract import Floats
+from harken.speakers.diarizer import Diarizer
+from real_models import CACHE, EXAMPLE, SHARED, model_path, recognizer
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def diarizer() -> Diarizer:
+    pytest.importorskip("scipy", reason="the extra speakers is not installed")
+    return harken.load_diarizer(model_path("speakers"), cache=CACHE / "graphs")
+
+
+def utterances(name: str) -> dict[str, list[tuple[str, Floats]]]:
+    """Return texts and samples of a set by speaker."""
+    folder = SHARED / "audio" / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    by_speaker: dict[str, list[tuple[str, Floats]]] = {}
+    for line in (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        by_speaker.setdefault(entry["speaker"], []).append((entry["text"], load_audio(folder / entry["audio"])))
+    return by_speaker
+
+
+@pytest.fixture(scope="module")
+def talk() -> tuple[list[str], list[str], Floats]:
+    """Return who of two people speaks, what they say and their samples; half a second between utterances."""
+    first, second = list(utterances("librispeech-test-other").values())[:2]
+    said = [part for pair in zip(first[:3], second[:3], strict=True) for part in pair]
+    pause = np.zeros(8000, np.float32)
+    samples = np.concatenate([piece for _, utterance in said for piece in (utterance, pause)])
+    return ["A", "B"] * 3, [text for text, _ in said], samples
+
+
+def test_one_speaker_is_one_and_a_voice_at_two_volumes_too(diarizer: Diarizer) -> None:
+    speech = load_audio(EXAMPLE)
+    assert [speaker.name for speaker in diarizer.diarize(speech).speakers] == ["A"]
+    assert [speaker.name for speaker in diarizer.diarize(np.concatenate([speech, speech / 10])).speakers] == [
+        "A"
+    ]
+
+
+def test_silence_and_noise_have_no_speakers(diarizer: Diarizer) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, 20 * 16_000).astype(np.float32)
+    assert diarizer.diarize(np.zeros(20 * 16_000, np.float32)).speakers == ()
+    assert diarizer.diarize(noise).speakers == ()
+
+
+def test_every_utterance_is_said_by_its_speaker(
+    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
+) -> None:
+    names, texts, samples = talk
+    transcript = recognizer("int8").transcribe(samples, diarizer=diarizer).result()
+    assert transcript.speakers is not None
+    assert [speaker.name for speaker in transcript.speakers] == ["A", "B"]
+    turns = [transcript.segments[0].speakers[0]]
+    for segment in transcript.segments:
+        assert segment.words
+        assert {word.speakers[0] for word in segment.words} == {segment.speakers[0]}
+        turns += [segment.speakers[0]] * (segment.speakers[0] != turns[-1])
+    assert turns == names
+    said = " ".join(segment.text for segment in transcript.segments)
+    assert abs(len(said.split()) - sum(len(text.split()) for text in texts)) < 10
+
+
+def test_words_are_those_without_diarization(
+    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
+) -> None:
+    plain = recognizer("int8").transcribe(talk[2], word_timestamps=True).result()
+    with_speakers = recognizer("int8").transcribe(talk[2], diarizer=diarizer).result()
+    assert with_speakers.text == plain.text
+    words = [(word.text, word.start_s) for segment in plain.segments for word in segment.words]
+    assert [(word.text, word.start_s) for segment in with_speakers.segments for word in segment.words] == words
+
+
+def test_steps_return_nothing_until_the_end(
+    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
+) -> None:
+    transcription = recognizer("int8").transcribe(talk[2], diarizer=diarizer)
+    steps = []
+    while not transcription.finished:
+        steps.append(transcription.step())
+        assert [segment.index for segment in transcription.so_far().segments] == list(
+            range(len(transcription.so_far().segments))
+        )
+    assert all(not segments for segments in steps[:-1])
+    assert tuple(steps[-1]) == transcription.so_far().segments
+    assert transcription.so_far() == recognizer("int8").transcribe(talk[2], diarizer=diarizer).result()
+
+
+def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer: Diarizer, tmp_path: Path) -> None:
+    path = tmp_path / "cut.flac"
+    path.write_bytes(EXAMPLE.read_bytes()[: EXAMPLE.stat().st_size * 2 // 3])
+    transcription = recognizer("int8").transcribe(path, diarizer=diarizer)
+    segments = []
+    with pytest.raises(harken.HarkenError):
+        segments.extend(transcription)
+    assert [segment.speakers for segment in segments] == [("A",)] * len(segments) != []
