@@ -31,6 +31,7 @@ from harken.results import Word
 from harken.speakers.clustering import require_scipy
 from harken.speakers.diarizer import Diarizer
 from harken.speakers.embedding import EmbeddingModel
+from harken.speakers.live import DEFAULT_DELAY_S
 from harken.speakers.models import resolve_speaker_models
 from harken.speakers.options import SpeakerOptions
 from harken.speakers.segmentation import SegmentationModel
@@ -42,6 +43,7 @@ from harken.streaming.latency import (
     measure_update_cost,
     synthetic_update,
 )
+from harken.streaming.live_speakers import LiveSpeakers
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
 from harken.transcribe import (
@@ -448,6 +450,8 @@ class Recognizer:
         *,
         stream_options: StreamOptions | None = None,
         clock: Callable[[], float] | None = perf_counter,
+        diarizer: Diarizer | None = None,
+        speaker_delay: float = DEFAULT_DELAY_S,
         **keywords: Unpack[StreamKeywords],
     ) -> LiveSession:
         """Open a live session.
@@ -460,6 +464,11 @@ class Recognizer:
         clock : callable, optional
             Returns seconds. The session measures computing times by it and adapts to them. With None nothing is
             measured, and the events are the same in every run.
+        diarizer : Diarizer, optional
+            Of `load_diarizer`: final segments and their words then name their speakers, and
+            `harken.streaming.SpeakersChanged` corrects them. Only its greatest number of speakers counts.
+        speaker_delay : float
+            Seconds from 1 to 60 after which the speakers of a word do not change any more.
         **keywords
             Single options of either kind by name.
 
@@ -483,7 +492,13 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        return LiveSession(*self._prepare_streams(1, options, stream_options, clock, {**keywords}))
+        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
+        given: dict[str, Any] = {**keywords}
+        if not diarizer:
+            return LiveSession(*self._prepare_streams(1, options, stream_options, clock, given))
+        diarization = diarizer.begin_live(speaker_delay)
+        prepared = self._prepare_streams(1, options, stream_options, clock, given | {"word_timestamps": True})
+        return LiveSession(*prepared, LiveSpeakers(diarization, self.tokenizer.encode))
 
     def stream_many(
         self,

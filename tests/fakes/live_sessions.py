@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ WORDS = (
     *("what", "your", "country", "can", "do", "for", "you"),
 )
 WORD_SAMPLES = SAMPLE_RATE // 10
+FakeSession = TypeVar("FakeSession", bound="FakeLiveSession | ScriptedLiveSession")
 
 
 class FakeLiveSession:
@@ -104,13 +106,18 @@ class FakeLiveSession:
         return [FinalSegment(segment=segment, **stamps), SpeechEnded(reason=reason, **stamps)]
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, session: FakeLiveSession) -> FakeLiveSession:
-    """Replace every live session; `options` and `stream_options` are those that it was opened with."""
+def hears(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
+    """Replace every live session; `options`, `stream_options` and `speakers` are what it was opened with."""
 
     def stream(
-        recognizer: Recognizer, options: TranscribeOptions, *, stream_options: StreamOptions, clock: object
-    ) -> FakeLiveSession:
-        session.options, session.stream_options = options, stream_options
+        recognizer: Recognizer,
+        options: TranscribeOptions,
+        *,
+        stream_options: StreamOptions,
+        clock: object,
+        **speakers: object,
+    ) -> FakeSession:
+        session.options, session.stream_options, session.speakers = options, stream_options, speakers
         return session
 
     monkeypatch.setattr(Recognizer, "stream", stream, raising=False)

@@ -132,3 +132,15 @@ class LineRenderer:
 
     def close(self) -> None:
         """Do nothing: every line has been written."""
+
+
+class SpeakerMark:
+    """The mark before a caption whose speaker is not that of the one before: ``A: ``."""
+
+    def __init__(self) -> None:
+        self._speaker: tuple[str, ...] = ()
+
+    def __call__(self, segment: Segment) -> str:
+        """Return the mark of the next segment; empty where the same speaker goes on."""
+        before, self._speaker = self._speaker, segment.speakers[:1]
+        return f"{self._speaker[0]}: " if self._speaker and self._speaker != before else ""

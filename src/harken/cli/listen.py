@@ -16,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer
+from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, SpeakerMark
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN
 from harken.cli.live_display import LiveDisplay
+from harken.cli.live_transcript import SettlingSegments, make_transcript
 from harken.cli.microphone import Microphone, microphone_table
 from harken.cli.options import (
     WORD_FORMATS,
@@ -35,11 +36,12 @@ from harken.cli.outputs import Outputs, Recording, TranscriptFile
 from harken.cli.process import saving_on_stop
 from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
 from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
+from harken.cli.speaker_options import live_speaker_options, load_diarizer_with_status
 from harken.cli.targets import refuse_overwriting
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
-from harken.results import Segment, Transcript
-from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
+from harken.results import Segment
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
 from harken.streaming.event_json import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -120,6 +122,8 @@ class LiveRunner:
         for event in events:
             if isinstance(event, FinalSegment):
                 self.outputs.add_segment(event.segment)
+            elif isinstance(event, SpeakersChanged):
+                self.outputs.correct_segment(event.segment)
             self.display.show(event)
             if isinstance(event, LoadChanged):
                 state = (
@@ -193,6 +197,7 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
 @output_option(
     "-v", "--verbose", is_flag=True, help="Report the engine and the delay, and at the end the speed."
 )
+@live_speaker_options
 @dataclass_options(StreamOptions)
 @model_options
 @dataclass_options(TranscribeOptions, exclude=OFFLINE_ONLY)
@@ -215,12 +220,14 @@ def command(file: str | None, **params: Any) -> int:
     _check_options(file, params)
     source = _open_source(file, params)
     stats = LiveStats()
+    settling = SettlingSegments(params["speaker_delay"]) if params["speakers"] else SettlingSegments()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
     with (
-        _open_outputs(params, stats, None if file == STDIN else file) as outputs,
+        _open_outputs(params, stats, settling, None if file == STDIN else file) as outputs,
         saving_on_stop(outputs.save),
     ):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
+        settling.encode = recognizer.tokenizer.encode
         with (
             closing(LiveDisplay(_make_renderer(params))) as display,
             AudioReader(source, outputs.add_samples) as reader,
@@ -329,7 +336,9 @@ def _is_given(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-def _open_outputs(params: dict[str, Any], stats: LiveStats, file: str | None) -> Outputs:
+def _open_outputs(
+    params: dict[str, Any], stats: LiveStats, settling: SettlingSegments, file: str | None
+) -> Outputs:
     """Open the files that the options ask for."""
     open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
     if not params["transcript"]:
@@ -341,20 +350,10 @@ def _open_outputs(params: dict[str, Any], stats: LiveStats, file: str | None) ->
         path,
         format_name,
         Path(recording_path) if recording_path else None,
-        partial(_make_transcript, params, stats),
+        lambda segments: make_transcript(segments, stats.audio_s, params),
+        settling,
     )
     return Outputs(open_recording, open_transcript)
-
-
-def _make_transcript(params: dict[str, Any], stats: LiveStats, segments: tuple[Segment, ...]) -> Transcript:
-    languages = [segment.language for segment in segments if segment.language]
-    return Transcript(
-        segments=segments,
-        language=languages[-1] if languages else params["language"] or "en",
-        duration_s=stats.audio_s,
-        model=params["model"],
-        task=params["task"],
-    )
 
 
 def _open_session(
@@ -363,10 +362,16 @@ def _open_session(
     """Load the model and open a session; a file that is not paced counts computing as taking no time."""
     with Screen(not params["quiet"]) as screen:
         recognizer = load_model_with_status(screen, params)
+        diarizer = load_diarizer_with_status(screen, params)
+        speakers: dict[str, Any] = {}
+        if diarizer:
+            speakers = {"diarizer": diarizer, "speaker_delay": params["speaker_delay"]}
         screen.show_status("measuring this machine ...")
         try:
             clock = perf_counter if live else None
-            return recognizer, recognizer.stream(options, stream_options=stream_options, clock=clock)
+            return recognizer, recognizer.stream(
+                options, stream_options=stream_options, clock=clock, **speakers
+            )
         finally:
             screen.show_status("")
 
@@ -374,8 +379,10 @@ def _open_session(
 def _make_renderer(params: dict[str, Any]) -> EventRenderer:
     """Return the renderer of the events: captions on a terminal, else lines of text or JSON."""
 
+    mark = SpeakerMark()
+
     def format_segment(segment: Segment) -> str:
-        text = segment.text.strip()
+        text = mark(segment) + segment.text.strip()
         return format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text
 
     if params["as_json"]:

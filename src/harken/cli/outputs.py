@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -13,6 +14,7 @@ import numpy as np
 
 from harken.cli.exits import StopDeferral
 from harken.cli.kept_files import KeptFile
+from harken.cli.live_transcript import SettlingSegments
 from harken.cli.screen import format_time
 from harken.cli.terminal import write_stderr
 from harken.contract import Floats
@@ -96,7 +98,7 @@ class Recording:
 
 
 class TranscriptFile:
-    """A transcript, which holds every segment as soon as it is final.
+    """A transcript, which holds every segment as soon as it is final and its speakers have settled.
 
     Parameters
     ----------
@@ -107,6 +109,8 @@ class TranscriptFile:
         Path of the recording that the transcript links to.
     make_transcript : callable
         Makes the transcript of all segments at the end.
+    settling : SettlingSegments, optional
+        Holds the segments back until then.
 
     Raises
     ------
@@ -120,19 +124,24 @@ class TranscriptFile:
         format_name: str,
         recording_path: Path | None,
         make_transcript: Callable[[tuple[Segment, ...]], Transcript],
+        settling: SettlingSegments | None = None,
     ) -> None:
         link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
         self._writer = Writer(format_name, recording=link)
         self._make_transcript = make_transcript
+        self._settling = settling or SettlingSegments()
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
         self.file = KeptFile(path, _encode(self._writer.header()))
 
     def add(self, segment: Segment) -> None:
-        """Append a segment."""
-        self._segments.append(segment)
-        self._append(self._writer.segment(segment), segment.end_s)
+        """Add a segment."""
+        self._write(self._settling.add(segment))
+
+    def correct(self, segment: Segment) -> None:
+        """Replace the segment of the same index, whose speakers have changed."""
+        self._settling.correct(segment)
 
     def holds(self) -> str:
         """Say how much of the text the file holds."""
@@ -140,6 +149,7 @@ class TranscriptFile:
 
     def finish(self, *, session_ended: bool) -> None:
         """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
+        self._write(self._settling.finish())
         transcript = self._make_transcript(tuple(self._segments))
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
@@ -152,6 +162,12 @@ class TranscriptFile:
             self.file.keep()
         else:
             self.file.discard()
+
+    def _write(self, settled: Iterable[Segment]) -> None:
+        for segment in settled:
+            numbered = replace(segment, index=len(self._segments))
+            self._segments.append(numbered)
+            self._append(self._writer.segment(numbered), numbered.end_s)
 
     def _append(self, text: str, end_s: float) -> None:
         if text:
@@ -227,9 +243,14 @@ class Outputs:
             self.recording.add(block)
 
     def add_segment(self, segment: Segment) -> None:
-        """Append a segment to the transcript."""
+        """Add a segment to the transcript."""
         if self.transcript:
             self.transcript.add(segment)
+
+    def correct_segment(self, segment: Segment) -> None:
+        """Replace the segment of the same index, whose speakers have changed, in the transcript."""
+        if self.transcript:
+            self.transcript.correct(segment)
 
     def others(self) -> Iterator[str]:
         """Yield a line for each file beside which another session's, running or killed, was found."""

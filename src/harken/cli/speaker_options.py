@@ -17,6 +17,7 @@ from harken.cli.screen import Screen
 from harken.cli.values import FilePath, Text
 from harken.errors import OptionError
 from harken.speakers.diarizer import Diarizer
+from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
 from harken.speakers.voices import read_voices, write_voices
 
 speaker_option = partial(single_option, section="Speakers")
@@ -31,6 +32,26 @@ speaker_model_option = partial(
 )
 
 
+max_speakers_option = partial(dependent_option, "--max-speakers", type=click.INT, help="Most speakers.")
+voice_options = (
+    dependent_option(
+        "--speaker-sample",
+        "speaker_samples",
+        type=Text(empty=False),
+        multiple=True,
+        metavar="NAME=FILE",
+        help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
+    ),
+    dependent_option(
+        "--voices",
+        type=FilePath(),
+        metavar="FILE",
+        help="File of known voices, without sound; those of --speaker-sample are added to it.",
+    ),
+    speaker_model_option(no_effect=without_flag("speakers")),
+)
+
+
 def speaker_options(command: Any) -> Any:
     """Add the options of diarization of whole recordings."""
     decorators = (
@@ -41,22 +62,25 @@ def speaker_options(command: Any) -> Any:
         ),
         dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
         dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
-        dependent_option("--max-speakers", type=click.INT, help="Most speakers."),
+        max_speakers_option(),
+        *voice_options,
+    )
+    return add_options(decorators, command)
+
+
+def live_speaker_options(command: Any) -> Any:
+    """Add the options of diarization of live streams."""
+    decorators = (
+        speaker_option("--speakers", is_flag=True, help="Tell speakers apart, and show who speaks."),
         dependent_option(
-            "--speaker-sample",
-            "speaker_samples",
-            type=Text(empty=False),
-            multiple=True,
-            metavar="NAME=FILE",
-            help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
+            "--speaker-delay",
+            type=click.FLOAT,
+            default=DEFAULT_DELAY_S,
+            metavar="SECONDS",
+            help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
         ),
-        dependent_option(
-            "--voices",
-            type=FilePath(),
-            metavar="FILE",
-            help="File of known voices, without sound; those of --speaker-sample are added to it.",
-        ),
-        speaker_model_option(no_effect=without_flag("speakers")),
+        max_speakers_option(),
+        *voice_options,
     )
     return add_options(decorators, command)
 

@@ -50,6 +50,20 @@ class SpeakerAttribution:
         nearest = min(near, key=lambda turn: max(turn.start_s - end_s, start_s - turn.end_s), default=None)
         return (nearest.speaker,) if nearest else ()
 
+    def corrected(self, segment: Segment, settled_s: float) -> Segment:
+        """Return a segment, not cut, with the speakers of its words anew but of those that end before a time."""
+        if not segment.words:
+            settled = segment.end_s <= settled_s
+            speakers = segment.speakers if settled else self.speakers(segment.start_s, segment.end_s)
+            return replace(segment, speakers=speakers)
+        words = tuple(
+            before if before.end_s <= settled_s else word
+            for before, word in zip(segment.words, self._with_speakers(segment.words), strict=True)
+        )
+        main = [name for name, _ in Counter(name for word in words for name in word.speakers[:1]).most_common()]
+        others = (name for word in words for name in word.speakers)
+        return replace(segment, words=words, speakers=tuple(dict.fromkeys([*main, *others])))
+
     def _near(self, start_s: float, end_s: float) -> list[SpeakerTurn]:
         """Return the turns that are in a stretch in part."""
         first, behind = bisect_left(self._ends, start_s), bisect_left(self._ends, end_s + self._longest_s)
@@ -61,22 +75,7 @@ class SpeakerAttribution:
             yield replace(segment, speakers=self.speakers(segment.start_s, segment.end_s))
             return
         words = self._with_speakers(segment.words)
-        runs = [tuple(run) for _, run in groupby(words, key=lambda word: word.speakers[:1])]
-        for position, run in enumerate(runs):
-            speakers = tuple(dict.fromkeys(name for word in run for name in word.speakers))
-            if len(runs) == 1:
-                yield replace(segment, words=run, speakers=speakers)
-                return
-            text = "".join(word.text for word in run)
-            yield replace(
-                segment,
-                start_s=run[0].start_s if position else segment.start_s,
-                end_s=run[-1].end_s if position < len(runs) - 1 else max(segment.end_s, run[-1].start_s),
-                text=text,
-                tokens=tuple(self._encode(text)),
-                words=run,
-                speakers=speakers,
-            )
+        yield from cut_at_changes(replace(segment, words=tuple(words)), self._encode)
 
     def _with_speakers(self, words: Sequence[Word]) -> list[Word]:
         """Return the words of a segment with their speakers.
@@ -92,3 +91,25 @@ class SpeakerAttribution:
             ranked = sorted(names, key=lambda name: (-certain[name], name not in before[:1]))
             attributed.append(replace(word, speakers=tuple(ranked) or before))
         return attributed
+
+
+def cut_at_changes(segment: Segment, encode: Callable[[str], Sequence[int]]) -> Iterator[Segment]:
+    """Yield the parts of a segment, whose words have speakers, that one main speaker says each."""
+    runs = [tuple(run) for _, run in groupby(segment.words, key=lambda word: word.speakers[:1])]
+    if not runs:
+        yield segment
+    for position, run in enumerate(runs):
+        speakers = tuple(dict.fromkeys(name for word in run for name in word.speakers))
+        if len(runs) == 1:
+            yield replace(segment, speakers=speakers)
+            return
+        text = "".join(word.text for word in run)
+        yield replace(
+            segment,
+            start_s=run[0].start_s if position else segment.start_s,
+            end_s=run[-1].end_s if position < len(runs) - 1 else max(segment.end_s, run[-1].start_s),
+            text=text,
+            tokens=tuple(encode(text)),
+            words=run,
+            speakers=speakers,
+        )

@@ -10,11 +10,12 @@ import numpy as np
 from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
 from harken.errors import OptionError
+from harken.option_types import checked_value
 from harken.results import Segment, Speaker, SpeakerTurn
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.clustering import find_voices
 from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.live import DEFAULT_DELAY_S, LiveDiarization
+from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S, LiveDiarization
 from harken.speakers.names import letters
 from harken.speakers.options import SpeakerOptions
 from harken.speakers.pieces import SpeechPieces
@@ -91,10 +92,22 @@ class Diarizer:
         Parameters
         ----------
         delay_s : float
-            Seconds after which nothing that was said about the stream changes any more.
+            Seconds from 1 to 60 after which nothing that was said about the stream changes any more.
+
+        Raises
+        ------
+        OptionError
+            If the delay is not in this range.
         """
+        delay_s = checked_value("speaker_delay", delay_s, float)
+        if not 1 <= delay_s <= MAX_DELAY_S:
+            raise OptionError("speaker_delay", delay_s, f"seconds from 1 to {MAX_DELAY_S:.0f}")
         return LiveDiarization(
-            self._segmentation, self._embedding, delay_s=delay_s, most=self.options.bounds[1]
+            self._segmentation,
+            self._embedding,
+            delay_s=delay_s,
+            most=self.options.bounds[1],
+            known={voice.name: voice.embedding for voice in self.voices},
         )
 
     def diarize(self, audio: AudioSource) -> Diarization:

@@ -29,7 +29,7 @@ from harken.speakers.segmentation import (
 )
 from harken.speakers.turns import join_spans
 
-DEFAULT_DELAY_S = 5.0
+DEFAULT_DELAY_S, MAX_DELAY_S = 5.0, 60.0
 HOP_FRAMES = round(FRAMES_PER_SECOND)
 """Frames from the end of a window to that of the next."""
 REVISED_FRAMES = round(FRAMES_PER_SECOND)
@@ -73,7 +73,6 @@ class LiveDiarization:
         self._samples = np.empty(0, np.float32)
         self._first_frame = 0  # of these samples
         self._frames = 0  # heard by a window
-        self._windows = 0
         self._settled_frames = 0
         self._settled: list[tuple[int, int, str]] = []
         self._pieces: list[LivePiece] = []
@@ -97,11 +96,10 @@ class LiveDiarization:
         self._samples = np.concatenate([self._samples, samples])
 
     def flush(self) -> None:
-        """End the stream; nothing changes any more."""
+        """End the stream: decide on its last part, too."""
         frames = self._first_frame + len(self._samples) // STEP_SAMPLES
         if frames > self._frames:
             self._hear(frames)
-        self._settle(frames)
 
     @property
     def turns(self) -> tuple[SpeakerTurn, ...]:
@@ -134,7 +132,7 @@ class LiveDiarization:
         )
         self._pieces.sort(key=lambda piece: piece.spans[0])
         self._voices.name(self._pieces)
-        self._frames, self._windows = frames, self._windows + 1
+        self._frames = frames
         kept = max(0, frames + HOP_FRAMES - WINDOW_FRAMES - self._first_frame)
         self._samples = self._samples[kept * STEP_SAMPLES :]
         self._first_frame += kept
@@ -144,43 +142,35 @@ class LiveDiarization:
     ) -> Iterator[LivePiece]:
         """Yield the pieces that label the decided frames of a window."""
         planned = [
-            (speaker, embedded, spans)
+            (embedded, spans)
             for speaker in range(N_LOCAL_SPEAKERS)
             for embedded, spans in _spans(activity, speaker, decided)
         ]
         embeddings = self._embedding.embed(
-            [window[start * STEP_SAMPLES : end * STEP_SAMPLES] for _, (start, end), _ in planned]
+            [window[start * STEP_SAMPLES : end * STEP_SAMPLES] for (start, end), _ in planned]
         )
-        for (speaker, (start, end), spans), embedding in zip(planned, embeddings, strict=True):
+        for ((start, end), spans), embedding in zip(planned, embeddings, strict=True):
             yield LivePiece(
-                self._windows,
-                speaker,
                 [(first + offset, behind + offset) for first, behind in spans],
                 (end - start) / FRAMES_PER_SECOND,
                 embedding,
             )
 
     def _settle(self, frames: int) -> None:
-        """Never change what is before a frame."""
+        """Never change what is before a frame, and let the voices learn from it."""
         for piece in self._pieces:
             before, piece.spans = _divided(piece.spans, frames)
-            self._settled += [(start, end, piece.speaker) for start, end in before]
-            piece.settled_frames += sum(end - start for start, end in before)
+            if before:
+                self._settled += [(start, end, piece.speaker) for start, end in before]
+                self._voices.learn(piece, sum(end - start for start, end in before) / FRAMES_PER_SECOND)
+        self._pieces = [piece for piece in self._pieces if piece.spans]
         self._settled_frames = max(self._settled_frames, frames)
         self._settled = [span for span in self._settled if span[1] > self._settled_frames - HISTORY_FRAMES]
-        self._retire()
 
     def _withdraw(self, frame: int) -> None:
         """Take back what was said from a frame on."""
         for piece in self._pieces:
             piece.spans = _divided(piece.spans, frame)[0]
-        self._retire()
-
-    def _retire(self) -> None:
-        """Let the voices learn from the pieces that are settled, and keep those that may still change."""
-        for piece in self._pieces:
-            if piece.settled_frames and not piece.spans:
-                self._voices.learn(piece)
         self._pieces = [piece for piece in self._pieces if piece.spans]
 
 

@@ -9,57 +9,52 @@ found another. The constants were chosen on conversations made of every second s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
-from harken.speakers.clustering import MAX_DISTANCE, MIN_RELIABLE_S, WINDOW_WEIGHT, Matrix, agglomerated
+from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated
 from harken.speakers.names import letters
 from harken.speakers.pieces import FRAMES_PER_SECOND, Run
 
 SAME_SPEAKER = 0.4
 """Cosine similarity to a voice from which a piece founds no other."""
-SAME_VOICE = 0.6
+SAME_VOICE = 0.55
 """Cosine similarity of two voices from which they are one."""
-MIN_FOUNDING_S = 2.5
+MAX_DISTANCE = 0.55
+"""Mean cosine distance up to which pieces found a voice together."""
+MIN_FOUNDING_S = 2.0
 """Least speech of a new voice."""
 
 
 @dataclass(slots=True)
 class LivePiece:
-    """A piece of speech of one voice, of which some may be too old to change.
+    """A piece of speech of one voice that is not too old to change.
 
     Attributes
     ----------
-    window, local_speaker : int
-        What it was found in.
     spans : list of Run
-        Frames of the stream that it labels and that may still change, in order of time.
+        Frames of the stream that it labels, in order of time.
     embedded_s : float
         Seconds of speech that were embedded.
     embedding : ndarray of shape (192,), float32
         Unit length.
     speaker : str
         Name of its voice.
-    settled_frames : int
-        Frames that it has labelled for good.
     """
 
-    window: int
-    local_speaker: int
     spans: list[Run]
     embedded_s: float
     embedding: Floats
     speaker: str = ""
-    settled_frames: int = 0
 
     @property
     def seconds(self) -> float:
         """Speech that it labels, in seconds."""
-        return (sum(end - start for start, end in self.spans) + self.settled_frames) / FRAMES_PER_SECOND
+        return sum(end - start for start, end in self.spans) / FRAMES_PER_SECOND
 
 
 @dataclass(slots=True)
@@ -67,7 +62,8 @@ class _Voice:
     name: str
     total: Matrix
     """Sum of its embeddings, each times its seconds."""
-    is_known: bool = field(default=False)
+    is_known: bool
+    is_heard: bool
 
     @property
     def centroid(self) -> Matrix:
@@ -80,25 +76,27 @@ class LiveVoices:
     Parameters
     ----------
     most : int
-        Greatest number of voices.
+        Greatest number of voices that are heard.
     known : mapping of str to ndarray of shape (192,)
         Embeddings of known people by their names, from the start.
     """
 
     def __init__(self, most: int, known: Mapping[str, Floats]) -> None:
         self._most = most
-        self._voices = [_Voice(name, each.astype(np.float64), is_known=True) for name, each in known.items()]
+        self._voices = [
+            _Voice(name, each.astype(np.float64), is_known=True, is_heard=False) for name, each in known.items()
+        ]
         self._names = {*known}
 
-    def learn(self, piece: LivePiece) -> None:
-        """Add a piece to the voice whose name it has; the first one of a name founds its voice."""
-        total = piece.settled_frames / FRAMES_PER_SECOND * piece.embedding.astype(np.float64)
+    def learn(self, piece: LivePiece, seconds: float) -> None:
+        """Add some seconds of a piece to the voice whose name it has; the first ones of a name found the voice."""
+        total = seconds * piece.embedding.astype(np.float64)
         for voice in self._voices:
             if voice.name == piece.speaker:
-                voice.total = voice.total + total
+                voice.total, voice.is_heard = voice.total + total, True
                 break
         else:
-            self._voices.append(_Voice(piece.speaker, total))
+            self._voices.append(_Voice(piece.speaker, total, is_known=False, is_heard=True))
             self._names.add(piece.speaker)
         self._join_voices()
 
@@ -109,15 +107,19 @@ class LiveVoices:
         embeddings = np.stack([piece.embedding for piece in pieces]).astype(np.float64)
         seconds = np.array([piece.seconds for piece in pieces])
         known = np.array([voice.centroid for voice in self._voices]).reshape(-1, embeddings.shape[1])
-        strangers = (embeddings @ known.T).max(axis=1, initial=-1.0) < SAME_SPEAKER
-        strangers &= np.array([piece.embedded_s for piece in pieces]) >= MIN_RELIABLE_S
-        new = [*_new_voices(embeddings, seconds, np.flatnonzero(strangers))][: self._most - len(self._voices)]
-        if not (new or self._voices):
-            new = [seconds @ embeddings]
+        heard = np.array([voice.is_heard for voice in self._voices], np.bool_)
+        similarities = embeddings @ known.T
+        similar = similarities >= SAME_SPEAKER
+        strangers = ~similar.any(axis=1) & (np.array([piece.embedded_s for piece in pieces]) >= MIN_RELIABLE_S)
+        new = [*_new_voices(embeddings, seconds, np.flatnonzero(strangers))]
+        new = new[: max(0, self._most - int(heard.sum()))]
+        nobody = ~(similar | heard).any(axis=1)
+        if not new and nobody.any():
+            new = [seconds[nobody] @ embeddings[nobody]]
         names = [voice.name for voice in self._voices] + [*self._free_names(len(new))]
-        centroids = np.stack([*known, *(total / np.linalg.norm(total) for total in new)])
-        similarities = embeddings @ centroids.T
-        similarities += WINDOW_WEIGHT * (_same_local_speaker(pieces) @ similarities)
+        centroids = np.array([total / np.linalg.norm(total) for total in new]).reshape(-1, known.shape[1])
+        # Somebody known who has not been heard yet is not the most similar by chance.
+        similarities = np.hstack([np.where(similar | heard, similarities, -2.0), embeddings @ centroids.T])
         for piece, label in zip(pieces, similarities.argmax(axis=1).tolist(), strict=True):
             piece.speaker = names[label]
 
@@ -132,13 +134,6 @@ class LiveVoices:
         for first, second in alike.tolist()[:1]:
             if not self._voices[second].is_known:
                 self._voices[first].total = self._voices[first].total + self._voices.pop(second).total
-
-
-def _same_local_speaker(pieces: Sequence[LivePiece]) -> Matrix:
-    """Return the weights with which a row of values becomes the mean over the pieces of the same local speaker."""
-    keys = np.array([(piece.window, piece.local_speaker) for piece in pieces])
-    weights = (keys[:, None] == keys).all(axis=2) * np.array([piece.embedded_s for piece in pieces])
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _new_voices(embeddings: Matrix, seconds: Matrix, strangers: NDArray[np.intp]) -> Iterator[Matrix]:

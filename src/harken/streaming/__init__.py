@@ -1,7 +1,15 @@
 """Live transcription: samples in, events out; sessions never wait and never read the time of day."""
 
 from harken.streaming.config import StreamingConfig, StreamOptions
-from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming.events import (
+    Event,
+    FinalSegment,
+    Interim,
+    LoadChanged,
+    SpeakersChanged,
+    SpeechEnded,
+    SpeechStarted,
+)
 from harken.streaming.session import LiveSession, LiveSessions
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "LiveSession",
     "LiveSessions",
     "LoadChanged",
+    "SpeakersChanged",
     "SpeechEnded",
     "SpeechStarted",
     "StreamOptions",

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from harken.formats import as_json
-from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming.events import (
+    Event,
+    FinalSegment,
+    Interim,
+    LoadChanged,
+    SpeakersChanged,
+    SpeechEnded,
+    SpeechStarted,
+)
 from harken.types import SAMPLE_RATE
 
 _EVENT_NAMES: dict[type, str] = {
     SpeechStarted: "speech_started",
     Interim: "interim",
     FinalSegment: "final_segment",
+    SpeakersChanged: "speakers_changed",
     SpeechEnded: "speech_ended",
     LoadChanged: "load_changed",
 }

@@ -53,12 +53,27 @@ class Interim(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalSegment(_Event):
-    """A final segment; segments come in order of time and never change. It ends at `audio_s`.
+    """A final segment; segments come in order of time and never change, but for their speakers. It ends at `audio_s`.
 
     Parameters
     ----------
     segment : Segment
         Numbered from 0 in the stream, with times in the stream.
+    """
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakersChanged(_Event):
+    """Other speakers of a final segment, which ends at `audio_s`.
+
+    No word changes its speakers once the delay of the session has passed since it was said.
+
+    Parameters
+    ----------
+    segment : Segment
+        The segment of that index with its speakers and those of its words; nothing else in it changes.
     """
 
     segment: Segment
@@ -100,4 +115,4 @@ class LoadChanged(_Event):
     detail: str
 
 
-Event = SpeechStarted | Interim | FinalSegment | SpeechEnded | LoadChanged
+Event = SpeechStarted | Interim | FinalSegment | SpeakersChanged | SpeechEnded | LoadChanged

@@ -17,9 +17,11 @@ from harken.errors import HarkenError
 from harken.streaming.config import StreamingConfig, StreamOptions
 from harken.streaming.events import Event
 from harken.streaming.latency import LatencyPlan
+from harken.streaming.live_speakers import LiveSpeakers
 from harken.streaming.stream import Stream
 from harken.streaming.worker import ModelWorker
 
+_NO_SAMPLES = np.empty(0, np.float32)
 _NO_WAITS: Mapping[Hashable, float] = MappingProxyType({})
 
 
@@ -34,6 +36,8 @@ class LiveSession:
     worker : ModelWorker
     options : StreamOptions
     plan : LatencyPlan
+    speakers : LiveSpeakers, optional
+        Tells who says the words.
 
     Attributes
     ----------
@@ -41,9 +45,15 @@ class LiveSession:
         The configuration, the load level that the session starts with, and the latency bound at that level.
     """
 
-    def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
+    def __init__(
+        self,
+        worker: ModelWorker,
+        options: StreamOptions,
+        plan: LatencyPlan,
+        speakers: LiveSpeakers | None = None,
+    ) -> None:
         self.plan = plan
-        self._worker = worker
+        self._worker, self._speakers = worker, speakers
         self._sessions = LiveSessions(worker, options, plan)
         self._sessions.open(None)
 
@@ -81,15 +91,20 @@ class LiveSession:
         HarkenError
             If the session is closed, or in use: by another thread, or by the call that this one came from.
         """
-        return self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
+        events = self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
+        return self._speakers.follow(checked_samples(samples), events) if self._speakers else events
 
     def flush(self) -> list[Event]:
         """End the current utterance, as after a pause; the session goes on."""
-        return self._sessions.flush(None)
+        events = self._sessions.flush(None)
+        return self._speakers.follow(_NO_SAMPLES, events) if self._speakers else events
 
     def close(self) -> list[Event]:
         """End the stream and return its last events; closing again returns none."""
-        return self._sessions.close(None) if self._sessions.is_open(None) else []
+        if not self._sessions.is_open(None):
+            return []
+        events = self._sessions.close(None)
+        return self._speakers.end(events) if self._speakers else events
 
 
 class LiveSessions:

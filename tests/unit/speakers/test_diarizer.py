@@ -182,7 +182,10 @@ class TestKnownVoices:
 
     def test_people_who_do_not_speak_name_nobody(self):
         diarizer = level_diarizer().with_voices({"Ann": conversation((THIRD, 3))})
-        assert [turn.speaker for turn in diarizer.diarize(conversation((FIRST, 6), (SECOND, 6))).turns] == ["A", "B"]
+        assert [turn.speaker for turn in diarizer.diarize(conversation((FIRST, 6), (SECOND, 6))).turns] == [
+            "A",
+            "B",
+        ]
 
     def test_a_second_sample_replaces_the_voice(self):
         diarizer = level_diarizer().with_voices({"Ann": conversation((FIRST, 3))})
@@ -195,11 +198,15 @@ class TestKnownVoices:
 
     @pytest.mark.parametrize("sample", [conversation((SILENCE, 5)), conversation((FIRST, 0.5))])
     def test_sample_with_too_little_speech_is_refused(self, sample):
-        with pytest.raises(OptionError, match=r"voices='Ann': allowed is a recording with at least 1 s of speech"):
+        with pytest.raises(
+            OptionError, match=r"voices='Ann': allowed is a recording with at least 1 s of speech"
+        ):
             level_diarizer().with_voices({"Ann": sample})
 
     def test_voices_go_through_their_file(self, tmp_path):
-        diarizer = level_diarizer().with_voices({"Ann": conversation((SECOND, 3)), "Zoë": conversation((THIRD, 2))})
+        diarizer = level_diarizer().with_voices(
+            {"Ann": conversation((SECOND, 3)), "Zoë": conversation((THIRD, 2))}
+        )
         write_voices(tmp_path / "voices.json", diarizer.voices)
         again = level_diarizer().with_voices(read_voices(tmp_path / "voices.json"))
         assert [(voice.name, round(voice.seconds)) for voice in again.voices] == [("Ann", 3), ("Zoë", 2)]
@@ -213,7 +220,10 @@ class TestKnownVoices:
             ('{"version": 2, "voices": []}', "voices of version 2, allowed is 1"),
             ('{"version": 1}', "has no list of voices"),
             ('{"version": 1, "voices": [{"seconds": 1}]}', "voice 1: has no name"),
-            ('{"version": 1, "voices": [{"name": "Ann"}]}', r"voice 1 \('Ann'\): has no seconds or no embedding"),
+            (
+                '{"version": 1, "voices": [{"name": "Ann"}]}',
+                r"voice 1 \('Ann'\): has no seconds or no embedding",
+            ),
             ('{"version": 1, "voices": [{"name": "", "seconds": 1, "embedding": [1]}]}', "1 to 100 printable"),
             ('{"version": 1, "voices": [{"name": "B", "seconds": 1, "embedding": [NaN]}]}', "no embedding"),
         ],

@@ -1,0 +1,171 @@
+"""The speakers of live sessions: of final segments at once, corrected for a while, and in what the command writes."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from cli_runner import CliRunner
+from fakes.backends import window_text
+from fakes.live_sessions import ScriptedLiveSession, hears
+from fakes.speakers import FIRST, SECOND, SILENCE, conversation, level_diarizer
+from harken.errors import OptionError
+from harken.results import Segment, Word
+from harken.streaming import Event, FinalSegment, SpeakersChanged, SpeechEnded
+from harken.streaming.live_speakers import LiveSpeakers
+from harken.types import SAMPLE_RATE
+
+
+def said(start_s: float, *words: str, speakers: tuple[str, ...] = (), index: int = 0) -> Segment:
+    """Return a segment with a word each half a second."""
+    return Segment(
+        index=index,
+        start_s=start_s,
+        end_s=start_s + len(words) / 2,
+        text="".join(f" {word}" for word in words),
+        tokens=(1,),
+        temperature=0.0,
+        avg_logprob=0.0,
+        compression_ratio=1.0,
+        no_speech_prob=0.0,
+        seek_s=0.0,
+        speakers=speakers,
+        words=tuple(
+            Word(
+                text=f" {word}",
+                start_s=start_s + position / 2,
+                end_s=start_s + (position + 1) / 2,
+                probability=1.0,
+                speakers=speakers,
+            )
+            for position, word in enumerate(words)
+        ),
+    )
+
+
+def final(at_s: float, segment: Segment) -> Event:
+    return FinalSegment(
+        audio_s=segment.end_s, emitted_samples=round(at_s * SAMPLE_RATE), compute_s=0.0, segment=segment
+    )
+
+
+def changed(at_s: float, segment: Segment) -> Event:
+    return SpeakersChanged(
+        audio_s=segment.end_s, emitted_samples=round(at_s * SAMPLE_RATE), compute_s=0.0, segment=segment
+    )
+
+
+# The second voice begins at 10 s; at 11.6 s it is not known yet.
+TALK = conversation((FIRST, 10), (SECOND, 6), (SILENCE, 4))
+SCRIPT = (
+    final(9.8, said(8.0, "one", "two", "three")),
+    final(11.6, said(9.0, "four", "five", "six", "seven", "eight")),
+    SpeechEnded(audio_s=11.6, emitted_samples=round(11.6 * SAMPLE_RATE), compute_s=0.0, reason="silence"),
+)
+
+
+def followed(block_samples: int) -> list[Event]:
+    """Return the events of the script with the speakers of the talk."""
+    speakers = LiveSpeakers(level_diarizer().begin_live(5.0), lambda text: [len(text)])
+    events: list[Event] = []
+    edges = [*range(0, len(TALK), block_samples), len(TALK)]
+    for start, end in pairwise(edges):
+        due = [event for event in SCRIPT if start < event.emitted_samples <= end]
+        events += speakers.follow(TALK[start:end], due)
+    return events + speakers.end([])
+
+
+class TestEvents:
+    def test_final_segment_has_speakers_at_once_and_an_event_corrects_them(self) -> None:
+        first, second, ended, correction = followed(16_000)
+        assert isinstance(first, FinalSegment)
+        assert first.segment.speakers == ("A",)
+        assert isinstance(second, FinalSegment)
+        assert [word.speakers for word in second.segment.words] == [("A",)] * 5
+        assert isinstance(ended, SpeechEnded)
+        assert isinstance(correction, SpeakersChanged)
+        assert correction.segment.index == second.segment.index == 1
+        assert [word.speakers for word in correction.segment.words] == [("A",)] * 2 + [("B",)] * 3
+        assert correction.segment.speakers == ("B", "A")
+        assert correction.segment.text == second.segment.text
+        assert correction.emitted_samples <= (10.5 + 5.0) * SAMPLE_RATE
+
+    @pytest.mark.parametrize("block_samples", [1_000, 7_777, 100_000, 1_000_000])
+    def test_block_sizes_do_not_matter(self, block_samples: int) -> None:
+        assert followed(block_samples) == followed(16_000)
+
+    def test_segment_is_cut_where_the_speaker_changes_and_numbered_on(self) -> None:
+        speakers = LiveSpeakers(level_diarizer().begin_live(5.0), lambda text: [len(text)])
+        events = speakers.follow(TALK[: 16 * SAMPLE_RATE], [final(16.0, said(9.0, "four", "five", "six"))])
+        finals = [event.segment for event in events if isinstance(event, FinalSegment)]
+        assert [(segment.index, segment.text, segment.speakers) for segment in finals] == [
+            (0, " four five", ("A",)),
+            (1, " six", ("B",)),
+        ]
+        assert [event.audio_s for event in events] == [10.0, 10.5]
+
+
+class TestCommand:
+    """`harken listen --speakers` over a scripted session."""
+
+    SCRIPT = (
+        final(0.1, said(0.0, "hello", "there", speakers=("A",), index=0)),
+        final(0.2, said(1.0, "yes", "well", "no", speakers=("A",), index=1)),
+        final(0.3, said(4.0, "good", "bye", speakers=("B",), index=2)),
+        changed(0.4, said(1.0, "yes", "well", "no", speakers=("B",), index=1)),
+    )
+
+    @pytest.fixture
+    def cli(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> CliRunner:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(
+            "harken.cli.speaker_options.load_diarizer", lambda *args, **options: level_diarizer()
+        )
+        cli = CliRunner(capsys, monkeypatch)
+        cli.use_texts(window_text(0, "unheard", 1))
+        AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
+        return cli
+
+    def test_speaker_is_shown_where_it_changes(self, cli: CliRunner) -> None:
+        session = hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
+        outcome = cli.run("listen", "talk.wav", "--speakers", "--speaker-delay", 3)
+        assert outcome.out.splitlines() == ["A: hello there", "yes well no", "B: good bye"]
+        assert session.speakers["speaker_delay"] == 3.0  # type: ignore[attr-defined]
+
+    def test_json_has_the_corrections(self, cli: CliRunner) -> None:
+        hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
+        lines = [
+            json.loads(line) for line in cli.run("listen", "talk.wav", "--speakers", "--json").out.splitlines()
+        ]
+        assert [line["event"] for line in lines] == ["final_segment"] * 3 + ["speakers_changed"]
+        assert (lines[-1]["segment"]["id"], lines[-1]["segment"]["speaker"]) == (1, "B")
+
+    @pytest.mark.parametrize("transcript", ["talk.json", "talk.rttm"])
+    def test_transcript_has_the_corrected_speakers(self, cli: CliRunner, transcript: str) -> None:
+        hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
+        cli.run("listen", "talk.wav", "--speakers", "-o", transcript)
+        text = Path(transcript).read_text(encoding="utf-8")
+        if transcript.endswith("rttm"):
+            assert [line.split()[7] for line in text.splitlines()] == ["A", "B", "B"]
+        else:
+            written = json.loads(text)
+            assert [segment["text"] for segment in written["segments"]] == [
+                " hello there", " yes well no", " good bye"
+            ]  # fmt: skip
+            assert [speaker["name"] for speaker in written["speakers"]] == ["A", "B"]
+
+    def test_options_of_speakers_without_them_are_refused(self, cli: CliRunner) -> None:
+        hears(cli.monkeypatch, ScriptedLiveSession(()))
+        assert cli.run("listen", "talk.wav", "--speaker-delay", 3).code == 2
+
+
+def test_speaker_delay_out_of_range_is_refused() -> None:
+    with pytest.raises(OptionError, match="speaker_delay"):
+        level_diarizer().begin_live(np.inf)
