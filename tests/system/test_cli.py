@@ -88,7 +88,9 @@ def written(workdir: Path, run: Runner) -> Path:
 
 class TestFormats:
     def test_every_format_is_written(self, written: Path) -> None:
-        assert sorted(path.name for path in written.iterdir()) == sorted(f"jfk.{form}" for form in WITHOUT_SPEAKERS)
+        assert sorted(path.name for path in written.iterdir()) == sorted(
+            f"jfk.{form}" for form in WITHOUT_SPEAKERS
+        )
 
     @pytest.mark.parametrize(
         ("form", "beginning"),
