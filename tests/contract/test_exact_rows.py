@@ -63,7 +63,7 @@ def _decode_all_steps(backend: Backend, features: Features, window: int) -> Floa
     return np.concatenate([all_log_probabilities(step, backend) for step in steps])
 
 
-@pytest.mark.parametrize("n", (2, 3, 4, 5, 8, 11, 16))
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 11, 16])
 def test_verifying_n_tokens_at_once_changes_no_bit(backend: Backend, features: Features, n: int) -> None:
     session = backend.open_session(features, [1], CAPACITY)
     chunks = [PROMPT, *(draw_tokens(1)[at : at + n] for at in range(0, TEXT, n))]
