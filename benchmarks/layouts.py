@@ -340,6 +340,18 @@ TABLES = {
             number("memory, MB", "resident_mb"),
         ),
     ),
+    "speakers-live": Table(
+        results=("speakers-live",),
+        columns=(
+            text("kind", "kind"),
+            number("delay, s", "delay_s"),
+            number("recordings", "recordings"),
+            number("DER", "der_percent", 1),
+            number("confused", "confused_percent", 1),
+            number("number of speakers right", "counted_right"),
+            number("seconds of one core a second of audio", "cpu_factor", 3),
+        ),
+    ),
     "speakers-hours": Table(
         results=("speakers-hours",),
         columns=(

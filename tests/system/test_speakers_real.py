@@ -11,7 +11,9 @@ import pytest
 import harken
 from harken.audio import load_audio
 from harken.contract import Floats
+from harken.results import Segment
 from harken.speakers.diarizer import Diarizer
+from harken.streaming import FinalSegment, SpeakersChanged
 from real_models import CACHE, EXAMPLE, SHARED, model_path, recognizer
 
 pytestmark = pytest.mark.real
@@ -109,3 +111,23 @@ def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer: Diarizer, tmp_
     with pytest.raises(harken.HarkenError):
         segments.extend(transcription)
     assert [segment.speakers for segment in segments] == [("A",)] * len(segments) != []
+
+
+def test_live_session_says_who_speaks_and_corrects_it_within_the_delay(
+    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
+) -> None:
+    names, _, samples = talk
+    session = recognizer("int8").stream(clock=None, finals="streamed", diarizer=diarizer, speaker_delay=5.0)
+    segments: dict[int, Segment] = {}
+    for event in [*session.feed(samples), *session.close()]:
+        if isinstance(event, SpeakersChanged):
+            before = segments[event.segment.index].words
+            changed = [word for word, old in zip(event.segment.words, before, strict=True) if word != old]
+            assert changed
+            assert all(event.emitted_samples / 16_000 < word.end_s + 5.1 for word in changed)
+        if isinstance(event, FinalSegment | SpeakersChanged):
+            segments[event.segment.index] = event.segment
+    assert [*segments] == [*range(len(segments))]
+    words = [word.speakers[0] for segment in segments.values() for word in segment.words]
+    turns = [name for name, before in zip(words, ["", *words], strict=False) if name != before]
+    assert turns == names

@@ -30,6 +30,10 @@ from harken.speakers.segmentation import (
 from harken.speakers.turns import join_spans
 
 DEFAULT_DELAY_S, MAX_DELAY_S = 5.0, 60.0
+SHORT_DELAY_S = 4.0
+"""Delay below which nobody new says enough for a voice before it settles, so that settled pieces must help."""
+MAX_STRANGERS = 20
+"""The most of these pieces."""
 HOP_FRAMES = round(FRAMES_PER_SECOND)
 """Frames from the end of a window to that of the next."""
 REVISED_FRAMES = round(FRAMES_PER_SECOND)
@@ -69,7 +73,7 @@ class LiveDiarization:
     ) -> None:
         self._segmentation, self._embedding = segmentation, embedding
         self._delay_frames = round(delay_s * FRAMES_PER_SECOND)
-        self._voices = LiveVoices(most, known)
+        self._voices = LiveVoices(most, known, MAX_STRANGERS if delay_s < SHORT_DELAY_S else 0)
         self._samples = np.empty(0, np.float32)
         self._first_frame = 0  # of these samples
         self._frames = 0  # heard by a window

@@ -8,12 +8,12 @@ found another. The constants were chosen on conversations made of every second s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated
@@ -44,12 +44,15 @@ class LivePiece:
         Unit length.
     speaker : str
         Name of its voice.
+    settled_s : float
+        Seconds that are too old to change, of a piece that is kept for them; else 0.
     """
 
     spans: list[Run]
     embedded_s: float
     embedding: Floats
     speaker: str = ""
+    settled_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -79,20 +82,26 @@ class LiveVoices:
         Greatest number of voices that are heard.
     known : mapping of str to ndarray of shape (192,)
         Embeddings of known people by their names, from the start.
+    max_strangers : int
+        Settled pieces like no voice that are kept: they help to found one, though they keep the name they have.
     """
 
-    def __init__(self, most: int, known: Mapping[str, Floats]) -> None:
+    def __init__(self, most: int, known: Mapping[str, Floats], max_strangers: int) -> None:
         self._most = most
         self._voices = [
             _Voice(name, each.astype(np.float64), is_known=True, is_heard=False) for name, each in known.items()
         ]
         self._names = {*known}
+        self._strangers: deque[LivePiece] = deque(maxlen=max_strangers)
 
     def learn(self, piece: LivePiece, seconds: float) -> None:
         """Add some seconds of a piece to the voice whose name it has; the first ones of a name found the voice."""
         total = seconds * piece.embedding.astype(np.float64)
         for voice in self._voices:
             if voice.name == piece.speaker:
+                if self._strangers.maxlen and float(voice.centroid @ piece.embedding) < SAME_SPEAKER:
+                    self._strangers.append(replace(piece, settled_s=seconds))
+                    return
                 voice.total, voice.is_heard = voice.total + total, True
                 break
         else:
@@ -110,9 +119,8 @@ class LiveVoices:
         heard = np.array([voice.is_heard for voice in self._voices], np.bool_)
         similarities = embeddings @ known.T
         similar = similarities >= SAME_SPEAKER
-        strangers = ~similar.any(axis=1) & (np.array([piece.embedded_s for piece in pieces]) >= MIN_RELIABLE_S)
-        new = [*_new_voices(embeddings, seconds, np.flatnonzero(strangers))]
-        new = new[: max(0, self._most - int(heard.sum()))]
+        strangers = [*self._like_nobody(self._strangers), *self._like_nobody(pieces)]
+        new = [*_new_voices(strangers)][: max(0, self._most - int(heard.sum()))]
         nobody = ~(similar | heard).any(axis=1)
         if not new and nobody.any():
             new = [seconds[nobody] @ embeddings[nobody]]
@@ -122,6 +130,13 @@ class LiveVoices:
         similarities = np.hstack([np.where(similar | heard, similarities, -2.0), embeddings @ centroids.T])
         for piece, label in zip(pieces, similarities.argmax(axis=1).tolist(), strict=True):
             piece.speaker = names[label]
+
+    def _like_nobody(self, pieces: Iterable[LivePiece]) -> Iterator[LivePiece]:
+        """Yield the pieces that are long enough to found a voice, and like none."""
+        for piece in pieces:
+            similarities = (float(voice.centroid @ piece.embedding) for voice in self._voices)
+            if piece.embedded_s >= MIN_RELIABLE_S and max(similarities, default=-1.0) < SAME_SPEAKER:
+                yield piece
 
     def _free_names(self, n: int) -> Iterator[str]:
         free = (name for name in map(letters, count()) if name not in self._names)
@@ -136,12 +151,13 @@ class LiveVoices:
                 self._voices[first].total = self._voices[first].total + self._voices.pop(second).total
 
 
-def _new_voices(embeddings: Matrix, seconds: Matrix, strangers: NDArray[np.intp]) -> Iterator[Matrix]:
-    """Yield the sum of embeddings of each large cluster of the strangers, in order of appearance."""
-    labels = (
-        agglomerated(embeddings[strangers], MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
-    )
+def _new_voices(strangers: Sequence[LivePiece]) -> Iterator[Matrix]:
+    """Yield the sum of embeddings of each large cluster with a piece that has not settled, in order of appearance."""
+    embeddings = np.array([piece.embedding for piece in strangers], np.float64)
+    labels = agglomerated(embeddings, MAX_DISTANCE) if len(strangers) > 1 else np.ones(len(strangers))
+    seconds = np.array([piece.settled_s or piece.seconds for piece in strangers])
+    settled = np.array([piece.settled_s > 0 for piece in strangers])
     for label in dict.fromkeys(labels.tolist()):
-        members = strangers[labels == label]
-        if seconds[members].sum() >= MIN_FOUNDING_S:
+        members = labels == label
+        if seconds[members].sum() >= MIN_FOUNDING_S and not settled[members].all():
             yield seconds[members] @ embeddings[members]
