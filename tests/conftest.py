@@ -36,7 +36,7 @@ settings.register_profile("explore", settings.get_profile("repeat"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
-CHOSEN_MARKERS = {"attack": "takes minutes", "nightly": "takes long, and repeats others on a larger model"}
+CHOSEN_MARKERS = {"attack": "takes minutes", "nightly": "takes long, and has its like among the others"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -288,7 +288,7 @@ def held_bytes(root: object, shared: tuple[object, ...]) -> int:
     return total
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_and_cost_do_not_grow_over_an_hour() -> None:
     """One minute with 6 s of speech, 60 times."""
     backend = ToneBackend()
