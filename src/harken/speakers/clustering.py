@@ -122,16 +122,23 @@ def agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
 
 def _joined(clusters: Sequence[_Cluster], fewest: int, least_similarity: float) -> list[_Cluster]:
     """Join the two most similar clusters, again and again, while they are similar enough and more than the fewest."""
-    clusters = list(clusters)
-    while len(clusters) > fewest:
-        centroids = np.stack([cluster.centroid for cluster in clusters])
-        similarities = np.triu(centroids @ centroids.T + 2, 1) - 2
-        first, second = np.unravel_index(int(similarities.argmax()), similarities.shape)
+    left: dict[int, _Cluster] = dict(enumerate(clusters))
+    centroids = np.stack([cluster.centroid for cluster in clusters])
+    similarities = centroids @ centroids.T
+    np.fill_diagonal(similarities, -np.inf)
+    while len(left) > fewest:
+        first, second = sorted(divmod(int(similarities.argmax()), len(clusters)))
         if similarities[first, second] < least_similarity:
             break
-        other = clusters.pop(int(second))
-        clusters[first] = _Cluster(clusters[first].total + other.total, clusters[first].seconds + other.seconds)
-    return clusters
+        other = left.pop(second)
+        left[first] = _Cluster(left[first].total + other.total, left[first].seconds + other.seconds)
+        centroids[first] = left[first].centroid
+        joined = np.full(len(clusters), -np.inf)
+        others = [index for index in left if index != first]
+        joined[others] = centroids[others] @ centroids[first]
+        similarities[first], similarities[:, first] = joined, joined
+        similarities[second], similarities[:, second] = -np.inf, -np.inf
+    return list(left.values())
 
 
 def _assign(pieces: Sequence[Piece], centroids: Matrix, *, keep_all: bool) -> Voices:
