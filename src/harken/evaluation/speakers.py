@@ -45,7 +45,7 @@ COLLAR_S = 0.25
 
 
 class DiarizationProtocol(Protocol):
-    """What a diarizer returns."""
+    """The result of a diarizer."""
 
     @property
     def turns(self) -> tuple[SpeakerTurn, ...]: ...
@@ -59,7 +59,7 @@ class DiarizerProtocol(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerHypothesis:
-    """What some engine makes of a recording.
+    """The result of some engine for a recording.
 
     Attributes
     ----------

@@ -130,7 +130,7 @@ class Diarizer:
 
 
 class Diarization:
-    """Who speaks when in one recording, as far as its samples have been fed.
+    """The speakers of one recording and their turns, as far as its samples have been fed.
 
     Parameters
     ----------

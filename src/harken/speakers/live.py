@@ -46,7 +46,7 @@ _NOBODY: Mapping[str, Floats] = MappingProxyType({})
 
 
 class LiveDiarization:
-    """Who speaks when in a live stream, as far as its samples have been fed.
+    """The speakers of a live stream and their turns, as far as its samples have been fed.
 
     What it says does not depend on how the samples are split into blocks.
 

@@ -13,7 +13,7 @@ from harken.streaming.events import Event, FinalSegment, SpeakersChanged
 
 
 class LiveDiarizationProtocol(Protocol):
-    """Who speaks when in a stream, such as `harken.speakers.live.LiveDiarization`."""
+    """The turns of the speakers of a stream, such as `harken.speakers.live.LiveDiarization`."""
 
     @property
     def missing_samples(self) -> int:
