@@ -85,7 +85,7 @@ def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> 
         assert texts[1].text == texts[8].text
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
 def test_many_recordings_together_say_what_each_says_alone(precision: str) -> None:
     files = [*recordings("arctic")[:2], *recordings("telephone")[:2], EXAMPLE]
     model = recognizer(precision)
@@ -128,7 +128,7 @@ def speech_s(path: Path) -> list[tuple[float, float]]:
     return [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in found]
 
 
-@pytest.mark.parametrize("folder", ["long-form", "noisy", "telephone"])
+@pytest.mark.parametrize("folder", [pytest.param("long-form", marks=pytest.mark.nightly), "noisy", "telephone"])
 def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
     jiwer = pytest.importorskip("jiwer")
     model = recognizer("int8")
