@@ -11,6 +11,8 @@
     ├── ManifestError (ValueError)             a list of recordings or of hypotheses is missing or malformed
     ├── BackendUnavailable (ImportError)       a required runtime is not installed
     ├── OutputError (OSError)                  a result cannot be written
+    ├── PlanError (ValueError)                 the recordings or the folder of a batch allow no plan
+    ├── WorkerError (RuntimeError)             the workers of a batch cannot do their work
     ├── OutOfMemory (MemoryError)              the model, or what it computes, does not fit into memory
     └── Cancelled                              the caller asked to stop
 
@@ -79,6 +81,14 @@ class BackendUnavailable(HarkenError, ImportError):
 
 class OutputError(HarkenError, OSError):
     """A result cannot be written."""
+
+
+class PlanError(HarkenError, ValueError):
+    """The recordings or the output folder of a batch allow no plan."""
+
+
+class WorkerError(HarkenError, RuntimeError):
+    """The workers of a batch cannot do their work."""
 
 
 class OutOfMemory(HarkenError, MemoryError):

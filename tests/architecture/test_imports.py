@@ -26,7 +26,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("training",),
-    ("evaluation", "plot", "serve"),
+    ("batch", "evaluation", "plot", "serve"),
     ("__init__",),
     ("api",),
     ("backend_factory", "keywords", "transcription"),
@@ -35,7 +35,7 @@ LAYERS = (
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
     ("types", "text", "results", "atomic", "option_types", "compiled_library"),
-    ("errors", "temporary", "version"),
+    ("errors", "processors", "temporary", "version"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 
@@ -43,6 +43,8 @@ HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package i
 THIRD_PARTY = {
     "av": ("harken.audio",),
     "click": ("harken.cli",),
+    "filelock": ("harken.batch",),
+    "fsspec": ("harken.batch",),
     "huggingface_hub": ("harken.checkpoints",),
     "jiwer": ("harken.evaluation",),
     "matplotlib": ("harken.plot",),
@@ -50,6 +52,8 @@ THIRD_PARTY = {
     "onnxruntime": ("harken.backends.onnx",),
     "openvino": ("harken.backends.onnx",),
     "platformdirs": ("harken.backends.onnx",),
+    "pyarrow": ("harken.batch",),
+    "ray": ("harken.batch",),
     "rich": ("harken.cli",),
     "prometheus_client": ("harken.serve",),
     "scipy": ("harken.evaluation", "harken.speakers"),
@@ -64,6 +68,8 @@ OPTIONAL = {
     "jiwer": "eval",
     "matplotlib": "plot",
     "prometheus_client": "serve",
+    "pyarrow": "parquet",
+    "ray": "ray",
     "scipy": "speakers",
     "sounddevice": "mic",
     "starlette": "serve",
@@ -83,6 +89,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
     "harken.backends",
     "harken.evaluation",
     "harken.serve",
+    "harken.batch",
     "harken.api",
     "harken.transcription",
     "harken.training.precision",
@@ -91,6 +98,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
 HEAVY_PACKAGES = {
     *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
     *("rich", "click", "platformdirs", "jiwer", "matplotlib", "sounddevice", "whisper_normalizer"),
+    *("fsspec", "filelock", "pyarrow", "ray"),
     *("starlette", "uvicorn", "websockets", "prometheus_client", "wyoming"),
 }
 

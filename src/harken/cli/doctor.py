@@ -85,7 +85,7 @@ def _examine(part: Callable[[], Finding]) -> Finding:
 
 def processor() -> Finding:
     """Report the name, the cores and the instruction sets of the processor."""
-    from harken.backends.onnx.backend import usable_processors
+    from harken.processors import usable_processors
 
     about = _cpuinfo()
     flags = (about.get("flags") or about.get("Features") or "").split()

@@ -21,6 +21,8 @@ from harken.errors import (
     ManifestError,
     OptionError,
     OutputError,
+    PlanError,
+    WorkerError,
 )
 
 
@@ -61,13 +63,21 @@ TERMINATED = 143
 EXITS = (
     Exit(0, "everything was done"),
     Exit(SOME_FAILED, "of several files some failed and the rest was done; or doctor found a fault"),
-    Exit(2, "the command line or the value of an option is wrong", (click.ClickException, OptionError)),
+    Exit(
+        2,
+        "the command line or the value of an option is wrong, or a batch cannot be planned",
+        (click.ClickException, OptionError, PlanError),
+    ),
     Exit(
         3, "a recording, a microphone or a manifest is missing, or cannot be read", (AudioError, ManifestError)
     ),
     Exit(4, "a model is missing or damaged", (CheckpointError,)),
     Exit(5, "a result cannot be written", (OutputError,)),
-    Exit(6, "a runtime is not installed", (BackendUnavailable,)),
+    Exit(
+        6,
+        "a runtime is not installed, or the workers of a batch cannot start",
+        (BackendUnavailable, WorkerError),
+    ),
     Exit(7, "there is not enough memory", (MemoryError,)),
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
     Exit(HUNG_UP, "the terminal was closed (SIGHUP); what was done has been written"),

@@ -27,6 +27,7 @@ from harken.errors import HarkenError, OutputError
 COMMANDS = (
     "transcribe",
     "listen",
+    "batch",
     "serve",
     "decode",
     "eval",

@@ -20,7 +20,6 @@ from harken.backends.native.packed_file import load_packed
 from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
 from harken.backends.native.streaming_encoder import NativeEncoderState
-from harken.backends.onnx.backend import usable_processors
 from harken.backends.onnx.encoding import Encoder, EncoderGraphs, EncodingBackend
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
@@ -28,6 +27,7 @@ from harken.backends.onnx.runtime_plan import RuntimePlan, has_amx, openvino_cap
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError
+from harken.processors import usable_processors
 from harken.types import Dims
 
 PRECISIONS = ("auto", "int8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.onnx.streaming_encoder import OnnxEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.processors import usable_processors
 from harken.types import Dims
 
 
@@ -135,10 +135,3 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
                 encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
             )
         return OnnxFeatures(encoder_output, cross_kv, lengths, positions)
-
-
-def usable_processors() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,0 +1,247 @@
+"""The driver of a batch: it hands out shards, tries again what was lost, and cuts down to the file what breaks workers.
+
+It decodes nothing, and does not know where its workers are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+
+from harken.batch.output import publish_shard
+from harken.batch.recipe import Recipe
+from harken.batch.rows import ShardReport, error_row, report_of
+from harken.batch.store import Store
+from harken.batch.worker import NO_PROGRESS, Progress, Task, allowed_time_s
+from harken.batch.workers.protocol import Advanced, Broken, Event, Published, Workers
+from harken.errors import OutputError
+from harken.types import WINDOW_S
+
+POLL_S = 1.0
+STATE_EVERY_S = 0.5
+_STALLED = 2.0
+"""Time without progress, in multiples of what a window may take, after which a worker hangs: otherwise it minds the
+time of each recording itself, and ends it within a decoder step."""
+_WAIT_FOR_WORKERS_S = 60.0
+LOST = "WorkerLost"
+"""Type of the error of a recording with which workers were lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchState:
+    """The state of a batch that runs.
+
+    Parameters
+    ----------
+    rows, failed : int
+        Recordings that are done, and those among them that failed; also of earlier runs.
+    all_rows : int
+    audio_s : float
+        Seconds of audio that this run has transcribed.
+    left_s : float
+        Estimated seconds of audio that are left.
+    workers : int
+        Workers that have loaded the model.
+    elapsed_s : float
+    """
+
+    rows: int
+    failed: int
+    all_rows: int
+    audio_s: float
+    left_s: float
+    workers: int
+    elapsed_s: float
+
+    @property
+    def speed(self) -> float:
+        """Seconds of audio transcribed a second."""
+        return self.audio_s / self.elapsed_s if self.elapsed_s else 0.0
+
+
+@dataclass
+class _Running:
+    task: Task
+    latest_s: float
+    progress: Progress = NO_PROGRESS
+
+
+class Driver:
+    """Runs tasks until each is done.
+
+    Parameters
+    ----------
+    workers : Workers
+    store : Store
+    recipe : Recipe
+    tries : int
+        Times that a worker may be lost with a recording before it is given up.
+    time_limit : float
+        Most seconds of work for a second of audio.
+    on_state : callable
+        Called with the state, about once a second.
+    note : callable
+        Called with lines for people.
+    before : ShardReport
+        The counts of shards that were there before.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        store: Store,
+        recipe: Recipe,
+        *,
+        tries: int,
+        time_limit: float,
+        on_state: Callable[[BatchState], None] = lambda state: None,
+        note: Callable[[str], None] = lambda text: None,
+        before: ShardReport | None = None,
+    ) -> None:
+        self._workers, self._store, self._recipe = workers, store, recipe
+        self._tries, self._time_limit = tries, time_limit
+        self._on_state, self._note = on_state, note
+        self._before = before or ShardReport(rows=0)
+        self._began_s = time.monotonic()
+        self._queue: list[tuple[float, int, Task]] = []
+        self._order = count()
+        self._running: dict[str, _Running] = {}
+        self._losses: dict[str, int] = {}
+        self._left_s = 0.0
+        self._audio_s = 0.0
+        self._all_rows = self._before.rows
+        self._is_waiting_noted = False
+        self._rows, self._failed = self._before.rows, self._before.n_failed
+        self._shown_s = -math.inf
+        self.reports: dict[str, ShardReport] = {}
+
+    def add(self, task: Task) -> None:
+        """Add a task; long ones are done first."""
+        heapq.heappush(self._queue, (-task.shard.seconds, next(self._order), task))
+        self._left_s += task.shard.seconds
+        self._all_rows += 0 if task.retry else len(task.shard.recordings)
+
+    def run(self) -> None:
+        """Do all tasks.
+
+        Raises
+        ------
+        OutputError
+            If rows cannot be written.
+        HarkenError
+            If no worker can load the model.
+        """
+        while self._queue or self._running:
+            while self._queue and self._workers.n_free:
+                self._start(heapq.heappop(self._queue)[2])
+            self._workers.wait(POLL_S, self._handle)
+            self._end_stalled()
+            self._store.renew()
+            self._report()
+        self._report(at_once=True)
+
+    def _handle(self, event: Event) -> None:
+        """Take note of something that has happened to a task."""
+        name = event.task.shard.name
+        if name not in self._running:
+            return
+        if isinstance(event, Advanced):
+            running = self._running[name]
+            running.progress, running.latest_s = event.progress, time.monotonic()
+            self._report()
+            return
+        del self._running[name]
+        if isinstance(event, Published):
+            self._finish(event.task, event.report)
+        else:
+            self._try_again(event)
+
+    def _start(self, task: Task) -> None:
+        self._running[task.shard.name] = _Running(task, time.monotonic())
+        self._workers.start(task)
+
+    def _finish(self, task: Task, report: ShardReport) -> None:
+        self.reports[task.shard.name] = report
+        self._left_s -= task.shard.seconds
+        self._audio_s += report.audio_s
+        self._rows += 0 if task.retry else report.rows
+        self._failed += report.n_failed
+
+    def _try_again(self, broken: Broken) -> None:
+        """Have a task done once more: whole the first time, then in halves, and a single recording a few times."""
+        task, shard = broken.task, broken.task.shard
+        losses = self._losses[shard.name] = self._losses.get(shard.name, 0) + 1
+        is_single = len(shard.recordings) == 1
+        if broken.unwritten:
+            if losses >= self._tries:
+                raise OutputError(broken.reason)
+            self._push(task)
+        elif losses == 1 or ((is_single or task.retry) and losses < self._tries):
+            self._note(f"{_first_name(task)}: {broken.reason}; it is tried again")
+            self._push(task)
+        elif task.retry:
+            self._note(f"{_first_name(task)}: {broken.reason}; its rows stay as they were")
+            self._left_s -= shard.seconds
+        elif is_single:
+            self._give_up(task, broken.reason, losses)
+        else:
+            self._note(f"{_first_name(task)}: {broken.reason}; it is split")
+            for half in shard.halves():
+                self._losses.setdefault(half.name, 1)  # one of them is to blame, so that is found sooner
+                self._push(replace(task, shard=half))
+
+    def _give_up(self, task: Task, reason: str, losses: int) -> None:
+        """Publish that a recording cannot be transcribed."""
+        shard = task.shard
+        (recording,) = shard.recordings
+        message = f"{recording.location}: {reason}"
+        self._note(f"{message}; it is given up")
+        rows = [error_row(recording, LOST, message, losses)]
+        report = report_of(rows, 0.0)
+        publish_shard(self._store, self._recipe, shard.name, rows, report)
+        self._finish(task, report)
+
+    def _push(self, task: Task) -> None:
+        heapq.heappush(self._queue, (-task.shard.seconds, next(self._order), task))
+
+    def _end_stalled(self) -> None:
+        """End workers that hang in a call."""
+        window_s = WINDOW_S * self._recipe.options.batch_size
+        limit_s = _STALLED * allowed_time_s(window_s, self._time_limit)
+        now_s = time.monotonic()
+        for running in [*self._running.values()]:
+            if now_s - running.latest_s > limit_s:
+                self._workers.give_up(running.task)
+
+    def _report(self, *, at_once: bool = False) -> None:
+        """Tell the state, at most twice a second."""
+        now_s = time.monotonic()
+        if not at_once and now_s - self._shown_s < STATE_EVERY_S:
+            return
+        self._shown_s, elapsed_s = now_s, now_s - self._began_s
+        if not (self._workers.n_alive or self._is_waiting_noted) and elapsed_s > _WAIT_FOR_WORKERS_S:
+            self._is_waiting_noted = True
+            self._note(f"no worker has started in {elapsed_s:.0f} s: are there processors for one?")
+        running_s = sum(running.progress.audio_s for running in self._running.values())
+        running_rows = sum(running.progress.rows for running in self._running.values())
+        self._on_state(
+            BatchState(
+                rows=min(self._rows + running_rows, self._all_rows),
+                failed=self._failed,
+                all_rows=self._all_rows,
+                audio_s=self._audio_s + running_s,
+                left_s=max(self._left_s - running_s, 0.0),
+                workers=self._workers.n_alive,
+                elapsed_s=elapsed_s,
+            )
+        )
+
+
+def _first_name(task: Task) -> str:
+    """Return the recordings of a task in words."""
+    first, *others = task.shard.recordings
+    return first.location + (f" and {len(others)} more" if others else "")

@@ -1,0 +1,257 @@
+"""The plan of a batch: shards of recordings, longest first, each named by the digest of everything in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from harken.audio import audio_duration
+from harken.batch.locations import is_url, size_bytes
+from harken.batch.recipe import Recipe, differences
+from harken.batch.recordings import BatchRecording, Json, digest_of
+from harken.batch.store import Store
+from harken.errors import AudioError, PlanError
+
+PLAN_FILE = "_plan.jsonl"
+SHARD_FOLDER, REPORT_FOLDER = "shards", "reports"
+ROWS_SUFFIX, REPORT_SUFFIX = ".jsonl", ".json"
+
+_PROBING_THREADS = 16
+_BYTES_PER_SECOND = 16_000  # of mp3 with 128 kbit/s, where nothing but a size is known
+_UNKNOWN_S = 60.0
+# The shards at the end are smaller, so that all workers end at about the same time (guided self-scheduling): a shard
+# has a quarter of what falls to each worker of the rest, and at least a tenth of a whole shard.
+_SHARE_OF_REST = 0.25
+_SMALLEST_SHARE = 0.1
+
+
+Entries = dict[str, list[str]]
+"""Digests of the recordings of each shard, by its name."""
+SequenceT = TypeVar("SequenceT", bound=Sequence[Any])
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Recordings that are transcribed by one worker, and whose rows are published together.
+
+    Parameters
+    ----------
+    recordings : tuple of BatchRecording
+    recipe : str
+        Digest of the recipe.
+    """
+
+    recordings: tuple[BatchRecording, ...]
+    recipe: str
+
+    @cached_property
+    def name(self) -> str:
+        """Digest of the recipe and of all recordings."""
+        return shard_name(self.recipe, [recording.digest for recording in self.recordings])
+
+    @cached_property
+    def seconds(self) -> float:
+        """Estimated length of the audio."""
+        return sum(recording.estimate_s for recording in self.recordings)
+
+    def halves(self) -> tuple[Shard, Shard]:
+        """Return two shards with half of the recordings each; always the same ones."""
+        first, second = split(self.recordings)
+        return Shard(first, self.recipe), Shard(second, self.recipe)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shards of a batch.
+
+    Parameters
+    ----------
+    unfinished : tuple of Shard
+        Those that are not there yet, longest first.
+    finished : mapping of str to list of str
+        Digests of the recordings of each shard that is there.
+    n_stale : int
+        Number of rows that are there of recordings that the manifest does not list any more.
+    """
+
+    unfinished: tuple[Shard, ...]
+    finished: Entries
+    n_stale: int = 0
+
+
+def shard_name(recipe: str, digests: Sequence[str]) -> str:
+    """Return the name of a shard, given the digests of its recordings."""
+    return digest_of([recipe, *digests])
+
+
+def split(items: SequenceT) -> tuple[SequenceT, SequenceT]:
+    """Return the two halves of a shard, always the same ones."""
+    middle = len(items) // 2
+    return items[:middle], items[middle:]  # type: ignore[return-value]
+
+
+def make_plan(
+    recordings: Sequence[BatchRecording],
+    recipe: Recipe,
+    store: Store,
+    *,
+    shard_s: float,
+    workers: int,
+    write: bool = True,
+) -> Plan:
+    """Plan what is not there yet, and write the plan of all shards to the output folder.
+
+    Shards of an earlier plan stay as they are. Recordings that are new in the manifest get shards of their own, and so
+    do those left of shards of which others are gone.
+
+    Parameters
+    ----------
+    recordings : sequence of BatchRecording
+    recipe : Recipe
+    store : Store
+    shard_s : float
+        Audio of a shard, in seconds.
+    workers : int
+        Number of workers, on which the size of the last shards depends.
+    write : bool
+        False to change nothing in the folder.
+
+    Raises
+    ------
+    PlanError
+        If the folder has results of another recipe; the message names the differences.
+    OutputError
+        If the plan cannot be written.
+    """
+    published = store.stems(SHARD_FOLDER, ROWS_SUFFIX)
+    planned = _with_halves(_read_plan(store, recipe), recipe.digest, published)
+    by_digest = {recording.digest: recording for recording in recordings}
+    kept = {
+        name: digests
+        for name, digests in planned.items()
+        if name in published or by_digest.keys() >= set(digests)
+    }
+    known = {digest for digests in kept.values() for digest in digests}
+    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
+    added = [*cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)]
+    left = [
+        Shard(tuple(estimate_durations(by_digest[digest] for digest in digests)), recipe.digest)
+        for name, digests in kept.items()
+        if name not in published
+    ]
+    entries = kept | {shard.name: [recording.digest for recording in shard.recordings] for shard in added}
+    if write and entries != planned:
+        store.publish(PLAN_FILE, _plan_lines(recipe, entries))
+    return Plan(
+        unfinished=tuple(sorted([*left, *added], key=lambda shard: -shard.seconds)),
+        finished={name: digests for name, digests in kept.items() if name in published},
+        n_stale=len(known - by_digest.keys()),
+    )
+
+
+def cut_shards(
+    recordings: Sequence[BatchRecording], recipe: str, *, shard_s: float, workers: int
+) -> Iterator[Shard]:
+    """Yield shards of recordings, in the order of the manifest, with smaller ones at the end.
+
+    A recording that is longer than a shard has one of its own.
+    """
+    rest_s = sum(recording.estimate_s for recording in recordings)
+    shard: list[BatchRecording] = []
+    length_s = 0.0
+    for recording in recordings:
+        share_s = _SHARE_OF_REST * rest_s / max(workers, 1)
+        wanted_s = min(shard_s, max(share_s, _SMALLEST_SHARE * shard_s))
+        if recording.estimate_s >= shard_s:
+            yield Shard((recording,), recipe)
+            rest_s -= recording.estimate_s
+            continue
+        if shard and length_s + recording.estimate_s > wanted_s:
+            yield Shard(tuple(shard), recipe)
+            rest_s -= length_s
+            shard, length_s = [], 0.0
+        shard.append(recording)
+        length_s += recording.estimate_s
+    if shard:
+        yield Shard(tuple(shard), recipe)
+
+
+def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
+    """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
+    recordings = [*recordings]
+    with ThreadPoolExecutor(_PROBING_THREADS) as threads:
+        estimates = threads.map(_estimate_s, recordings)
+        return [
+            replace(recording, estimate_s=estimate_s)
+            for recording, estimate_s in zip(recordings, estimates, strict=True)
+        ]
+
+
+def _estimate_s(recording: BatchRecording) -> float:
+    if recording.estimate_s:
+        return recording.estimate_s
+    if recording.duration_s is not None:
+        return recording.duration_s
+    size = recording.size
+    if not recording.bytes and not is_url(recording.location):
+        with suppress(AudioError):
+            if duration_s := audio_duration(recording.location):
+                return duration_s
+    if size is None:
+        size = size_bytes(recording.location)
+    return _UNKNOWN_S if size is None else size / _BYTES_PER_SECOND
+
+
+def _read_plan(store: Store, recipe: Recipe) -> Entries:
+    """Return the digests of the recordings of each shard of an earlier plan."""
+    content = store.read(PLAN_FILE)
+    if content is None:
+        return {}
+    try:
+        head, *lines = map(json.loads, content.splitlines())
+        planned = {line["shard"]: line["recordings"] for line in lines}
+        before: Json = head["recipe"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
+    if changes := differences(before, recipe.as_json()):
+        raise PlanError(
+            f"{store.folder}: holds rows of other options, which are never mixed: {'; '.join(changes)}; "
+            "choose another folder, or the options of before"
+        )
+    return planned
+
+
+def _with_halves(planned: Entries, recipe: str, published: Collection[str]) -> Entries:
+    """Return the shards of a plan, with their halves in place of those that were split."""
+    halves = set(published) - planned.keys()
+    return {
+        part: digests_of_part
+        for name, digests in planned.items()
+        for part, digests_of_part in _parts(name, digests, recipe, published, halves)
+    }
+
+
+def _parts(
+    name: str, digests: list[str], recipe: str, published: Collection[str], halves: Collection[str]
+) -> list[tuple[str, list[str]]]:
+    """Return a shard, or the parts of it if some are published."""
+    whole = [(name, digests)]
+    if name in published or not halves or len(digests) == 1:
+        return whole
+    parts = [
+        part
+        for half in split(digests)
+        for part in _parts(shard_name(recipe, half), half, recipe, published, halves)
+    ]
+    return parts if any(part in published for part, _ in parts) else whole
+
+
+def _plan_lines(recipe: Recipe, entries: Entries) -> Iterator[str]:
+    yield json.dumps({"recipe": recipe.as_json()}) + "\n"
+    for name, digests in entries.items():
+        yield json.dumps({"shard": name, "recordings": digests}) + "\n"

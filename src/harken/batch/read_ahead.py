@@ -1,0 +1,243 @@
+"""Reading ahead: the bytes of the next recordings are on this machine before the engine asks for them."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import time
+import wave
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.audio import stream_audio
+from harken.batch.locations import audio_error, is_url, open_binary
+from harken.batch.recordings import BatchRecording
+from harken.errors import AudioError
+from harken.types import SAMPLE_RATE
+
+AHEAD = 4
+"""Recordings that are fetched ahead of the one that is decoded."""
+FETCH_TRIES = 3
+FIRST_WAIT_S = 1.0
+"""Time before a recording is fetched once more; it doubles."""
+_IN_MEMORY_BYTES = 16 << 20
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, AudioError)
+"""Errors that another try does not mend."""
+
+
+@contextmanager
+def reading_ahead(recordings: Sequence[BatchRecording]) -> Iterator[list[FetchedFile]]:
+    """Yield a file for each recording, in their order, whose bytes a thread fetches before its turn."""
+    ahead = _ReadAhead(recordings)
+    files = [FetchedFile(recording, index, ahead) for index, recording in enumerate(recordings)]
+    try:
+        yield files
+    finally:
+        ahead.close()
+
+
+class FetchedFile(io.RawIOBase):
+    """The file of a recording; its first use waits until it has been fetched.
+
+    Parameters
+    ----------
+    recording : BatchRecording
+    index : int
+        Its place among the recordings that are read ahead.
+    ahead : _ReadAhead
+    """
+
+    def __init__(self, recording: BatchRecording, index: int, ahead: _ReadAhead) -> None:
+        self.name = f"{recording.location}: {recording.name}" if recording.bytes else recording.location
+        self._index, self._ahead = index, ahead
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes.
+
+        Raises
+        ------
+        AudioError
+            If it cannot be fetched.
+        """
+        return self._ahead.file(self._index).read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position, and return it."""
+        return self._ahead.file(self._index).seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position; nothing has been fetched while it is 0."""
+        return self._ahead.file(self._index).tell() if self._ahead.has_begun(self._index) else 0
+
+    def close(self) -> None:
+        """Close the file; a copy of it is removed."""
+        self._ahead.drop(self._index)
+        super().close()
+
+
+class _ReadAhead:
+    """Recordings that a thread fetches in their order, some ahead of those that have been asked for."""
+
+    def __init__(self, recordings: Sequence[BatchRecording]) -> None:
+        self._recordings = recordings
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="harken read ahead")
+        self._futures: dict[int, Future[BinaryIO]] = {}
+        self._n_begun = 0
+        self._pieces = _PieceCutter()
+
+    def has_begun(self, index: int) -> bool:
+        """Return whether a recording is fetched, or has been."""
+        return index < self._n_begun
+
+    def file(self, index: int) -> BinaryIO:
+        """Return the file of a recording once it is there, and have those behind it fetched."""
+        while self._n_begun < min(index + 1 + AHEAD, len(self._recordings)):
+            recording = self._recordings[self._n_begun]
+            self._futures[self._n_begun] = self._thread.submit(self._fetch, recording)
+            self._n_begun += 1
+        return self._futures[index].result()
+
+    def drop(self, index: int) -> None:
+        """Close the file of a recording."""
+        future = self._futures.pop(index, None)
+        if future and not future.cancel():
+            with suppress(Exception):
+                future.result().close()
+
+    def close(self) -> None:
+        """Close all files, and fetch nothing more."""
+        self._thread.shutdown(cancel_futures=True)
+        for index in [*self._futures]:
+            self.drop(index)
+        self._pieces.close()
+
+    def _fetch(self, recording: BatchRecording) -> BinaryIO:
+        wait_s = FIRST_WAIT_S
+        for tries_left in reversed(range(FETCH_TRIES)):
+            try:
+                return self._pieces.cut(recording) if recording.is_piece else _open(recording)
+            except Exception as error:  # whatever a file system raises
+                if isinstance(error, AudioError):
+                    raise
+                if isinstance(error, _LASTING) or not tries_left:
+                    raise audio_error(recording.location, error) from error
+            time.sleep(wait_s)
+            wait_s *= 2
+        raise AssertionError("the last try returns or raises")
+
+
+def _open(recording: BatchRecording) -> BinaryIO:
+    """Open a local file and have its bytes read by the system; copy one from elsewhere."""
+    if not (recording.bytes or is_url(recording.location)):
+        file = open(recording.location, "rb", buffering=0)  # noqa: SIM115
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        return cast(BinaryIO, file)
+    copy = _temporary()
+    try:
+        with open_binary(recording.location) as source:
+            if recording.bytes:
+                source.seek(recording.bytes.start)
+                _copy_exactly(source, copy, recording.bytes.size)
+            else:
+                shutil.copyfileobj(source, copy, 1 << 20)
+    except BaseException:
+        copy.close()
+        raise
+    copy.seek(0)
+    return copy
+
+
+def _copy_exactly(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    while size > 0:
+        chunk = source.read(min(size, 1 << 20))
+        if not chunk:
+            raise AudioError(f"the archive ends {size} bytes before the recording does")
+        target.write(chunk)
+        size -= len(chunk)
+
+
+class _PieceCutter:
+    """Cuts pieces out of recordings, and reads on where the piece before ended in the same one."""
+
+    def __init__(self) -> None:
+        self._location = ""
+        self._file: BinaryIO | None = None
+        self._blocks: Iterator[NDArray[np.float32]] = iter(())
+        self._rest = np.zeros(0, np.float32)
+        self._position = 0
+
+    def cut(self, recording: BatchRecording) -> BinaryIO:
+        """Return a piece as a file of 16-bit samples at 16 kHz, which are those of the recording."""
+        start = round((recording.offset_s or 0.0) * SAMPLE_RATE)
+        length_s = recording.duration_s
+        end = start + round(length_s * SAMPLE_RATE) if length_s is not None else None
+        key = f"{recording.location} {recording.bytes}"
+        if key != self._location or start < self._position:
+            self._open(recording, key)
+        try:
+            piece = self._write(start, end)
+        except BaseException:
+            self.close()
+            raise
+        if piece is None:
+            raise AudioError(f"{recording.location}: ends before its piece at {recording.offset_s:g} s begins")
+        return piece
+
+    def close(self) -> None:
+        """Close the recording."""
+        if self._file:
+            self._file.close()
+        self._location, self._file, self._blocks = "", None, iter(())
+
+    def _open(self, recording: BatchRecording, key: str) -> None:
+        self.close()
+        self._file = _open(recording)
+        self._blocks = stream_audio(self._file, block_samples=SAMPLE_RATE)
+        self._location, self._position = key, 0
+        self._rest = np.zeros(0, np.float32)
+
+    def _write(self, start: int, end: int | None) -> BinaryIO | None:
+        """Write the samples of a piece to a file; None if the recording ends before it begins."""
+        target = _temporary()
+        n_written = 0
+        with wave.open(target, "wb") as writer:
+            writer.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+            while end is None or self._position < end:
+                if not len(self._rest):
+                    self._rest = next(self._blocks, np.zeros(0, np.float32))
+                    if not len(self._rest):
+                        break
+                skipped = min(max(start - self._position, 0), len(self._rest))
+                taken = len(self._rest) if end is None else min(len(self._rest), end - self._position)
+                samples = self._rest[skipped:taken]
+                writer.writeframes((samples * 32768).astype("<i2").tobytes())
+                n_written += len(samples)
+                self._rest = self._rest[taken:]
+                self._position += taken
+        if not n_written:
+            target.close()
+            return None
+        target.seek(0)
+        return target
+
+
+def _temporary() -> BinaryIO:
+    """Return a new file in memory, which moves to the disk when it grows."""
+    return cast(BinaryIO, tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))

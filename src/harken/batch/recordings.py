@@ -1,0 +1,86 @@
+"""The recordings of a batch: what is known of each before it is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The place of a file in an archive.
+
+    Parameters
+    ----------
+    start, size : int
+        Bytes.
+    """
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRecording:
+    """A recording, or a piece of one.
+
+    Parameters
+    ----------
+    location : str
+        Path or URL of the file; of the archive, if it lies in one.
+    name : str
+        Name for messages and for files beside the rows: its path in the input, with slashes.
+    keys : mapping
+        The line of the manifest, which its row carries.
+    id : str
+        Given by the manifest; by default its digest.
+    offset_s : float or None
+        Start of the piece in seconds; None if it begins with the recording.
+    duration_s : float or None
+        Length in seconds, if the manifest gives it.
+    language : str or None
+        Language named by the manifest.
+    bytes : ByteRange or None
+        Its place in an archive.
+    size : int or None
+        Bytes, where a listing told.
+    estimate_s : float
+        Estimated length in seconds, for the plan.
+    """
+
+    location: str
+    name: str
+    keys: Mapping[str, Any]
+    id: str = ""
+    offset_s: float | None = None
+    duration_s: float | None = None
+    language: str | None = None
+    bytes: ByteRange | None = None
+    size: int | None = field(default=None, compare=False)
+    estimate_s: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what the manifest says of it, in hex: two lines that say the same are one recording."""
+        return digest_of([self.name, self.keys])
+
+    @property
+    def is_piece(self) -> bool:
+        """True if only a part of the recording is meant."""
+        return self.offset_s is not None
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of JSON values, 16 hex digits."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,149 @@
+"""The rows of a batch: one JSON object a recording, with the keys of its line and its transcript, or its error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from harken.batch.recordings import BatchRecording, Json
+from harken.formats import as_json
+from harken.results import Segment, Transcript, UnwrittenSpeech, Word
+
+ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech)
+RESULT_KEYS = frozenset(
+    [
+        "id",
+        "text",
+        "language",
+        "language_probability",
+        "duration",
+        "model",
+        "segments",
+        "unwritten",
+        "files",
+        "error",
+    ]
+)
+"""Keys of rows that are harken's own."""
+_SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """The counts of a shard.
+
+    Parameters
+    ----------
+    rows : int
+    failed : mapping of str to int
+        Number of recordings that failed, by the type of their error.
+    audio_s : float
+        Seconds of audio that have been transcribed.
+    work_s : float
+        Seconds that the worker took.
+    """
+
+    rows: int
+    failed: Mapping[str, int] = field(default_factory=dict)
+    audio_s: float = 0.0
+    work_s: float = 0.0
+
+    @property
+    def n_failed(self) -> int:
+        """Number of recordings that failed."""
+        return sum(self.failed.values())
+
+
+def transcript_row(
+    recording: BatchRecording, transcript: Transcript, model: str, files: Mapping[str, str]
+) -> Json:
+    """Return the row of a recording.
+
+    Times count from the start of the recording, also those of a piece of it. A key of its line that the row needs for
+    itself, such as ``text``, is carried as ``input_NAME``.
+    """
+    result: Json = {
+        "id": recording.keys.get("id") or recording.id,
+        "text": transcript.text,
+        "language": transcript.language,
+        "language_probability": as_json(transcript.language_probability),
+        "duration": transcript.duration_s,
+        "model": model,
+        "segments": [*map(_segment_row, transcript.segments)],
+    }
+    if transcript.unwritten:
+        result["unwritten"] = as_json(transcript.unwritten)
+    if files:
+        result["files"] = {**files}
+    return _carried(recording) | result
+
+
+def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
+    """Return a transcript of a piece with its times counted from the start of the recording."""
+    if not offset_s:
+        return transcript
+
+    def shifted(item: ItemT) -> ItemT:
+        return replace(item, start_s=item.start_s + offset_s, end_s=item.end_s + offset_s)
+
+    return replace(
+        transcript,
+        segments=tuple(
+            replace(shifted(segment), words=tuple(map(shifted, segment.words)))
+            for segment in transcript.segments
+        ),
+        unwritten=tuple(map(shifted, transcript.unwritten)),
+    )
+
+
+def error_row(recording: BatchRecording, kind: str, message: str, tries: int = 1) -> Json:
+    """Return the row of a recording that failed.
+
+    Parameters
+    ----------
+    recording : BatchRecording
+    kind : str
+        Type of the error.
+    message : str
+    tries : int
+        Times that it has been tried.
+    """
+    result = {
+        "id": recording.keys.get("id") or recording.id,
+        "error": {"type": kind, "message": message, "tries": tries},
+    }
+    return _carried(recording) | result
+
+
+def report_of(rows: Iterable[Json], work_s: float) -> ShardReport:
+    """Count the rows of a shard."""
+    rows = [*rows]
+    return ShardReport(
+        rows=len(rows),
+        failed=dict(Counter(row["error"]["type"] for row in rows if "error" in row)),
+        audio_s=sum(row["duration"] for row in rows if "error" not in row),
+        work_s=work_s,
+    )
+
+
+def row_line(row: Json) -> str:
+    """Return a row as a line of JSON."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _carried(recording: BatchRecording) -> Json:
+    """Return the keys of a line as its row carries them."""
+    return {
+        (f"input_{key}" if key in RESULT_KEYS else key): value
+        for key, value in recording.keys.items()
+        if key != "id"
+    }
+
+
+def _segment_row(segment: Segment) -> Json:
+    """Return what readers of rows want of a segment."""
+    whole = as_json(segment)
+    return {key: whole[key] for key in _SEGMENT_KEYS if key != "words" or segment.words}

@@ -1,0 +1,257 @@
+"""A batch from its input to its summary: read, plan, transcribe what is not there yet, count."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harken.batch.driver import BatchState, Driver
+from harken.batch.inputs import Note, read_recordings
+from harken.batch.options import BatchOptions
+from harken.batch.output import read_report
+from harken.batch.parquet import require_pyarrow
+from harken.batch.plan import Plan, Shard, estimate_durations, make_plan
+from harken.batch.recipe import Recipe, weights_digest
+from harken.batch.recordings import BatchRecording
+from harken.batch.rows import ShardReport
+from harken.batch.store import Store
+from harken.batch.summary import BatchSummary, sum_reports
+from harken.batch.worker import Task, WorkerSettings
+from harken.batch.workers.in_process import InProcessWorkers
+from harken.batch.workers.processes import ProcessWorkers
+from harken.batch.workers.protocol import Workers
+from harken.errors import HarkenError
+from harken.formats import Layout
+from harken.keywords import options_or_default
+from harken.processors import usable_processors
+from harken.transcribe import TranscribeOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    recordings: list[BatchRecording]
+    recipe: Recipe
+    store: Store
+    options: BatchOptions
+    plan: Plan
+
+
+def plan_batch(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: BatchOptions | None = None,
+    transcribe_options: TranscribeOptions | None = None,
+    *,
+    load: Mapping[str, Any] | None = None,
+    layout: Layout | None = None,
+    note: Note = lambda text: None,
+) -> Plan:
+    """Return the plan of a batch, and write nothing.
+
+    Parameters and errors are those of `run_batch`.
+    """
+    store = Store(os.fspath(folder))
+    return _prepare(store, source, options, transcribe_options, load, layout, note, write=False).plan
+
+
+def run_batch(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: BatchOptions | None = None,
+    transcribe_options: TranscribeOptions | None = None,
+    *,
+    load: Mapping[str, Any] | None = None,
+    layout: Layout | None = None,
+    on_state: Callable[[BatchState], None] = lambda state: None,
+    note: Note = lambda text: None,
+) -> BatchSummary:
+    """Transcribe many recordings into a folder; rows that are there are not made again.
+
+    Parameters
+    ----------
+    source : path or URL
+        As for `read_recordings`.
+    folder : path or URL
+        Output folder, which is created. It gets ``shards/*.jsonl`` with a row for each recording, and what the options
+        ask for beside them.
+    options : BatchOptions, optional
+    transcribe_options : TranscribeOptions, optional
+    load : mapping, optional
+        Arguments of `harken.load`, the model among them.
+    layout : Layout, optional
+        Layout of files beside the rows.
+    on_state : callable, optional
+        Called about twice a second with the state.
+    note : callable, optional
+        Called with lines for people: repeated lines, lost workers, recordings that were given up.
+
+    Returns
+    -------
+    BatchSummary
+        Also in ``_summary.json``.
+
+    Raises
+    ------
+    PlanError
+        If the input cannot be read, the folder has rows of other options, or another driver works on it.
+    OutputError
+        If rows cannot be written.
+    CheckpointError, OptionError, BackendUnavailable
+        As `harken.load`.
+    WorkerError
+        If workers end before they have loaded the model.
+
+    Examples
+    --------
+    >>> from harken.batch import BatchOptions, run_batch
+    >>> summary = run_batch("talks", "out", BatchOptions(workers=2), load={"model": "tiny.en"})
+    >>> print(summary.rows, summary.failed)
+    """
+    began_s = time.monotonic()
+    store = Store(os.fspath(folder))
+    with store.locked():
+        batch = _prepare(store, source, options, transcribe_options, load, layout, note, write=True)
+        reports = {name: read_report(store, name) for name in batch.plan.finished}
+        run = _Run(batch, dict(reports), began_s)
+        try:
+            run.run(on_state, note)
+        except BaseException:
+            with suppress(HarkenError):
+                run.summary().publish(store)
+            raise
+        run.summary().publish(store)
+    return run.summary()
+
+
+@dataclass
+class _Run:
+    """One run of a batch.
+
+    Parameters
+    ----------
+    batch : _Batch
+    reports : dict of str to ShardReport
+        The counts of each shard that is there.
+    began_s : float
+        Its start, by `time.monotonic`.
+    """
+
+    batch: _Batch
+    reports: dict[str, ShardReport]
+    began_s: float
+    new: dict[str, ShardReport] = field(default_factory=dict)
+
+    def run(self, on_state: Callable[[BatchState], None], note: Note) -> None:
+        """Do what is left to do."""
+        batch = self.batch
+        retries = {shard.name: shard for shard in self._failed_shards()} if batch.options.retry_failed else {}
+        tasks = [*map(Task, batch.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
+        if not tasks:
+            return
+        before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
+        with closing(_make_workers(batch, len(tasks))) as workers:
+            driver = Driver(
+                workers,
+                batch.store,
+                batch.recipe,
+                tries=batch.options.tries,
+                time_limit=batch.options.time_limit,
+                on_state=on_state,
+                note=note,
+                before=sum_reports(before),
+            )
+            self.new = driver.reports
+            for task in tasks:
+                driver.add(task)
+            driver.run()
+
+    def summary(self) -> BatchSummary:
+        """Count all rows that are there."""
+        all_reports = self.reports | self.new
+        total, new = sum_reports(all_reports.values()), sum_reports(self.new.values())
+        elapsed_s = time.monotonic() - self.began_s
+        n_recordings = len(self.batch.recordings)
+        return BatchSummary(
+            complete=total.rows - self.batch.plan.n_stale == n_recordings,
+            recordings=n_recordings,
+            rows=total.rows,
+            failed=total.n_failed,
+            failures={**total.failed},
+            new_rows=new.rows,
+            audio_hours=total.audio_s / 3600,
+            work_hours=total.work_s / 3600,
+            elapsed_s=elapsed_s,
+            speed=new.audio_s / elapsed_s,
+            shards=len(all_reports),
+        )
+
+    def _failed_shards(self) -> Iterator[Shard]:
+        """Yield the shards that are there and have rows with errors."""
+        by_digest = {recording.digest: recording for recording in self.batch.recordings}
+        for name, digests in self.batch.plan.finished.items():
+            if self.reports[name].n_failed and by_digest.keys() >= set(digests):
+                recordings = estimate_durations(by_digest[digest] for digest in digests)
+                yield Shard(tuple(recordings), self.batch.recipe.digest)
+
+
+def _prepare(
+    store: Store,
+    source: str | os.PathLike[str],
+    options: BatchOptions | None,
+    transcribe_options: TranscribeOptions | None,
+    load: Mapping[str, Any] | None,
+    layout: Layout | None,
+    note: Note,
+    *,
+    write: bool,
+) -> _Batch:
+    """Read the input, and plan."""
+    options = options_or_default("options", options, BatchOptions)
+    transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
+    if options.parquet:
+        require_pyarrow()
+    recordings = read_recordings(os.fspath(source), note)
+    load = {**(load or {})}
+    recipe = Recipe(
+        load=load,
+        weights=weights_digest(load),
+        options=transcribe_options,
+        layout=layout or Layout(),
+        formats=options.formats,
+        parquet=options.parquet,
+    )
+    plan = make_plan(
+        recordings,
+        recipe,
+        store,
+        shard_s=60 * options.shard_minutes,
+        workers=max(options.workers, 1),
+        write=write,
+    )
+    if plan.n_stale:
+        note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
+    return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
+
+
+def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
+    """Start workers where the options want them, no more than there are tasks."""
+    options, load = batch.options, batch.recipe.load
+    n_processes = min(options.workers, n_tasks)
+
+    def settings(threads: int | None) -> WorkerSettings:
+        return WorkerSettings(
+            recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
+        )
+
+    if options.ray is not None:
+        from harken.batch.workers.ray_cluster import RayWorkers
+
+        return RayWorkers(settings, options.ray, options.workers, n_tasks, load.get("threads"))
+    if not options.workers:
+        return InProcessWorkers(settings(load.get("threads")))
+    threads = load.get("threads") or max(usable_processors() // n_processes, 1)
+    return ProcessWorkers(settings(threads), n_processes)

@@ -1,0 +1,272 @@
+"""A worker of a batch: it loads the model once, and transcribes one shard after another."""
+
+from __future__ import annotations
+
+import getpass
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from harken.api import Recognizer, load
+from harken.batch.output import publish_shard, publish_side_files, read_rows
+from harken.batch.plan import Shard
+from harken.batch.read_ahead import FetchedFile, reading_ahead
+from harken.batch.recipe import Recipe, weights_digest
+from harken.batch.recordings import BatchRecording, Json
+from harken.batch.rows import ShardReport, error_row, report_of, shift_times, transcript_row
+from harken.batch.store import Store
+from harken.errors import AudioError, Cancelled, CheckpointError, OptionError
+from harken.transcribe import Callbacks
+from harken.transcription import Transcription
+from harken.types import WINDOW_S
+
+GRACE_S = 120.0
+"""Time that a recording may take beside its share for each second of audio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Everything that a worker needs, wherever it runs.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    folder : str
+        Output folder, by path or URL.
+    threads : int or None
+        Threads of its engine.
+    time_limit : float
+        Most seconds of work for a second of audio.
+    """
+
+    recipe: Recipe
+    folder: str
+    threads: int | None
+    time_limit: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shard to transcribe.
+
+    Parameters
+    ----------
+    shard : Shard
+    retry : bool
+        True if the shard is there, and only its failed rows are to be done again.
+    """
+
+    shard: Shard
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a task.
+
+    Parameters
+    ----------
+    audio_s : float
+        Seconds of audio that have been read.
+    rows : int
+        Recordings that are done.
+    """
+
+    audio_s: float
+    rows: int
+
+
+NO_PROGRESS = Progress(0.0, 0)
+Report = Callable[[Progress], None]
+
+
+class Worker:
+    """A loaded model that transcribes shards.
+
+    Parameters
+    ----------
+    settings : WorkerSettings
+
+    Raises
+    ------
+    HarkenError
+        As `harken.load`; a CheckpointError also if the model is another one here than in the plan.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._store = Store(settings.folder)
+        self._recognizer = _load_once_a_node(settings)
+
+    def transcribe(self, task: Task, report: Report = lambda progress: None) -> ShardReport:
+        """Transcribe a shard and publish its rows.
+
+        Parameters
+        ----------
+        task : Task
+        report : callable, optional
+            Called after every window with the progress.
+
+        Returns
+        -------
+        ShardReport
+
+        Raises
+        ------
+        OutputError
+            If the rows cannot be published.
+        Exception
+            Whatever is not the fault of one recording, or cannot be told to be: it is the driver's to try again.
+        """
+        began_s = time.monotonic()
+        recordings = task.shard.recordings
+        done = self._rows_to_keep(task)
+        wanted = [recording for recording in recordings if recording.id not in done]
+        for recording, row in self._rows(wanted, report):
+            done[recording.id] = row
+        rows = [done[recording.id] for recording in recordings]
+        counts = report_of(rows, time.monotonic() - began_s)
+        publish_shard(self._store, self._settings.recipe, task.shard.name, rows, counts)
+        return counts
+
+    def _rows(
+        self, recordings: Sequence[BatchRecording], report: Report
+    ) -> Iterator[tuple[BatchRecording, Json]]:
+        """Transcribe recordings; those of one language, for which the options are the same, together."""
+        progress = _ProgressSum(report)
+        in_order = sorted(recordings, key=lambda recording: recording.language or "")
+        with reading_ahead(in_order) as files:
+            waiting = iter(files)
+            for _, same_language in groupby(in_order, key=lambda recording: recording.language):
+                group = [*same_language]
+                for recording, row in self._rows_of_group(group, [next(waiting) for _ in group], progress):
+                    progress.count_row()
+                    yield recording, row
+
+    def _rows_of_group(
+        self, recordings: Sequence[BatchRecording], files: Sequence[FetchedFile], progress: _ProgressSum
+    ) -> Iterator[tuple[BatchRecording, Json]]:
+        options = self._settings.recipe.options
+        limits = [_TimeLimit(self._settings.time_limit * options.batch_size) for _ in recordings]
+        try:
+            transcriptions = deque(
+                self._recognizer.transcribe_many(
+                    cast(Sequence[BinaryIO], files),
+                    replace(options, language=recordings[0].language or options.language),
+                    callbacks={
+                        index: Callbacks(on_progress=progress.of_next(), is_cancelled=limit.is_over)
+                        for index, limit in enumerate(limits)
+                    },
+                )
+            )
+        except OptionError as error:  # a language that does not exist, or that the model does not know
+            for recording in recordings:
+                yield recording, error_row(recording, "OptionError", str(error))
+            return
+        for recording, file, limit in zip(recordings, files, limits, strict=True):
+            limit.transcription = transcription = transcriptions.popleft()
+            yield recording, self._row(recording, transcription, limit)
+            file.close()
+
+    def _row(self, recording: BatchRecording, transcription: Transcription, limit: _TimeLimit) -> Json:
+        """Transcribe a recording; an error of its own is its row."""
+        recipe = self._settings.recipe
+        try:
+            transcript = shift_times(transcription.result(), recording.offset_s or 0.0)
+            side_files = publish_side_files(self._store, recipe, recording, transcript)
+        except AudioError as error:
+            return error_row(recording, type(error).__name__, str(error))
+        except Cancelled:
+            return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
+        return transcript_row(recording, transcript, self._recognizer.model, side_files)
+
+    def _rows_to_keep(self, task: Task) -> dict[str, Json]:
+        """Return the rows of a shard that is there that are no errors."""
+        if not task.retry:
+            return {}
+        return {str(row["id"]): row for row in read_rows(self._store, task.shard.name) if "error" not in row}
+
+
+class _ProgressSum:
+    """The progress of a shard, of that of its recordings.
+
+    Parameters
+    ----------
+    report : callable
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._done_s: list[float] = []
+        self._rows = 0
+
+    def of_next(self) -> Callable[[float, bool], None]:
+        """Return the progress callback of the next recording."""
+        index = len(self._done_s)
+        self._done_s.append(0.0)
+        return lambda done_s, finished: self._set(index, done_s)
+
+    def count_row(self) -> None:
+        """Count a recording that is done."""
+        self._rows += 1
+        self._report(Progress(sum(self._done_s), self._rows))
+
+    def _set(self, index: int, done_s: float) -> None:
+        self._done_s[index] = done_s
+        self._report(Progress(sum(self._done_s), self._rows))
+
+
+class _TimeLimit:
+    """The time that a recording may take, which grows with the audio that has been read.
+
+    Parameters
+    ----------
+    seconds_a_second : float
+        Seconds of work for a second of audio.
+    """
+
+    def __init__(self, seconds_a_second: float) -> None:
+        self.transcription: Transcription | None = None
+        self._seconds_a_second = seconds_a_second
+        self._began_s: float | None = None
+
+    def is_over(self) -> bool:
+        """Return whether the time is over; it begins with the first call."""
+        now_s = time.monotonic()
+        self._began_s = self._began_s or now_s
+        return now_s - self._began_s > self._allowed_s
+
+    @property
+    def reason(self) -> str:
+        """The limit in words."""
+        return f"took over {self._allowed_s:.0f} s; allowed are {self._seconds_a_second:g} s a second of audio"
+
+    @property
+    def _allowed_s(self) -> float:
+        read_s = self.transcription.read_s if self.transcription else 0.0
+        return allowed_time_s(read_s, self._seconds_a_second)
+
+
+def allowed_time_s(audio_s: float, seconds_a_second: float) -> float:
+    """Return the time that audio of some length may take."""
+    return GRACE_S + seconds_a_second * max(audio_s, WINDOW_S)
+
+
+def _load_once_a_node(settings: WorkerSettings) -> Recognizer:
+    """Load the model while no other worker of this machine does, so that one downloads it and builds its graphs."""
+    from filelock import FileLock
+
+    load_arguments = {**settings.recipe.load, "threads": settings.threads}
+    with FileLock(Path(tempfile.gettempdir(), f"harken-load-{getpass.getuser()}.lock")):
+        digest = weights_digest(load_arguments)
+        if digest != settings.recipe.weights:
+            raise CheckpointError(
+                f"{load_arguments['model']}: has other weights here ({digest[:16]}) than in the plan "
+                f"({settings.recipe.weights[:16]})"
+            )
+        return load(**load_arguments)

@@ -1,0 +1,104 @@
+"""``harken batch``: transcribes archives into rows, over workers of this machine or of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from harken.batch import BatchOptions, BatchSummary, plan_batch, run_batch
+from harken.batch.plan import Plan
+from harken.cli.batch_progress import BatchProgress, format_duration
+from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.options import (
+    Command,
+    dataclass_options,
+    decoding_options,
+    layout_from,
+    layout_options,
+    list_option,
+    model_options,
+    model_params,
+    options_from,
+    parse_text,
+    single_option,
+    transcribe_options_from,
+)
+from harken.cli.screen import format_table, pluralize
+from harken.cli.values import FilePath
+from harken.transcribe import TranscribeOptions
+
+output_option = partial(single_option, section="Output")
+
+
+@click.command("batch", cls=Command, epilog=EPILOGUE)
+@click.argument("manifest", metavar="MANIFEST", type=FilePath())
+@click.argument("out", metavar="OUT", type=FilePath())
+@list_option(
+    *("-f", "--format", "formats"),
+    section="Output",
+    parse_item=parse_text,
+    metavar="FORMAT,...",
+    help="Files beside the rows, such as srt, vtt or html.",
+)
+@output_option("--dry-run", is_flag=True, help="Show the plan, and do nothing.")
+@output_option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@dataclass_options(BatchOptions, exclude=("formats",))
+@layout_options
+@model_options
+@decoding_options
+def command(manifest: str, out: str, **params: Any) -> int:
+    """Transcribe an archive into rows of JSON.
+
+    MANIFEST is a file of JSON lines with audio_filepath, a folder, a pattern such as 'talks/**/*.mp3', a folder with
+    metadata.jsonl, or .tar archives of webdataset. OUT is a folder. Both may be URLs, such as s3://bucket/talks.
+
+    OUT gets shards of rows, each whole or absent: the same command goes on where an earlier one ended, however it did.
+    A recording that fails is a row with its error.
+    """
+    options = options_from(BatchOptions, params)
+    transcribe_options = _with_words(transcribe_options_from(params))
+    settings: dict[str, Any] = {"load": model_params(params), "layout": layout_from(params)}
+    with BatchProgress(enabled=not params["quiet"]) as progress:
+        settings["note"] = progress.note
+        if params["dry_run"]:
+            progress.write_stdout(
+                _plan_text(plan_batch(manifest, out, options, transcribe_options, **settings))
+            )
+            return 0
+        summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
+        progress.note(_summary_text(summary, out))
+    return 0 if summary.complete and not summary.failed else SOME_FAILED
+
+
+def _with_words(options: TranscribeOptions) -> TranscribeOptions:
+    """Turn on word timestamps, which rows have unless the user turned them off."""
+    source = click.get_current_context().get_parameter_source("word_timestamps")
+    return replace(options, word_timestamps=True) if source is ParameterSource.DEFAULT else options
+
+
+def _plan_text(plan: Plan) -> str:
+    """Return the shards of a plan as a table, and how many are there."""
+    rows = [
+        (shard.name, pluralize(len(shard.recordings), "recording"), format_duration(shard.seconds))
+        for shard in plan.unfinished
+    ]
+    total = format_duration(sum(shard.seconds for shard in plan.unfinished))
+    table = format_table(rows) if rows else ""
+    return f"{table}{pluralize(len(rows), 'shard')} of {total} to do, {len(plan.finished)} done\n"
+
+
+def _summary_text(summary: BatchSummary, out: str) -> str:
+    """Return what was done, in a line or a few."""
+    lines = [
+        f"{pluralize(summary.rows, 'row')} in {pluralize(summary.shards, 'shard')} in {out}, "
+        f"{summary.audio_hours:.2f} h of audio; {summary.new_rows} new in "
+        f"{format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
+    ]
+    if summary.failed:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.failures.items()))
+        lines.append(f"{pluralize(summary.failed, 'row')} failed: {kinds}; --retry-failed tries them once more")
+    return "\n".join(lines)
