@@ -159,18 +159,17 @@ def cut_shards(
 ) -> Iterator[Shard]:
     """Yield shards of recordings, in the order of the manifest, with smaller ones at the end.
 
-    A recording that is longer than a shard has one of its own.
+    A recording that is longer than a shard has one of its own. Short recordings, of which small shards can be made,
+    come behind the others.
     """
-    rest_s = sum(recording.estimate_s for recording in recordings)
+    smallest_s = _SMALLEST_SHARE * shard_s
+    shared = [recording for recording in recordings if recording.estimate_s < shard_s]
+    yield from (Shard((recording,), recipe) for recording in recordings if recording.estimate_s >= shard_s)
+    rest_s = sum(recording.estimate_s for recording in shared)
     shard: list[BatchRecording] = []
     length_s = 0.0
-    for recording in recordings:
-        share_s = _SHARE_OF_REST * rest_s / max(workers, 1)
-        wanted_s = min(shard_s, max(share_s, _SMALLEST_SHARE * shard_s))
-        if recording.estimate_s >= shard_s:
-            yield Shard((recording,), recipe)
-            rest_s -= recording.estimate_s
-            continue
+    for recording in sorted(shared, key=lambda recording: recording.estimate_s < smallest_s):
+        wanted_s = min(shard_s, max(_SHARE_OF_REST * rest_s / max(workers, 1), smallest_s))
         if shard and length_s + recording.estimate_s > wanted_s:
             yield Shard(tuple(shard), recipe)
             rest_s -= length_s
