@@ -137,10 +137,13 @@ def make_plan(
         if name in published or by_digest.keys() >= set(digests)
     }
     known = {digest for digests in kept.values() for digest in digests}
-    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
+    done = {digest for name, digests in kept.items() if name in published for digest in digests}
+    undone = estimate_durations(recording for recording in recordings if recording.digest not in done)
+    new = [recording for recording in undone if recording.digest not in known]
     added = [*cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)]
+    by_digest |= {recording.digest: recording for recording in undone}
     left = [
-        Shard(tuple(estimate_durations(by_digest[digest] for digest in digests)), recipe.digest)
+        Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
         for name, digests in kept.items()
         if name not in published
     ]
@@ -183,17 +186,18 @@ def cut_shards(
 def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
     recordings = [*recordings]
+    unknown = [recording for recording in recordings if not recording.estimate_s]
+    if not unknown:
+        return recordings
     with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-        estimates = threads.map(_estimate_s, recordings)
+        estimates = threads.map(_estimate_s, unknown)
         return [
-            replace(recording, estimate_s=estimate_s)
-            for recording, estimate_s in zip(recordings, estimates, strict=True)
+            recording if recording.estimate_s else replace(recording, estimate_s=next(estimates))
+            for recording in recordings
         ]
 
 
 def _estimate_s(recording: BatchRecording) -> float:
-    if recording.estimate_s:
-        return recording.estimate_s
     if recording.duration_s is not None:
         return recording.duration_s
     size = recording.size
