@@ -46,8 +46,9 @@ def seconds_of(command: Sequence[str], times: int = 1) -> float:
     """Return how long a command takes, run several times at once."""
     began_s = perf_counter()
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(times)]
-    if any([process.wait() for process in processes]):
-        stop(f"exit status {processes[0].returncode}: {' '.join(command)}")
+    statuses = [process.wait() for process in processes]
+    if any(statuses):
+        stop(f"exit status {max(statuses, key=abs)}: {' '.join(command)}")
     return perf_counter() - began_s
 
 

@@ -33,7 +33,11 @@ def main() -> None:
     settings = {"model": args.model, "threads": args.threads, "word timestamps": "on"}
     result = results.begin(args.save or "fleet-batch-size", settings)
     recognizer = harken.load(args.model, threads=args.threads)
-    for name, limit in (("arctic", args.clips), ("librispeech-test-other", args.clips), ("long-form", args.long)):
+    for name, limit in (
+        ("arctic", args.clips),
+        ("librispeech-test-other", args.clips),
+        ("long-form", args.long),
+    ):
         entries = read_set(args.audio, name, limit, model=args.model)
         paths = [entry.path for entry in entries]
         transcribe(recognizer, paths[:1], 1)
@@ -80,9 +84,7 @@ def transcribe(recognizer: Recognizer, paths: Sequence[Path], size: int) -> tupl
 
 def row(own: Sequence[tuple[float, float]], first: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Return the medians of a size, and of its ratios to the first one."""
-    ratios, work_ratios = (
-        [one[i] / other[i] for one, other in zip(own, first, strict=True)] for i in (0, 1)
-    )
+    ratios, work_ratios = ([one[i] / other[i] for one, other in zip(own, first, strict=True)] for i in (0, 1))
     return {
         "seconds": round(median(seconds for seconds, _ in own), 2),
         "ratio": round(median(ratios), 3),

@@ -85,12 +85,12 @@ def simulate(manifest: Path, folder: Path, args: argparse.Namespace) -> dict[str
     recordings = read_recordings(str(manifest), note)
     read_s, began_s = perf_counter() - began_s, perf_counter()
     store, recipe = Store(str(folder)), any_recipe()
-    plan = make_plan(recordings, recipe, store, shard_s=60 * args.shard_minutes, workers=args.planned_for or args.workers)
+    plan = make_plan(
+        recordings, recipe, store, shard_s=60 * args.shard_minutes, workers=args.planned_for or args.workers
+    )
     plan_s = perf_counter() - began_s
     done: Counter[str] = Counter()
-    cluster = Cluster(
-        workers=args.workers, speed=args.speed, hours_to_loss=args.loss, progress_s=args.progress
-    )
+    cluster = Cluster(workers=args.workers, speed=args.speed, hours_to_loss=args.loss, progress_s=args.progress)
     workers = SimulatedWorkers(
         cluster, args.seed, lambda task: done.update(each.id for each in task.shard.recordings)
     )
