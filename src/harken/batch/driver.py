@@ -88,6 +88,8 @@ class Driver:
         Called with lines for people.
     before : ShardReport
         The counts of shards that were there before.
+    clock : callable
+        Returns the time in seconds.
     """
 
     def __init__(
@@ -101,12 +103,14 @@ class Driver:
         on_state: Callable[[BatchState], None] = lambda state: None,
         note: Callable[[str], None] = lambda text: None,
         before: ShardReport | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workers, self._store, self._recipe = workers, store, recipe
         self._tries, self._time_limit = tries, time_limit
         self._on_state, self._note = on_state, note
         self._before = before or ShardReport(rows=0)
-        self._began_s = time.monotonic()
+        self._clock = clock
+        self._began_s = clock()
         self._queue: list[tuple[float, int, Task]] = []
         self._order = count()
         self._running: dict[str, _Running] = {}
@@ -116,7 +120,7 @@ class Driver:
         self._all_rows = self._before.rows
         self._is_waiting_noted = False
         self._rows, self._failed = self._before.rows, self._before.n_failed
-        self._shown_s = -math.inf
+        self._shown_s = self._checked_s = -math.inf
         self.reports: dict[str, ShardReport] = {}
 
     def add(self, task: Task) -> None:
@@ -151,7 +155,7 @@ class Driver:
             return
         if isinstance(event, Advanced):
             running = self._running[name]
-            running.progress, running.latest_s = event.progress, time.monotonic()
+            running.progress, running.latest_s = event.progress, self._clock()
             self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
@@ -162,7 +166,7 @@ class Driver:
             self._try_again(event)
 
     def _start(self, task: Task) -> None:
-        self._running[task.shard.name] = _Running(task, time.monotonic())
+        self._running[task.shard.name] = _Running(task, self._clock())
         self._workers.start(task)
 
     def _finish(self, task: Task, report: ShardReport) -> None:
@@ -210,17 +214,20 @@ class Driver:
         heapq.heappush(self._queue, (-task.shard.seconds, next(self._order), task))
 
     def _end_stalled(self) -> None:
-        """End workers that hang in a call."""
+        """End workers that hang in a call; looks at most once a second, for workers may be many."""
+        now_s = self._clock()
+        if now_s - self._checked_s < POLL_S:
+            return
+        self._checked_s = now_s
         window_s = WINDOW_S * self._recipe.options.batch_size
         limit_s = _STALLED * allowed_time_s(window_s, self._time_limit)
-        now_s = time.monotonic()
         for running in [*self._running.values()]:
             if now_s - running.latest_s > limit_s:
                 self._workers.give_up(running.task)
 
     def _report(self, *, at_once: bool = False) -> None:
         """Tell the state, at most twice a second."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if not at_once and now_s - self._shown_s < STATE_EVERY_S:
             return
         self._shown_s, elapsed_s = now_s, now_s - self._began_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -140,7 +140,10 @@ def make_plan(
         if name in published or by_digest.keys() >= set(digests)
     }
     known = {digest for digests in kept.values() for digest in digests}
-    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
+    done = {digest for name, digests in kept.items() if name in published for digest in digests}
+    undone = estimate_durations(recording for recording in recordings if recording.digest not in done)
+    by_digest |= {recording.digest: recording for recording in undone}
+    new = [recording for recording in undone if recording.digest not in known]
     added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
     entries = kept | {
         name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
@@ -152,7 +155,7 @@ def make_plan(
             "choose another folder"
         )
     unfinished = [
-        added.get(name) or Shard(_in_order(by_digest, digests), recipe.digest)
+        added.get(name) or Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
         for name, digests in entries.items()
         if name not in published
     ]
@@ -169,27 +172,22 @@ def make_plan(
     )
 
 
-def _in_order(by_digest: Mapping[str, BatchRecording], digests: Sequence[str]) -> tuple[BatchRecording, ...]:
-    return tuple(estimate_durations(by_digest[digest] for digest in digests))
-
-
 def cut_shards(
     recordings: Sequence[BatchRecording], recipe: str, *, shard_s: float, workers: int
 ) -> Iterator[Shard]:
     """Yield shards of recordings, in the order of the manifest, with smaller ones at the end.
 
-    A recording that is longer than a shard has one of its own.
+    A recording that is longer than a shard has one of its own. Short recordings, of which small shards can be made,
+    come behind the others.
     """
-    rest_s = sum(recording.estimate_s for recording in recordings)
+    smallest_s = _SMALLEST_SHARE * shard_s
+    shared = [recording for recording in recordings if recording.estimate_s < shard_s]
+    yield from (Shard((recording,), recipe) for recording in recordings if recording.estimate_s >= shard_s)
+    rest_s = sum(recording.estimate_s for recording in shared)
     shard: list[BatchRecording] = []
     length_s = 0.0
-    for recording in recordings:
-        share_s = _SHARE_OF_REST * rest_s / max(workers, 1)
-        wanted_s = min(shard_s, max(share_s, _SMALLEST_SHARE * shard_s))
-        if recording.estimate_s >= shard_s:
-            yield Shard((recording,), recipe)
-            rest_s -= recording.estimate_s
-            continue
+    for recording in sorted(shared, key=lambda recording: recording.estimate_s < smallest_s):
+        wanted_s = min(shard_s, max(_SHARE_OF_REST * rest_s / max(workers, 1), smallest_s))
         if shard and length_s + recording.estimate_s > wanted_s:
             yield Shard(tuple(shard), recipe)
             rest_s -= length_s
@@ -203,17 +201,18 @@ def cut_shards(
 def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
     recordings = [*recordings]
+    unknown = [recording for recording in recordings if not recording.estimate_s]
+    if not unknown:
+        return recordings
     with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-        estimates = threads.map(_estimate_s, recordings)
+        estimates = threads.map(_estimate_s, unknown)
         return [
-            replace(recording, estimate_s=estimate_s)
-            for recording, estimate_s in zip(recordings, estimates, strict=True)
+            recording if recording.estimate_s else replace(recording, estimate_s=next(estimates))
+            for recording in recordings
         ]
 
 
 def _estimate_s(recording: BatchRecording) -> float:
-    if recording.estimate_s:
-        return recording.estimate_s
     if recording.duration_s is not None:
         return recording.duration_s
     return max(_whole_length_s(recording) - (recording.offset_s or 0.0), 0.0)

@@ -53,7 +53,7 @@ class BatchRecording:
     size : int or None
         Bytes, where a listing told.
     estimate_s : float
-        Estimated length in seconds, for the plan.
+        Estimated length in seconds, for the plan; that of the manifest, if it gives one.
     """
 
     location: str
@@ -71,6 +71,8 @@ class BatchRecording:
     def __post_init__(self) -> None:
         if not self.id:
             object.__setattr__(self, "id", self.digest)
+        if not self.estimate_s:
+            object.__setattr__(self, "estimate_s", self.duration_s or 0.0)
 
     @cached_property
     def digest(self) -> str:
