@@ -30,6 +30,7 @@ class BatchProgress:
         self._enabled = enabled
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._state: BatchState | None = None
         self._next_line_s = perf_counter() + LINE_EVERY_S
 
     def __enter__(self) -> Self:
@@ -42,6 +43,7 @@ class BatchProgress:
 
     def show(self, state: BatchState) -> None:
         """Show the state."""
+        self._state = state
         if not self._enabled:
             return
         text = describe_state(state)
@@ -50,6 +52,11 @@ class BatchProgress:
         elif perf_counter() >= self._next_line_s:
             self._next_line_s = perf_counter() + LINE_EVERY_S
             write_stderr(f"harken: {state.rows} of {state.all_rows} recordings, {text}")
+
+    def describe_stop(self, message: str) -> str:
+        """Return the message of a signal with the work that is done; shards in work are done anew."""
+        done = f"{self._state.rows} of {self._state.all_rows} recordings done; " if self._state else ""
+        return f"{message}; {done}the same command goes on"
 
     def note(self, text: str) -> None:
         """Show a line, above the bar."""
