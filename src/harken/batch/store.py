@@ -125,10 +125,10 @@ class Store:
             return
         from filelock import FileLock, Timeout
 
-        if not os.path.exists(join(self.folder, LOCK_FILE)):
-            self.publish(LOCK_FILE, ())
         lock = FileLock(join(self.folder, LOCK_FILE), timeout=0)
         try:
+            # The lock makes its file itself: one that a rename puts in its place has another lock.
+            os.makedirs(self.folder, exist_ok=True)
             lock.acquire()
         except Timeout:
             raise PlanError(f"{self.folder}: another 'harken batch' writes to it; wait for its end") from None

@@ -27,6 +27,7 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
+from harken.cli.process import saving_on_stop
 from harken.cli.screen import format_table, pluralize
 from harken.cli.values import FilePath
 from harken.transcribe import TranscribeOptions
@@ -69,7 +70,8 @@ def command(manifest: str, out: str, **params: Any) -> int:
                 _plan_text(plan_batch(manifest, out, options, transcribe_options, **settings))
             )
             return 0
-        summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
+        with saving_on_stop(progress.describe_stop):
+            summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
         progress.note(_summary_text(summary, out))
     return 0 if summary.complete and not summary.failed else SOME_FAILED
 
