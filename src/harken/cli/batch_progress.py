@@ -53,11 +53,6 @@ class BatchProgress:
             self._next_line_s = perf_counter() + LINE_EVERY_S
             write_stderr(f"harken: {state.rows} of {state.all_rows} recordings, {text}")
 
-    def describe_stop(self, message: str) -> str:
-        """Return the message of a signal with the work that is done; shards in work are done anew."""
-        done = f"{self._state.rows} of {self._state.all_rows} recordings done; " if self._state else ""
-        return f"{message}; {done}the same command goes on"
-
     def note(self, text: str) -> None:
         """Show a line, above the bar."""
         if not self._enabled:
@@ -68,6 +63,13 @@ class BatchProgress:
             )
         else:
             write_stderr(f"harken: {text}")
+
+    def describe_stop(self, message: str) -> str:
+        """Return the message of a signal with what is done; rows that are not published yet are not."""
+        if not self._state:
+            return f"{message}; the same command goes on"
+        done = f"{self._state.published} of {self._state.all_rows} recordings are done"
+        return f"{message}; {done}, and the same command goes on from there"
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +141,9 @@ class RayWorkers:
         if ready:
             ready, _ = self._ray.wait([*self._by_reference], num_returns=len(self._by_reference), timeout=0)
         for reference in ready:
-            kind, each = self._by_reference.pop(reference)
+            kind, each = self._by_reference.pop(reference, (None, None))
+            if kind is None or each is None:  # of an actor that was lost a moment ago
+                continue
             try:
                 answer = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
@@ -237,8 +242,22 @@ def _connect(address: str) -> Any:
         ) from error
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _keeping_sigterm():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise BackendUnavailable(f"ray {address!r}: no cluster can be reached: {reason}") from error
     return ray
+
+
+@contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces by one that ends the process with status 15 or 1."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
