@@ -236,7 +236,7 @@ def _read_plan(store: Store, recipe: Recipe) -> Entries | None:
     try:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}
-        before: Json = head["recipe"]
+        before: Json = {**head["recipe"]}
     except (ValueError, TypeError, KeyError) as error:
         raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
     if changes := differences(before, recipe.as_json()):
