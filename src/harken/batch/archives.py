@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from harken.batch.locations import open_binary
+from harken.batch.manifests import parse_object
 from harken.batch.recordings import ByteRange
 from harken.errors import PlanError
 
@@ -58,6 +58,8 @@ def read_archive(location: str, suffixes: Collection[str]) -> Iterator[ArchiveSa
                 if not member.isfile():
                     continue
                 path = PurePosixPath(member.name)
+                if path.name.startswith("."):
+                    continue
                 key = f"{path.parent}/{path.name.partition('.')[0]}"
                 suffix = path.suffix.lower()
                 if suffix in suffixes:
@@ -67,7 +69,7 @@ def read_archive(location: str, suffixes: Collection[str]) -> Iterator[ArchiveSa
                     text = content.read() if content else b""
                     keys.setdefault(key, {}).update(_keys_of(text, suffix, f"{location}: {member.name}"))
     except tarfile.TarError as error:
-        raise PlanError(f"{location}: is not a tar archive without compression: {error}") from error
+        raise PlanError(f"{location}: is not a whole tar archive without compression: {error}") from error
     for key, name, place in recordings:
         yield ArchiveSample(name=name, keys=keys.get(key, {}), bytes=place)
 
@@ -76,9 +78,6 @@ def _keys_of(content: bytes, suffix: str, where: str) -> dict[str, Any]:
     if suffix == ".txt":
         return {"text": content.decode(errors="replace").strip()}
     try:
-        keys = json.loads(content)
+        return parse_object(content.decode("utf-8-sig"))
     except ValueError as error:
-        raise PlanError(f"{where}: is not JSON: {error}") from None
-    if not isinstance(keys, dict):
-        raise PlanError(f"{where}: is not an object")
-    return keys
+        raise PlanError(f"{where}: {error}") from error

@@ -156,6 +156,7 @@ class Driver:
         if isinstance(event, Advanced):
             running = self._running[name]
             running.progress, running.latest_s = event.progress, self._clock()
+            self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
         del self._running[name]

@@ -5,30 +5,38 @@ Only what is needed to plan is read: lines, listings and the headers of archives
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from glob import glob, has_magic
-from itertools import product
-from math import isfinite
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from harken.batch.archives import read_archive
-from harken.batch.locations import file_system, find_files, is_url, join, parent_of, read_bytes
+from harken.batch.locations import (
+    exists,
+    find_files,
+    is_url,
+    is_web,
+    join,
+    name_of,
+    one_line,
+    parent_of,
+    suffix_of,
+    without_file_scheme,
+)
+from harken.batch.manifests import Found, checked_recording, read_manifest
+from harken.batch.patterns import expand, relative_name, root_of
+from harken.batch.plan import PLAN_FILE, SHARD_FOLDER
 from harken.batch.recordings import BatchRecording
-from harken.errors import PlanError
+from harken.batch.side_names import with_side_names
+from harken.errors import HarkenError, PlanError
 
 ALLOWED = "allowed is a manifest of JSON lines, a folder, a pattern, a recording, or .tar archives"
-PATH_KEYS = ("audio_filepath", "audio", "file_name")
-"""Keys for the path of a recording: of NeMo, of harken's own manifests, of Hugging Face's audiofolder."""
-DURATION_KEYS = ("duration", "seconds")
 METADATA = ("metadata.jsonl", "metadata.csv")
+"""Manifests of Hugging Face's audiofolder, which may be in every folder."""
 MANIFEST = "manifest.jsonl"
+MANIFEST_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")
+ARCHIVE = ".tar"
+COMPRESSED = (".gz", ".tgz", ".bz2", ".zst", ".xz", ".lz4", ".zip", ".7z", ".rar")
 RECORDING_SUFFIXES = frozenset(
     f".{name}"
     for names in (
@@ -39,7 +47,6 @@ RECORDING_SUFFIXES = frozenset(
 )
 """Suffixes by which recordings are found in folders and archives."""
 
-_BRACES = re.compile(r"\{([^{}]*)\}")
 Note = Callable[[str], None]
 
 
@@ -50,8 +57,9 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
     ----------
     source : str
         Path or URL of a manifest (JSON lines with ``audio_filepath``, or ``audio``, and where known ``id``, ``offset``,
-        ``duration`` and ``language``), of a folder, of a recording or of a ``.tar`` archive; or a pattern of such files
-        (``talks/**/*.mp3``, ``shards/{000..119}.tar``).
+        ``duration`` and ``language``; or CSV), of a folder, of a recording or of a ``.tar`` archive; or a pattern of
+        such files (``talks/**/*.mp3``, ``shards/{000..119}.tar``). Of a folder, ``manifest.jsonl`` is read if it has
+        one, and the ``metadata.jsonl`` or ``metadata.csv`` of each folder in it.
     note : callable, optional
         Called with a line about repeated lines.
 
@@ -65,53 +73,95 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
         If it cannot be read, a line is no object or names no recording, a value is not allowed, two lines share an
         ``id`` and differ, or there is no recording. The message names file and line.
     """
-    try:
-        recordings = [*_read(source)]
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise PlanError(f"{source}: {reason}; {ALLOWED}") from error
-    unique = {recording.digest: recording for recording in recordings}
-    if len(unique) < len(recordings):
-        note(f"{source}: {len(recordings) - len(unique)} repeated lines are done once")
-    for recording_id, count in Counter(each.id for each in unique.values()).most_common(1):
-        if count > 1:
-            raise PlanError(f"{source}: id {recording_id!r} is that of {count} lines that differ")
+    source = without_file_scheme(source)
+    unique: dict[str, Found] = {}
+    n_repeated = 0
+    for where, recording in _read(source):
+        where_before, before = unique.setdefault(recording.id, (where, recording))
+        if before is recording:
+            continue
+        if before.digest != recording.digest:
+            raise PlanError(f"{where}: id {recording.id!r} is also that of {where_before}, which differs")
+        n_repeated += 1
+    if n_repeated:
+        note(f"{source}: {n_repeated} repeated lines are done once")
     if not unique:
         raise PlanError(f"{source}: holds no recordings; {ALLOWED}")
-    return [*unique.values()]
+    return with_side_names([recording for _, recording in unique.values()])
 
 
-def _read(source: str) -> Iterator[BatchRecording]:
-    paths = _expand(source)
-    if paths is None:
-        yield from _read_one(source)
-        return
-    if not paths:
-        raise PlanError(f"{source}: no file is of this pattern")
-    root = _root_of(source)
+def _read(source: str) -> Iterator[Found]:
+    with_errors_of = source
+    try:
+        paths = expand(source)
+        if paths is None:
+            yield from _read_one(source, name_of(source))
+            return
+        if not paths:
+            raise PlanError(f"{source}: no file is of this pattern")
+        root = root_of(source)
+        for path in _wanted(source, paths):
+            with_errors_of = path
+            yield from _read_one(path, relative_name(path, root), is_match=True)
+    except HarkenError:
+        raise
+    except Exception as error:  # whatever a file system raises
+        if not (isinstance(error, OSError) or is_url(source)):
+            raise
+        at = getattr(error, "filename", None)
+        place = at if isinstance(at, str) and not is_url(with_errors_of) else with_errors_of
+        raise PlanError(f"{place}: {one_line(error)}; {ALLOWED}") from error
+
+
+def _wanted(pattern: str, paths: Iterable[str]) -> Iterator[str]:
+    """Yield the files of a pattern; of one that names no suffix, those that are recordings or archives by theirs."""
+    any_suffix = set("*?[") & set(suffix_of(pattern) or "*")
     for path in paths:
-        if path.lower().endswith((".tar", ".jsonl", ".ndjson")):
-            yield from _read_one(path)
-        else:
-            name = path.removeprefix(root).lstrip("/").replace(os.sep, "/")
-            yield BatchRecording(location=path, name=name, keys={"audio_filepath": name})
+        suffix = suffix_of(path)
+        if any_suffix and suffix not in RECORDING_SUFFIXES and suffix != ARCHIVE:
+            continue
+        if suffix in MANIFEST_SUFFIXES and _holds_rows(path):
+            continue
+        yield path
 
 
-def _read_one(source: str) -> Iterator[BatchRecording]:
-    """Yield the recordings of an input that is no pattern."""
-    suffix = PurePosixPath(source).suffix.lower()
-    if suffix in (".jsonl", ".ndjson", ".json"):
-        yield from _read_manifest(source)
-    elif suffix == ".tar":
-        yield from _read_tar(source)
-    elif suffix in (".gz", ".tgz", ".zst", ".xz", ".zip"):
+def _holds_rows(path: str) -> bool:
+    """Return whether a file is one of the rows of an output folder, which are no manifests for a pattern."""
+    folder = parent_of(path)
+    return name_of(folder) == SHARD_FOLDER and exists(join(parent_of(folder), PLAN_FILE))
+
+
+def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Found]:
+    """Yield the recordings of an input that is no pattern.
+
+    Parameters
+    ----------
+    source : str
+    name : str
+        Its path from the root of the pattern.
+    is_match : bool
+        True if it is a file of a pattern, which may have any suffix.
+    """
+    suffix = suffix_of(source)
+    if os.path.isdir(source):
+        yield from _read_folder(source)
+    elif suffix in MANIFEST_SUFFIXES:
+        yield from read_manifest(source, name.rpartition("/")[0])
+    elif suffix == ARCHIVE:
+        yield from _read_tar(source, name)
+    elif suffix in COMPRESSED:
         raise PlanError(
-            f"{source}: allowed are archives without compression, so that a file in them can be found"
+            f"{source}: is compressed; allowed are .tar archives without compression, in which a file can be found, "
+            "and manifests without it"
         )
-    elif suffix in RECORDING_SUFFIXES and not (os.path.isdir(source)):
-        name = PurePosixPath(source.replace(os.sep, "/")).name
-        yield BatchRecording(location=source, name=name, keys={"audio_filepath": name})
-    elif is_url(source) or os.path.isdir(source):
+    elif suffix in RECORDING_SUFFIXES or is_match:
+        yield source, BatchRecording(location=source, name=name, keys={"audio_filepath": name})
+    elif is_web(source):
+        raise PlanError(
+            f"{source}: a web server does not list folders; allowed is the URL of a manifest, a recording or a .tar "
+            "archive, by its suffix"
+        )
+    elif is_url(source):
         yield from _read_folder(source)
     elif not os.path.exists(source):
         raise PlanError(f"{source}: no such file; {ALLOWED}")
@@ -119,146 +169,52 @@ def _read_one(source: str) -> Iterator[BatchRecording]:
         raise PlanError(f"{source}: is neither a manifest nor a recording by its suffix; {ALLOWED}")
 
 
-def _read_folder(folder: str) -> Iterator[BatchRecording]:
+def _read_folder(folder: str) -> Iterator[Found]:
     files = dict(find_files(folder))
-    for name in METADATA:
-        if name in files:
-            yield from _read_manifest(join(folder, name))
-            return
-    if MANIFEST in files:
-        yield from _read_manifest(join(folder, MANIFEST))
-        return
-    recordings = [name for name in files if PurePosixPath(name).suffix.lower() in RECORDING_SUFFIXES]
-    if not recordings:
-        for name in files:
-            if name.endswith(".tar"):
-                yield from _read_tar(join(folder, name))
-    for name in recordings:
-        yield BatchRecording(
-            location=join(folder, name), name=name, keys={"audio_filepath": name}, size=files[name]
-        )
-
-
-def _read_tar(location: str) -> Iterator[BatchRecording]:
-    archive = PurePosixPath(location.replace(os.sep, "/")).name
-    for sample in read_archive(location, RECORDING_SUFFIXES):
-        name = f"{archive}/{sample.name}"
-        keys = {"audio_filepath": name, **sample.keys}
-        yield _recording(
-            keys, location, name, f"{location}: {sample.name}", bytes=sample.bytes, size=sample.bytes.size
-        )
-
-
-def _read_manifest(manifest: str) -> Iterator[BatchRecording]:
-    try:
-        text = read_bytes(manifest).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{manifest}: is not UTF-8 text, at byte {error.start}") from error
-    rows = _csv_rows(text) if manifest.endswith(".csv") else _json_rows(text, manifest)
-    folder = parent_of(manifest)
-    for number, keys in rows:
-        where = f"{manifest}, line {number}"
-        name = next((keys[key] for key in PATH_KEYS if keys.get(key)), None)
-        if not isinstance(name, str):
-            raise PlanError(f"{where}: names no recording; allowed is an object with audio_filepath")
-        yield _recording(keys, join(folder, name), name.replace(os.sep, "/"), where)
-
-
-def _json_rows(text: str, manifest: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    # Not splitlines: a text may hold other line separators, which JSON allows unescaped.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
+    manifests = {parent: parent + name for parent, name in _manifests(files)}
+    for parent, manifest in manifests.items():
+        yield from read_manifest(join(folder, manifest), parent.rstrip("/"))
+    for name, size in files.items():
+        if any(name.startswith(parent) for parent in manifests):
             continue
-        try:
-            keys = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"{manifest}, line {number}: is not JSON: {error}") from None
-        if not isinstance(keys, dict):
-            raise PlanError(f"{manifest}, line {number}: is not an object with audio_filepath")
-        yield number, keys
+        suffix = suffix_of(name)
+        location = join(folder, name)
+        if suffix in RECORDING_SUFFIXES:
+            keys = {"audio_filepath": name}
+            yield location, BatchRecording(location=location, name=name, keys=keys, size=size)
+        elif suffix == ARCHIVE:
+            yield from _read_tar(location, name)
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    for row in reader:
-        values: dict[str, Any] = {key: value for key, value in row.items() if key is not None and value}
-        for key in ("offset", *DURATION_KEYS):
-            if key in values:
-                values[key] = _number_or_text(values[key])
-        yield reader.line_num, values
+def _manifests(files: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the manifests of a folder: that of the whole folder, or else those of the folders in it.
+
+    Returns
+    -------
+    list of (str, str)
+        Folder, with a slash behind it, and name of each.
+    """
+    present = set(files)
+    for name in (*METADATA, MANIFEST):
+        if name in present:
+            return [("", name)]
+    found: dict[str, str] = {}
+    for name in METADATA:
+        for path in files:
+            folder, slash, last = path.rpartition("/")
+            if last == name:
+                found.setdefault(folder + slash, name)
+    return sorted(found.items())
 
 
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _read_tar(location: str, archive: str) -> Iterator[Found]:
+    """Yield the recordings of an archive, named by its path in the input and theirs in it.
 
-
-def _recording(keys: Mapping[str, Any], location: str, name: str, where: str, **place: Any) -> BatchRecording:
-    """Make the recording of a line, with its values checked."""
-    recording_id, language = keys.get("id"), keys.get("language")
-    if recording_id is not None and not isinstance(recording_id, str | int):
-        raise PlanError(f"{where}: id {recording_id!r}: allowed is a text or an integer")
-    if language is not None and not isinstance(language, str):
-        raise PlanError(f"{where}: language {language!r}: allowed is a text")
-    duration_s = next((keys[key] for key in DURATION_KEYS if keys.get(key) is not None), None)
-    return BatchRecording(
-        location=location,
-        name=name,
-        keys=keys,
-        id="" if recording_id is None else str(recording_id),
-        offset_s=_checked_seconds("offset", keys.get("offset"), where),
-        duration_s=_checked_seconds("duration", duration_s, where),
-        language=language or None,
-        **place,
-    )
-
-
-def _checked_seconds(key: str, value: Any, where: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-        raise PlanError(f"{where}: {key} {value!r}: allowed is a number of seconds from 0")
-    return float(value)
-
-
-def _expand(source: str) -> list[str] | None:
-    """Return the files of a pattern in order; None if it is none."""
-    if not is_url(source) and os.path.lexists(source):
-        return None
-    alternatives = [*_expand_braces(source)]
-    if len(alternatives) == 1 and not has_magic(source):
-        return None
-    return [path for alternative in alternatives for path in _matches(alternative)]
-
-
-def _matches(pattern: str) -> Iterable[str]:
-    if not has_magic(pattern):
-        return [pattern]
-    if not is_url(pattern):
-        return sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))
-    system, path = file_system(pattern)
-    return sorted(system.unstrip_protocol(match) for match in system.glob(path))
-
-
-def _expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the alternatives of ``{a,b}`` and of ``{000..119}``, as in a shell and in webdataset."""
-    parts = _BRACES.split(pattern)
-    choices = [[part] if index % 2 == 0 else [*_choices(part)] for index, part in enumerate(parts)]
-    yield from map("".join, product(*choices))
-
-
-def _choices(part: str) -> Iterator[str]:
-    first, dots, last = part.partition("..")
-    if dots and first.isdecimal() and last.isdecimal():
-        width = len(first) if first.startswith("0") else 0
-        yield from (f"{number:0{width}}" for number in range(int(first), int(last) + 1))
-    else:
-        yield from part.split(",") if "," in part else [f"{{{part}}}"]
-
-
-def _root_of(pattern: str) -> str:
-    """Return the folder that all files of a pattern share, by which they are named."""
-    head = re.split(r"[*?\[{]", pattern, maxsplit=1)[0].replace(os.sep, "/")
-    return head.rpartition("/")[0] if "/" in head else ""
+    An offset beside a recording tells where it was cut out, and not what to cut out of it.
+    """
+    for sample in read_archive(location, RECORDING_SUFFIXES):
+        name = f"{archive}/{PurePosixPath(sample.name)}"
+        where = f"{location}: {sample.name}"
+        keys = {"audio_filepath": name, **sample.keys}
+        recording = checked_recording(keys, location, name, where, bytes=sample.bytes, size=sample.bytes.size)
+        yield where, replace(recording, offset_s=None)

@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from harken.errors import AudioError, AudioNotFound, BackendUnavailable
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # a drive of Windows has one letter
+_CONNECT_S, _SILENCE_S = 30.0, 120.0  # of web servers; a long recording may take as long as it wants
 
 
 def is_url(location: str) -> bool:
@@ -22,16 +25,59 @@ def is_url(location: str) -> bool:
     return bool(_SCHEME.match(location))
 
 
+def is_web(location: str) -> bool:
+    """Return whether a location is a URL of a web server, which lists no folders."""
+    return location.lower().startswith(("http://", "https://"))
+
+
+def without_file_scheme(location: str) -> str:
+    """Return the path of a ``file://`` URL; other locations stay as they are."""
+    if location.lower().startswith("file://"):
+        return url2pathname(urlsplit(location).path)
+    return location
+
+
+def suffix_of(location: str) -> str:
+    """Return the suffix in small letters, without the query of a web server's URL."""
+    return PurePosixPath(name_of(location)).suffix.lower()
+
+
+def name_of(location: str) -> str:
+    """Return the last part of a location."""
+    return _without_query(location).replace(os.sep, "/").rpartition("/")[2]
+
+
 def join(folder: str, name: str) -> str:
     """Return the location of a name in a folder; a URL or an absolute path stays as it is."""
-    if is_url(name):
+    name = without_file_scheme(name)
+    if is_url(name) or os.path.isabs(name):
         return name
-    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else os.path.join(folder, name)
+    if not is_url(folder):
+        return os.path.join(folder, name)
+    scheme, _, path = folder.partition("://")
+    return f"{scheme}://{_without_dots(path.rstrip('/') + '/' + name)}"
 
 
 def parent_of(location: str) -> str:
     """Return the folder of a location."""
-    return location.rpartition("/")[0] if is_url(location) else os.path.dirname(location)
+    if is_url(location):
+        return _without_query(location).rpartition("/")[0]
+    return os.path.dirname(location)
+
+
+def _without_query(location: str) -> str:
+    return re.split("[?#]", location, maxsplit=1)[0] if is_web(location) else location
+
+
+def _without_dots(path: str) -> str:
+    """Return the path in a store, which knows no ``..``."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part not in (".", ".."):
+            parts.append(part)
+    return "/".join(parts)
 
 
 def file_system(location: str) -> tuple[AbstractFileSystem, str]:
@@ -45,12 +91,21 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
     try:
-        system, path = fsspec.core.url_to_fs(location)
+        system, path = fsspec.core.url_to_fs(location, **_web_options(location))
     except (ImportError, ValueError) as error:
         raise BackendUnavailable(
-            f"{location}: {error}; pip install 'harken[batch]', and for s3:// s3fs, for gs:// gcsfs"
+            f"{location}: {one_line(error)}; s3:// needs s3fs, gs:// gcsfs, abfs:// adlfs, http:// aiohttp"
         ) from error
     return system, str(path)
+
+
+def _web_options(location: str) -> dict[str, Any]:
+    if not is_web(location):
+        return {}
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+    return {"client_kwargs": {"timeout": timeout}}
 
 
 @contextmanager
@@ -60,7 +115,7 @@ def open_binary(location: str) -> Iterator[BinaryIO]:
     Raises
     ------
     OSError
-        If it cannot be read.
+        If it cannot be read; file systems of URLs may raise others, too.
     BackendUnavailable
         As `file_system`.
     """
@@ -91,24 +146,61 @@ def size_bytes(location: str) -> int | None:
     return int(size) if size is not None else None
 
 
+def exists(location: str) -> bool:
+    """Return whether there is a file or folder."""
+    if not is_url(location):
+        return os.path.exists(location)
+    system, path = file_system(location)
+    return bool(system.exists(path))
+
+
 def find_files(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield the files below a folder in order, each with its path relative to it, with slashes, and its size."""
-    if is_url(folder):
-        system, root = file_system(folder)
-        entries: dict[str, dict[str, Any]] = system.find(root, detail=True)
-        for path in sorted(entries):
-            yield path.removeprefix(root.rstrip("/")).lstrip("/"), int(entries[path].get("size") or 0)
-        return
-    for current, folders, names in os.walk(folder):
+    """Yield the files below a folder in order, each with its path relative to it, with slashes, and its size.
+
+    Hidden ones are left out.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed; file systems of URLs may raise others, too.
+    """
+    files = _find_remote(folder) if is_url(folder) else _find_local(folder)
+    for name, size in files:
+        if not any(part.startswith(".") for part in name.split("/")):
+            yield name, size
+
+
+def _find_remote(folder: str) -> Iterator[tuple[str, int]]:
+    system, root = file_system(folder)
+    entries: dict[str, dict[str, Any]] = system.find(root, detail=True)
+    for path in sorted(entries):
+        yield path.removeprefix(root.rstrip("/")).lstrip("/"), int(entries[path].get("size") or 0)
+
+
+def _find_local(folder: str) -> Iterator[tuple[str, int]]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for current, folders, names in os.walk(folder, onerror=refuse):
         folders.sort()
         for name in sorted(names):
             file = Path(current, name)
             yield file.relative_to(folder).as_posix(), file.stat().st_size if file.exists() else 0
 
 
+def one_line(error: Exception) -> str:
+    """Return the reason of an error in one line."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    reason = getattr(error, "strerror", None)
+    if not reason:
+        text = str(error)
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return " ".join(str(reason).split())
+
+
 def audio_error(location: str, error: Exception) -> AudioError:
     """Return the error of a recording that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return AudioNotFound(f"{location}: no such file")
-    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-    return AudioError(f"{location}: cannot be read: {' '.join(str(reason).split())}")
+    return AudioError(f"{location}: cannot be read: {one_line(error)}")

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from harken.batch.locations import is_url
 from harken.batch.parquet import parquet_bytes
-from harken.batch.plan import REPORT_FOLDER, REPORT_SUFFIX, ROWS_SUFFIX, SHARD_FOLDER
+from harken.batch.plan import (
+    PARQUET_FOLDER,
+    PARQUET_SUFFIX,
+    REPORT_FOLDER,
+    REPORT_SUFFIX,
+    ROWS_SUFFIX,
+    SHARD_FOLDER,
+)
 from harken.batch.recipe import Recipe
 from harken.batch.recordings import BatchRecording, Json
 from harken.batch.rows import ShardReport, report_of, row_line
@@ -17,7 +24,7 @@ from harken.batch.store import Store
 from harken.formats import RecordingLink, render
 from harken.results import Transcript
 
-PARQUET_FOLDER, TRANSCRIPT_FOLDER = "parquet", "transcripts"
+TRANSCRIPT_FOLDER = "transcripts"
 
 
 def publish_shard(store: Store, recipe: Recipe, name: str, rows: Sequence[Json], report: ShardReport) -> None:
@@ -29,7 +36,7 @@ def publish_shard(store: Store, recipe: Recipe, name: str, rows: Sequence[Json],
         If something cannot be written.
     """
     if recipe.parquet:
-        store.publish(f"{PARQUET_FOLDER}/{name}.parquet", [parquet_bytes(rows)])
+        store.publish(f"{PARQUET_FOLDER}/{name}{PARQUET_SUFFIX}", [parquet_bytes(rows)])
     store.publish(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}", [json.dumps(asdict(report))])
     store.publish(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}", map(row_line, rows))
 
@@ -49,7 +56,7 @@ def publish_side_files(
     OutputError
         If one cannot be written.
     """
-    names = {name: f"{TRANSCRIPT_FOLDER}/{_side_name(recording)}.{name}" for name in recipe.formats}
+    names = {name: f"{TRANSCRIPT_FOLDER}/{recording.side_name}.{name}" for name in recipe.formats}
     for format_name, name in names.items():
         link = None
         if not (is_url(store.folder) or is_url(recording.location) or recording.bytes):
@@ -72,11 +79,3 @@ def read_report(store: Store, name: str) -> ShardReport:
         return ShardReport(**json.loads(store.read(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}") or b""))
     except (ValueError, TypeError):
         return report_of(read_rows(store, name), work_s=0.0)
-
-
-def _side_name(recording: BatchRecording) -> str:
-    """Return the path of a recording's transcript without its suffix: that of the recording, inside the folder."""
-    parts = PurePosixPath(recording.name.partition("://")[2] or recording.name).parts
-    inside = [part.replace(":", "_") for part in parts if part not in ("/", "..", ".")]
-    piece = f"@{recording.offset_s:g}" if recording.is_piece else ""
-    return "/".join(inside) + piece

@@ -6,7 +6,9 @@ import io
 import json
 from collections.abc import Sequence
 
+from harken.batch.manifests import PATH_KEYS
 from harken.batch.recordings import Json
+from harken.batch.rows import RESULT_KEYS
 from harken.errors import BackendUnavailable
 
 
@@ -29,8 +31,8 @@ def require_pyarrow() -> None:
 def parquet_bytes(rows: Sequence[Json]) -> bytes:
     """Return rows as a Parquet file.
 
-    The columns of the results have one type in all shards. Keys of the manifest are columns of texts, truth values or
-    numbers (float64) where all rows agree on that, else of texts of JSON.
+    All shards have the same columns of the same types, so that they are one dataset to every reader. The keys of the
+    manifest, which may be any, are the column ``input``: an object of JSON, as the row carries it.
     """
     import pyarrow
     import pyarrow.parquet
@@ -60,37 +62,37 @@ def parquet_bytes(rows: Sequence[Json]) -> bytes:
     unwritten = pyarrow.struct(
         [("start", pyarrow.float64()), ("end", pyarrow.float64()), ("reason", pyarrow.string())]
     )
-    types = {
-        "id": pyarrow.string(),
-        "text": pyarrow.string(),
-        "language": pyarrow.string(),
-        "language_probability": pyarrow.float64(),
-        "duration": pyarrow.float64(),
-        "model": pyarrow.string(),
-        "segments": pyarrow.list_(segment),
-        "unwritten": pyarrow.list_(unwritten),
-        "error": error,
-    }
-    names = dict.fromkeys([*types, *(name for row in rows for name in row)])
-    columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if name in types:
-            columns[name] = pyarrow.array(values, types[name])
-        elif any(value is not None for value in values):
-            columns[name] = _column_of_manifest(values)
+    schema = pyarrow.schema(
+        {
+            "id": pyarrow.string(),
+            "audio_filepath": pyarrow.string(),
+            "offset": pyarrow.float64(),
+            "text": pyarrow.string(),
+            "language": pyarrow.string(),
+            "language_probability": pyarrow.float64(),
+            "duration": pyarrow.float64(),
+            "model": pyarrow.string(),
+            "segments": pyarrow.list_(segment),
+            "unwritten": pyarrow.list_(unwritten),
+            "files": pyarrow.map_(pyarrow.string(), pyarrow.string()),
+            "error": error,
+            "input": pyarrow.string(),
+        }
+    )
+    table = pyarrow.Table.from_pylist([*map(_parquet_row, rows)], schema)
     buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), buffer, compression="zstd")
+    pyarrow.parquet.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def _column_of_manifest(values: Sequence[object]) -> object:
-    """Return a column of a key of the manifest, of a type that does not depend on the shard."""
-    import pyarrow
-
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float}:
-        return pyarrow.array(values, pyarrow.float64())
-    if kinds in ({str}, {bool}):
-        return pyarrow.array(values)
-    return pyarrow.array([None if value is None else json.dumps(value, ensure_ascii=False) for value in values])
+def _parquet_row(row: Json) -> Json:
+    """Return a row with the values of its columns; those of the manifest are in one of them."""
+    carried = {key: value for key, value in row.items() if key not in RESULT_KEYS}
+    paths = (carried[key] for key in PATH_KEYS if isinstance(carried.get(key), str))
+    return row | {
+        "id": str(row["id"]),
+        "audio_filepath": next(paths, None),
+        "files": [*row.get("files", {}).items()],
+        "offset": None if carried.get("offset") is None else float(carried["offset"]),
+        "input": json.dumps(carried, ensure_ascii=False),
+    }

@@ -18,8 +18,9 @@ from harken.batch.store import Store
 from harken.errors import AudioError, PlanError
 
 PLAN_FILE = "_plan.jsonl"
-SHARD_FOLDER, REPORT_FOLDER = "shards", "reports"
-ROWS_SUFFIX, REPORT_SUFFIX = ".jsonl", ".json"
+SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
+ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
+_FILES_OF_SHARD = {SHARD_FOLDER: ROWS_SUFFIX, REPORT_FOLDER: REPORT_SUFFIX, PARQUET_FOLDER: PARQUET_SUFFIX}
 
 _PROBING_THREADS = 16
 _BYTES_PER_SECOND = 16_000  # of mp3 with 128 kbit/s, where nothing but a size is known
@@ -107,7 +108,8 @@ def make_plan(
     """Plan what is not there yet, and write the plan of all shards to the output folder.
 
     Shards of an earlier plan stay as they are. Recordings that are new in the manifest get shards of their own, and so
-    do those left of shards of which others are gone.
+    do those left of shards of which others are gone. Files of shards that are in no plan, which a worker that lost its
+    driver may have published, are removed: other shards have all of their recordings.
 
     Parameters
     ----------
@@ -124,12 +126,13 @@ def make_plan(
     Raises
     ------
     PlanError
-        If the folder has results of another recipe; the message names the differences.
+        If the folder has results of another recipe, and the message names the differences; or rows without a plan.
     OutputError
         If the plan cannot be written.
     """
     published = store.stems(SHARD_FOLDER, ROWS_SUFFIX)
-    planned = _with_halves(_read_plan(store, recipe), recipe.digest, published)
+    earlier = _read_plan(store, recipe)
+    planned = _with_halves(earlier or {}, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
     kept = {
         name: digests
@@ -140,19 +143,31 @@ def make_plan(
     done = {digest for name, digests in kept.items() if name in published for digest in digests}
     undone = estimate_durations(recording for recording in recordings if recording.digest not in done)
     new = [recording for recording in undone if recording.digest not in known]
-    added = [*cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)]
     by_digest |= {recording.digest: recording for recording in undone}
-    left = [
-        Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
-        for name, digests in kept.items()
+    added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
+    entries = kept | {
+        name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
+    }
+    unplanned = published - entries.keys()
+    if unplanned and earlier is None:
+        raise PlanError(
+            f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
+            "choose another folder"
+        )
+    unfinished = [
+        added.get(name) or Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
+        for name, digests in entries.items()
         if name not in published
     ]
-    entries = kept | {shard.name: [recording.digest for recording in shard.recordings] for shard in added}
-    if write and entries != planned:
-        store.publish(PLAN_FILE, _plan_lines(recipe, entries))
+    if write:
+        if entries != planned:
+            store.publish(PLAN_FILE, _plan_lines(recipe, entries))
+        for folder, suffix in _FILES_OF_SHARD.items():
+            for name in store.stems(folder, suffix) - entries.keys():
+                store.remove(f"{folder}/{name}{suffix}")
     return Plan(
-        unfinished=tuple(sorted([*left, *added], key=lambda shard: -shard.seconds)),
-        finished={name: digests for name, digests in kept.items() if name in published},
+        unfinished=tuple(sorted(unfinished, key=lambda shard: -shard.seconds)),
+        finished={name: digests for name, digests in entries.items() if name in published},
         n_stale=len(known - by_digest.keys()),
     )
 
@@ -200,21 +215,24 @@ def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecord
 def _estimate_s(recording: BatchRecording) -> float:
     if recording.duration_s is not None:
         return recording.duration_s
-    size = recording.size
+    return max(_whole_length_s(recording) - (recording.offset_s or 0.0), 0.0)
+
+
+def _whole_length_s(recording: BatchRecording) -> float:
+    """Return the estimated length of a recording, of which the batch may have a piece."""
     if not recording.bytes and not is_url(recording.location):
         with suppress(AudioError):
             if duration_s := audio_duration(recording.location):
                 return duration_s
-    if size is None:
-        size = size_bytes(recording.location)
+    size = size_bytes(recording.location) if recording.size is None else recording.size
     return _UNKNOWN_S if size is None else size / _BYTES_PER_SECOND
 
 
-def _read_plan(store: Store, recipe: Recipe) -> Entries:
-    """Return the digests of the recordings of each shard of an earlier plan."""
+def _read_plan(store: Store, recipe: Recipe) -> Entries | None:
+    """Return the digests of the recordings of each shard of an earlier plan; None if there is none."""
     content = store.read(PLAN_FILE)
     if content is None:
-        return {}
+        return None
     try:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}

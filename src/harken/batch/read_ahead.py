@@ -6,11 +6,13 @@ import io
 import os
 import shutil
 import tempfile
-import time
 import wave
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from threading import Event, Lock
+from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -28,6 +30,8 @@ FETCH_TRIES = 3
 FIRST_WAIT_S = 1.0
 """Time before a recording is fetched once more; it doubles."""
 _IN_MEMORY_BYTES = 16 << 20
+_KEPT_SAMPLES = 300 * SAMPLE_RATE
+"""Samples of a recording that stay in memory for its next piece."""
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, AudioError)
 """Errors that another try does not mend."""
 
@@ -55,7 +59,7 @@ class FetchedFile(io.RawIOBase):
     """
 
     def __init__(self, recording: BatchRecording, index: int, ahead: _ReadAhead) -> None:
-        self.name = f"{recording.location}: {recording.name}" if recording.bytes else recording.location
+        self.name = recording.shown_name
         self._index, self._ahead = index, ahead
 
     def readable(self) -> bool:
@@ -98,6 +102,8 @@ class _ReadAhead:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="harken read ahead")
         self._futures: dict[int, Future[BinaryIO]] = {}
         self._n_begun = 0
+        self._lock = Lock()
+        self._is_closed = Event()
         self._pieces = _PieceCutter()
 
     def has_begun(self, index: int) -> bool:
@@ -106,10 +112,11 @@ class _ReadAhead:
 
     def file(self, index: int) -> BinaryIO:
         """Return the file of a recording once it is there, and have those behind it fetched."""
-        while self._n_begun < min(index + 1 + AHEAD, len(self._recordings)):
-            recording = self._recordings[self._n_begun]
-            self._futures[self._n_begun] = self._thread.submit(self._fetch, recording)
-            self._n_begun += 1
+        with self._lock:
+            while self._n_begun < min(index + 1 + AHEAD, len(self._recordings)):
+                recording = self._recordings[self._n_begun]
+                self._futures[self._n_begun] = self._thread.submit(self._fetch, recording)
+                self._n_begun += 1
         return self._futures[index].result()
 
     def drop(self, index: int) -> None:
@@ -121,6 +128,7 @@ class _ReadAhead:
 
     def close(self) -> None:
         """Close all files, and fetch nothing more."""
+        self._is_closed.set()
         self._thread.shutdown(cancel_futures=True)
         for index in [*self._futures]:
             self.drop(index)
@@ -134,9 +142,9 @@ class _ReadAhead:
             except Exception as error:  # whatever a file system raises
                 if isinstance(error, AudioError):
                     raise
-                if isinstance(error, _LASTING) or not tries_left:
-                    raise audio_error(recording.location, error) from error
-            time.sleep(wait_s)
+                if isinstance(error, _LASTING) or not tries_left or self._is_closed.is_set():
+                    raise audio_error(recording.shown_name, error) from error
+            self._is_closed.wait(wait_s)
             wait_s *= 2
         raise AssertionError("the last try returns or raises")
 
@@ -154,7 +162,7 @@ def _open(recording: BatchRecording) -> BinaryIO:
         with open_binary(recording.location) as source:
             if recording.bytes:
                 source.seek(recording.bytes.start)
-                _copy_exactly(source, copy, recording.bytes.size)
+                _copy_exactly(recording, source, copy, recording.bytes.size)
             else:
                 shutil.copyfileobj(source, copy, 1 << 20)
     except BaseException:
@@ -164,78 +172,115 @@ def _open(recording: BatchRecording) -> BinaryIO:
     return copy
 
 
-def _copy_exactly(source: BinaryIO, target: BinaryIO, size: int) -> None:
+def _copy_exactly(recording: BatchRecording, source: BinaryIO, target: BinaryIO, size: int) -> None:
     while size > 0:
         chunk = source.read(min(size, 1 << 20))
         if not chunk:
-            raise AudioError(f"the archive ends {size} bytes before the recording does")
+            raise AudioError(f"{recording.shown_name}: the archive ends {size} bytes before the recording does")
         target.write(chunk)
         size -= len(chunk)
 
 
 class _PieceCutter:
-    """Cuts pieces out of recordings, and reads on where the piece before ended in the same one."""
+    """Cuts pieces out of recordings, and reads on where the piece before ended in the same one.
+
+    What it has read last stays in memory, for pieces that overlap or are not quite in order.
+    """
 
     def __init__(self) -> None:
-        self._location = ""
+        self._key = ""
         self._file: BinaryIO | None = None
         self._blocks: Iterator[NDArray[np.float32]] = iter(())
-        self._rest = np.zeros(0, np.float32)
-        self._position = 0
+        self._kept: deque[NDArray[np.int16]] = deque()
+        self._start = self._end = 0
+        self._failure: AudioError | None = None
 
     def cut(self, recording: BatchRecording) -> BinaryIO:
         """Return a piece as a file of 16-bit samples at 16 kHz, which are those of the recording."""
-        start = round((recording.offset_s or 0.0) * SAMPLE_RATE)
-        length_s = recording.duration_s
+        offset_s, length_s = recording.offset_s or 0.0, recording.duration_s
+        start = round(offset_s * SAMPLE_RATE)
         end = start + round(length_s * SAMPLE_RATE) if length_s is not None else None
+        if end == start:
+            raise AudioError(f"{recording.shown_name}: its piece at {offset_s:g} s is empty")
         key = f"{recording.location} {recording.bytes}"
-        if key != self._location or start < self._position:
+        if key != self._key or start < self._start:
             self._open(recording, key)
         try:
             piece = self._write(start, end)
+        except AudioError:  # the pieces behind it fail as it does, and nothing is read again
+            raise
         except BaseException:
             self.close()
             raise
         if piece is None:
-            raise AudioError(f"{recording.location}: ends before its piece at {recording.offset_s:g} s begins")
+            raise AudioError(f"{recording.shown_name}: ends before its piece at {offset_s:g} s begins")
         return piece
 
     def close(self) -> None:
         """Close the recording."""
         if self._file:
             self._file.close()
-        self._location, self._file, self._blocks = "", None, iter(())
+        self._key, self._file, self._blocks, self._failure = "", None, iter(()), None
+        self._kept.clear()
 
     def _open(self, recording: BatchRecording, key: str) -> None:
         self.close()
-        self._file = _open(recording)
-        self._blocks = stream_audio(self._file, block_samples=SAMPLE_RATE)
-        self._location, self._position = key, 0
-        self._rest = np.zeros(0, np.float32)
+        self._file = file = _open(recording)
+        named = SimpleNamespace(
+            name=recording.shown_name, read=file.read, seek=file.seek, tell=file.tell, seekable=lambda: True
+        )
+        self._blocks = stream_audio(cast(BinaryIO, named), block_samples=SAMPLE_RATE)
+        self._key, self._start, self._end = key, 0, 0
 
     def _write(self, start: int, end: int | None) -> BinaryIO | None:
         """Write the samples of a piece to a file; None if the recording ends before it begins."""
         target = _temporary()
         n_written = 0
-        with wave.open(target, "wb") as writer:
-            writer.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-            while end is None or self._position < end:
-                if not len(self._rest):
-                    self._rest = next(self._blocks, np.zeros(0, np.float32))
-                    if not len(self._rest):
-                        break
-                skipped = min(max(start - self._position, 0), len(self._rest))
-                taken = len(self._rest) if end is None else min(len(self._rest), end - self._position)
-                samples = self._rest[skipped:taken]
-                writer.writeframes((samples * 32768).astype("<i2").tobytes())
-                n_written += len(samples)
-                self._rest = self._rest[taken:]
-                self._position += taken
+        try:
+            with wave.open(target, "wb") as writer:
+                writer.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+                for position, block in self._blocks_until(end):
+                    samples = block[max(start - position, 0) : None if end is None else max(end - position, 0)]
+                    writer.writeframes(samples.astype("<i2").tobytes())
+                    n_written += len(samples)
+        except BaseException:
+            target.close()
+            raise
         if not n_written:
             target.close()
             return None
         target.seek(0)
         return target
+
+    def _blocks_until(self, end: int | None) -> Iterator[tuple[int, NDArray[np.int16]]]:
+        """Yield blocks with their positions: those in memory, and then those that follow, up to the end of a piece."""
+        position = self._start
+        for block in [*self._kept]:
+            yield position, block
+            position += len(block)
+        while end is None or self._end < end:
+            read = self._next_block()
+            if read is None:
+                return
+            yield self._end - len(read), read
+
+    def _next_block(self) -> NDArray[np.int16] | None:
+        """Decode a block, and keep it instead of the oldest; None at the end, of which a failure is remembered."""
+        if self._failure:
+            raise AudioError(str(self._failure))
+        try:
+            samples = next(self._blocks, None)
+        except AudioError as error:
+            self._failure = error
+            raise
+        if samples is None:
+            return None
+        block = (samples * 32768).astype(np.int16)
+        self._kept.append(block)
+        self._end += len(block)
+        while self._end - self._start > _KEPT_SAMPLES + len(self._kept[0]):
+            self._start += len(self._kept.popleft())
+        return block
 
 
 def _temporary() -> BinaryIO:

@@ -50,7 +50,7 @@ class Recipe:
             **{name: value for name, value in engine.items() if value is not None},
             **asdict(replace(self.options, batch_size=1)),
             **(asdict(self.layout) if self.formats else {}),
-            "formats": list(self.formats),
+            "formats": sorted({*self.formats}),
             "parquet": self.parquet,
         }
 

@@ -35,7 +35,7 @@ class BatchRecording:
     location : str
         Path or URL of the file; of the archive, if it lies in one.
     name : str
-        Name for messages and for files beside the rows: its path in the input, with slashes.
+        Its path in the input, with slashes.
     keys : mapping
         The line of the manifest, which its row carries.
     id : str
@@ -48,6 +48,8 @@ class BatchRecording:
         Language named by the manifest.
     bytes : ByteRange or None
         Its place in an archive.
+    side_name : str
+        Path of its files beside the rows, without suffix.
     size : int or None
         Bytes, where a listing told.
     estimate_s : float
@@ -62,6 +64,7 @@ class BatchRecording:
     duration_s: float | None = None
     language: str | None = None
     bytes: ByteRange | None = None
+    side_name: str = field(default="", compare=False)
     size: int | None = field(default=None, compare=False)
     estimate_s: float = field(default=0.0, compare=False)
 
@@ -80,6 +83,12 @@ class BatchRecording:
     def is_piece(self) -> bool:
         """True if only a part of the recording is meant."""
         return self.offset_s is not None
+
+    @property
+    def shown_name(self) -> str:
+        """Its location for messages, on one line whatever characters it has."""
+        text = f"{self.location}: {self.name}" if self.bytes else self.location
+        return text if text.isprintable() else repr(text)
 
 
 def digest_of(value: Any) -> str:

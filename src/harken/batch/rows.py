@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harken.batch.recordings import BatchRecording, Json
 from harken.formats import as_json
@@ -28,6 +29,7 @@ RESULT_KEYS = frozenset(
     ]
 )
 """Keys of rows that are harken's own."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "words")
 
 
@@ -66,7 +68,7 @@ def transcript_row(
     itself, such as ``text``, is carried as ``input_NAME``.
     """
     result: Json = {
-        "id": recording.keys.get("id") or recording.id,
+        "id": _id_of(recording),
         "text": transcript.text,
         "language": transcript.language,
         "language_probability": as_json(transcript.language_probability),
@@ -78,7 +80,7 @@ def transcript_row(
         result["unwritten"] = as_json(transcript.unwritten)
     if files:
         result["files"] = {**files}
-    return _carried(recording) | result
+    return carried_keys(recording) | result
 
 
 def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
@@ -112,10 +114,10 @@ def error_row(recording: BatchRecording, kind: str, message: str, tries: int = 1
         Times that it has been tried.
     """
     result = {
-        "id": recording.keys.get("id") or recording.id,
-        "error": {"type": kind, "message": message, "tries": tries},
+        "id": _id_of(recording),
+        "error": {"type": kind, "message": valid_unicode(message), "tries": tries},
     }
-    return _carried(recording) | result
+    return carried_keys(recording) | result
 
 
 def report_of(rows: Iterable[Json], work_s: float) -> ShardReport:
@@ -134,13 +136,43 @@ def row_line(row: Json) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _carried(recording: BatchRecording) -> Json:
-    """Return the keys of a line as its row carries them."""
+def valid_unicode(value: Any) -> Any:
+    """Return a JSON value with escapes for halves of surrogate pairs, which many readers of JSON refuse.
+
+    Names of files that are not UTF-8 have them, ``caf\\udce9.wav``.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+    if isinstance(value, list):
+        return [*map(valid_unicode, value)]
+    if isinstance(value, dict):
+        return {valid_unicode(key): valid_unicode(item) for key, item in value.items()}
+    return value
+
+
+def carried_keys(recording: BatchRecording) -> Json:
+    """Return the keys of a line as its row carries them.
+
+    Those that rows have themselves, and those that are called so already, get ``input_`` before them, so that no two
+    become one.
+    """
     return {
-        (f"input_{key}" if key in RESULT_KEYS else key): value
+        valid_unicode(_carried_name(key)): valid_unicode(value)
         for key, value in recording.keys.items()
         if key != "id"
     }
+
+
+def _carried_name(key: str) -> str:
+    bare = key
+    while bare.startswith("input_"):
+        bare = bare.removeprefix("input_")
+    return f"input_{key}" if bare in RESULT_KEYS and bare != "id" else key
+
+
+def _id_of(recording: BatchRecording) -> str | int:
+    given = recording.keys.get("id")
+    return given if isinstance(given, int) else str(valid_unicode(recording.id))
 
 
 def _segment_row(segment: Segment) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from harken.atomic import write_atomic
-from harken.batch.locations import file_system, is_url, join, read_bytes
-from harken.errors import OutputError, PlanError
+from harken.batch.locations import file_system, is_url, join, one_line, read_bytes, without_file_scheme
+from harken.errors import HarkenError, OutputError, PlanError
 
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
 LEASE_S = 120.0
 """Time after which a driver that has not renewed its lease counts as dead."""
+_RENEW_AGAIN_S = 5.0
 
 
 class Store:
@@ -33,9 +35,10 @@ class Store:
     """
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder if is_url(folder) else os.path.abspath(folder)
-        self._renewed_s = 0.0
-        self._token = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns()}"
+        folder = without_file_scheme(folder)
+        self.folder = folder.rstrip("/") if is_url(folder) else os.path.abspath(folder)
+        self._renew_at_s: float | None = None
+        self._lease = {"machine": _machine(), "process": os.getpid(), "token": secrets.token_hex(8)}
 
     def publish(self, name: str, chunks: Iterable[str | bytes]) -> None:
         """Write a file, all of it or nothing.
@@ -56,12 +59,34 @@ class Store:
                 ) from error
             write_atomic(path, chunks, durable=True)
             return
-        content = b"".join(chunk.encode() if isinstance(chunk, str) else chunk for chunk in chunks)
+        content = b"".join(
+            chunk.encode(errors="replace") if isinstance(chunk, str) else chunk for chunk in chunks
+        )
         try:
             system, path_in_system = file_system(location)
             system.pipe_file(path_in_system, content)
         except Exception as error:  # whatever a file system raises
-            raise OutputError(f"{location}: cannot be written: {type(error).__name__}: {error}") from error
+            raise OutputError(f"{location}: cannot be written: {one_line(error)}") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be removed.
+        """
+        location = join(self.folder, name)
+        try:
+            if is_url(location):
+                system, path = file_system(location)
+                system.rm_file(path)
+            else:
+                os.remove(location)
+        except FileNotFoundError:
+            return
+        except Exception as error:  # whatever a file system raises
+            raise OutputError(f"{location}: cannot be removed: {one_line(error)}") from error
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none.
@@ -76,36 +101,49 @@ class Store:
             return read_bytes(location)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise PlanError(f"{location}: cannot be read: {error.strerror or error}") from error
+        except HarkenError:
+            raise
+        except Exception as error:  # whatever a file system raises
+            raise PlanError(f"{location}: cannot be read: {one_line(error)}") from error
 
     def stems(self, folder: str, suffix: str) -> set[str]:
-        """Return the names, without the suffix, of the files of a suffix in one of its folders."""
+        """Return the names, without the suffix, of the files of a suffix in one of its folders.
+
+        Raises
+        ------
+        PlanError
+            If the folder cannot be listed.
+        """
         location = join(self.folder, folder)
-        if is_url(location):
-            system, path = file_system(location)
-            system.invalidate_cache()
-            names = [str(name).rpartition("/")[2] for name in self._list(system, path)]
-        else:
-            names = os.listdir(location) if os.path.isdir(location) else []
+        try:
+            names = self._names(location)
+        except FileNotFoundError:
+            return set()
+        except HarkenError:
+            raise
+        except Exception as error:  # whatever a file system raises
+            raise PlanError(f"{location}: cannot be listed: {one_line(error)}") from error
         return {
             name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
         }
 
     @staticmethod
-    def _list(system: object, path: str) -> list[str]:
-        try:
-            names: list[str] = system.ls(path, detail=False)  # type: ignore[attr-defined]
-        except FileNotFoundError:
-            return []
+    def _names(location: str) -> list[str]:
+        if not is_url(location):
+            return os.listdir(location)
+        system, path = file_system(location)
+        system.invalidate_cache()  # others write there, too
+        names = [str(name).rpartition("/")[2] for name in system.ls(path, detail=False)]
+        system.invalidate_cache()
         return names
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other drivers away from the folder during the block.
 
-        A lock of the operating system ends with its process, however that ends. In an object store it is a lease, which
-        `renew` prolongs and which is over two minutes after the last time.
+        A lock of the operating system ends with its process, however that ends. Where there is none, as in an object
+        store, it is a lease, which `renew` prolongs and which is over two minutes after the last time; of two drivers
+        that take it in the same second, one finds out when it renews it.
 
         Raises
         ------
@@ -115,74 +153,108 @@ class Store:
             If the folder cannot be written.
         """
         if is_url(self.folder):
-            self._take_lease()
-            try:
+            with self._leased():
                 yield
-            finally:
-                with suppress(Exception):
-                    system, path = file_system(join(self.folder, LEASE_FILE))
-                    system.rm_file(path)
             return
         from filelock import FileLock, Timeout
 
-        if not os.path.exists(join(self.folder, LOCK_FILE)):
-            self.publish(LOCK_FILE, ())
-        lock = FileLock(join(self.folder, LOCK_FILE), timeout=0)
+        path = os.path.join(self.folder, LOCK_FILE)
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be made a folder: {one_line(error)}") from error
+        lock = FileLock(path, timeout=0)
         try:
             lock.acquire()
         except Timeout:
             raise PlanError(f"{self.folder}: another 'harken batch' writes to it; wait for its end") from None
+        except NotImplementedError:  # a file system without locks
+            with self._leased():
+                yield
+            return
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be written: {error.strerror or error}") from error
+            raise OutputError(f"{self.folder}: cannot be written: {one_line(error)}") from error
         try:
             yield
         finally:
             lock.release()
 
     def renew(self) -> None:
-        """Prolong the lease if it is time.
+        """Prolong the lease, if there is one and it is time; a store that cannot be reached is asked again soon.
 
         Raises
         ------
         PlanError
             If another driver has taken it.
         """
-        if is_url(self.folder) and time.monotonic() - self._renewed_s > LEASE_S / 4:
+        if self._renew_at_s is None or time.monotonic() < self._renew_at_s:
+            return
+        try:
             holder = self._holder()
-            if holder and holder["token"] != self._token:
-                raise PlanError(f"{self.folder}: another 'harken batch', {holder['token']}, has taken it over")
-            self._write_lease()
+            if holder is None or holder["token"] == self._lease["token"]:
+                self._write_lease()
+                return
+        except (OutputError, PlanError):
+            self._renew_at_s = time.monotonic() + _RENEW_AGAIN_S
+            return
+        raise PlanError(f"{self.folder}: another 'harken batch', {_described(holder)}, has taken it over")
 
-    def _take_lease(self) -> None:
+    @contextmanager
+    def _leased(self) -> Iterator[None]:
         holder = self._holder()
-        if holder and time.time() - holder["time"] < LEASE_S and not _is_dead(holder["token"]):
+        if holder and time.time() - holder["time"] < LEASE_S and not _is_dead(holder):
             raise PlanError(
-                f"{self.folder}: another 'harken batch', {holder['token']}, writes to it; its lease ends "
+                f"{self.folder}: another 'harken batch', {_described(holder)}, writes to it; its lease ends "
                 f"{LEASE_S:.0f} s after it does"
             )
         self._write_lease()
+        try:
+            yield
+        finally:
+            self._renew_at_s = None
+            with suppress(OutputError, PlanError):
+                holder = self._holder()
+                if holder and holder["token"] == self._lease["token"]:
+                    self.remove(LEASE_FILE)
 
     def _write_lease(self) -> None:
-        self.publish(LEASE_FILE, [json.dumps({"token": self._token, "time": time.time()})])
-        self._renewed_s = time.monotonic()
+        self.publish(LEASE_FILE, [json.dumps(self._lease | {"time": time.time()})])
+        self._renew_at_s = time.monotonic() + LEASE_S / 4
 
     def _holder(self) -> dict[str, Any] | None:
+        """Return the lease that is there; None if there is none, or something else in its file."""
         content = self.read(LEASE_FILE)
         try:
-            return dict(json.loads(content)) if content else None
-        except ValueError:
+            lease = json.loads(content or b"null")
+            return {
+                "machine": str(lease["machine"]),
+                "process": int(lease["process"]),
+                "token": str(lease["token"]),
+                "time": float(lease["time"]),
+            }
+        except (ValueError, TypeError, KeyError):
             return None
 
 
-def _is_dead(token: str) -> bool:
+def _described(holder: dict[str, Any]) -> str:
+    return f"process {holder['process']} of {holder['machine'].partition(' ')[0]}"
+
+
+def _machine() -> str:
+    """Return a name for where process numbers mean the same: that of the host, and of the container in it."""
+    with suppress(OSError):
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
     """Return whether the process of a lease is one of this machine that has ended."""
-    host, process, _ = token.split(":")
-    if host != socket.gethostname() or os.name != "posix":
+    if holder["machine"] != _machine() or os.name != "posix" or holder["process"] <= 0:
         return False
     try:
-        os.kill(int(process), 0)
+        os.kill(holder["process"], 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return False
