@@ -66,6 +66,7 @@ def counts(server: Serving) -> tuple[int, int, int]:
     return threading.active_count(), len([*DESCRIPTORS.iterdir()]), server.run(n_tasks)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
 def test_connections_leave_nothing(server: Serving) -> None:
     object.__setattr__(server.service.options, "resume_s", 0.05)  # those that vanished are forgotten soon

@@ -25,6 +25,7 @@ pytestmark = [
 
 PAGES = (
     "README.md",
+    "docs/batch.md",
     "docs/quickstart.md",
     "docs/options.md",
     "docs/speakers.md",

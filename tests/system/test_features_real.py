@@ -148,6 +148,7 @@ def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
 SPOKEN = [("german", "de"), ("librispeech-train-clean", "en"), ("french", "fr")]
 
 
+@pytest.mark.nightly
 def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
     pause = np.zeros(35 * SAMPLE_RATE, np.float32)
     weak = load_audio(next(path for path in recordings("non-speech") if "laugh1" in path.name))

@@ -292,3 +292,14 @@ def decode_until_error(source) -> tuple[np.ndarray, str]:
     except AudioError as error:
         return np.concatenate(blocks), str(error)
     pytest.fail("the stream ended without an error")
+
+
+def test_error_of_a_file_object_that_knows_what_is_wrong_is_kept():
+    class Absent(io.BytesIO):
+        name = "talk.mp3"
+
+        def read(self, size=-1):
+            raise AudioNotFound("bucket/talk.mp3: no such file")
+
+    with pytest.raises(AudioNotFound, match=r"^bucket/talk.mp3: no such file$"):
+        load_audio(Absent())

@@ -354,7 +354,10 @@ class TestFailures:
         Path("bad.wav").touch()
         outcome = cli.run("transcribe", "bad.wav", talk, "none.mp3", "-f", "txt", "--language", "en")
         assert outcome.code == 1
-        assert outcome.err == "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
+        assert outcome.err == (
+            "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
+            "harken: 1 recording done; 2 refused: bad.wav, none.mp3\n"
+        )
         assert Path("talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
     def test_missing_model_stops_at_once(self, cli: CliRunner, talk: Path) -> None:
@@ -410,7 +413,10 @@ class TestFailures:
         cli.monkeypatch.setattr(transcript_files, "open_atomic", full)
         outcome = cli.run("transcribe", talk, "other.flac", "-f", "txt", "--language", "en")
         assert outcome.code == 1
-        assert outcome.err == "harken: talk.txt: cannot be written: No space left on device\n"
+        assert outcome.err == (
+            "harken: talk.txt: cannot be written: No space left on device\n"
+            "harken: 1 recording done; 1 failed: talk.wav\n"
+        )
         assert Path("other.txt").read_text() == "one\n"
 
     def test_folder_that_cannot_be_created_is_an_error(self, cli: CliRunner, talk: Path) -> None:
@@ -551,10 +557,28 @@ class TestSkipping:
         for name in ("talk.txt", "talk.srt", "other.txt"):
             Path(name).write_text("whole")
         outcome = cli.run("transcribe", talk, "*.flac", "-f", "txt,srt", flag, "--language", "en")
-        assert (outcome.code, outcome.err) == (0, "harken: 1 recording skipped, as the transcripts exist\n")
+        message = "harken: 2 recordings done; 1 skipped, as the transcripts exist\n"
+        assert (outcome.code, outcome.err) == (0, message)
         assert Path("talk.txt").read_text() == "whole"
         assert Path("other.txt").read_text() == "one\n"
         assert Path("third.srt").exists()
+
+    def test_resume_refuses_what_was_no_recording_until_it_changes(self, cli: CliRunner, talk: Path) -> None:
+        Path("bad.wav").write_bytes(b"no recording at all")
+        command = ("transcribe", talk, "bad.wav", "none.mp3", "-f", "txt", "--language", "en", "--resume")
+        assert cli.run(*command).code == 1
+        assert Path("bad.refused.json").exists()
+        assert not Path("none.refused.json").exists()
+        again = cli.run(*command)
+        assert again.code == 1
+        assert "bad.wav: is not a recording" in again.err
+        assert "it has not changed since" in again.err
+        assert again.err.endswith(
+            "harken: 0 recordings done; 1 skipped, as the transcripts exist; 2 refused: bad.wav, none.mp3\n"
+        )
+        Path("bad.wav").write_bytes(talk.read_bytes())
+        assert cli.run(*command[:3], *command[4:]).code == 0
+        assert not Path("bad.refused.json").exists()
 
     def test_nothing_is_loaded_if_all_are_skipped(self, cli: CliRunner, talk: Path) -> None:
         Path("talk.txt").write_text("whole")

@@ -170,6 +170,8 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
         name, file = _open_source(source, stack)
         try:
             ffmpeg_input = FFmpegInput(name, file)
+        except AudioError:  # of the file object, which knows more
+            raise
         except (OSError, ValueError) as error:  # closed, or it cannot tell its position
             raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
         try:
@@ -183,6 +185,8 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
                     )
                 )
         except Exception as error:
+            if isinstance(error, AudioError):
+                raise
             if error is ffmpeg_input.error:
                 raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
             unreadable = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED_SOURCES}"

@@ -142,8 +142,8 @@ def make_plan(
     known = {digest for digests in kept.values() for digest in digests}
     done = {digest for name, digests in kept.items() if name in published for digest in digests}
     undone = estimate_durations(recording for recording in recordings if recording.digest not in done)
-    new = [recording for recording in undone if recording.digest not in known]
     by_digest |= {recording.digest: recording for recording in undone}
+    new = [recording for recording in undone if recording.digest not in known]
     added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
     entries = kept | {
         name: [recording.digest for recording in shard.recordings] for name, shard in added.items()

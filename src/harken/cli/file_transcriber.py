@@ -47,6 +47,13 @@ class FileTranscriber:
         Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
     quiet : bool
         Report only errors.
+    is_single : bool
+        True if there is only one recording, whose error is the command's.
+
+    Attributes
+    ----------
+    done, refused, failed : list of str
+        Recordings that have been transcribed, those that are none, and those that failed for another reason.
     """
 
     screen: Screen
@@ -57,6 +64,10 @@ class FileTranscriber:
     stdout_writer: Callable[[str], TranscriptFormat | None]
     verbose: bool
     quiet: bool
+    is_single: bool
+    done: list[str] = field(init=False, default_factory=list)
+    refused: list[str] = field(init=False, default_factory=list)
+    failed: list[str] = field(init=False, default_factory=list)
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
     _printer: _TranscriptPrinter | None = field(init=False, default=None)
 
@@ -78,8 +89,7 @@ class FileTranscriber:
         Stop
             If the process is to end; the results so far have been written.
         """
-        code = 0
-        durations_s = {source: _duration_or_error(source) for source in sources}
+        durations_s = {source: self._duration_or_error(source) for source in sources}
         recordings = {
             source: duration_s
             for source, duration_s in durations_s.items()
@@ -94,15 +104,26 @@ class FileTranscriber:
                     if isinstance(probed, AudioError):
                         raise probed
                     self._transcribe_one(source, self._unfinished[source])
+                    self.done.append(source)
                 except Exception as error:
                     self._save_broken_off(source, error)
+                    self.files.refuse(source, error)
                     unexpected = exit_code(error) == UNEXPECTED
-                    if len(durations_s) == 1 or (unexpected and os.environ.get("HARKEN_DEBUG")):
+                    if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
                         raise
                     name = f"{source}: " if unexpected else ""
                     self.screen.write_stderr(f"harken: {name}{describe_error(error)}")
-                    code = SOME_FAILED
-        return code
+                    (self.refused if isinstance(error, AudioError) else self.failed).append(source)
+        return SOME_FAILED if self.refused or self.failed else 0
+
+    def _duration_or_error(self, source: str) -> float | AudioError | None:
+        """Return the duration of a recording, or the error for which it is refused, now or as before."""
+        if reason := self.files.refusal(source):
+            return AudioError(f"{reason}; it has not changed since")
+        try:
+            return recording_duration_s(source)
+        except AudioError as error:
+            return error
 
     def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
         """Make the transcription of every recording; none is decoded yet."""
@@ -264,13 +285,6 @@ class _BatchProgress:
         if label not in self._progress_callbacks:
             self._progress_callbacks[label] = self._screen.track(label, total_s)
         self._progress_callbacks[label](done_s, finished)
-
-
-def _duration_or_error(source: str) -> float | AudioError | None:
-    try:
-        return recording_duration_s(source)
-    except AudioError as error:
-        return error
 
 
 def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:

@@ -38,6 +38,8 @@ from harken.cli.values import FilePath
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.transcribe import TranscribeOptions
 
+MOST_NAMES = 10
+"""Recordings that the last line names."""
 SPEAKER_FORMATS = {"rttm"}
 """Formats that are empty without speakers."""
 
@@ -72,7 +74,8 @@ output_option = partial(single_option, section="Output")
     "--resume",
     is_flag=True,
     help="Skip recordings whose files all exist, and go on with one that was cut short, to the same text; its "
-    "finished windows are kept in a .resume.jsonl file until it is whole.",
+    "finished windows are kept in a .resume.jsonl file until it is whole. What was no recording is not tried again, as "
+    "a .refused.json file says, unless it has changed.",
 )
 @output_option(
     "-q", "--quiet", is_flag=True, help="Print only errors, and the transcript if no file is written."
@@ -137,9 +140,6 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         return TimestampedLines(source if len(sources) > 1 else None)
 
     with Screen(params["progress"] and not params["quiet"]) as screen:
-        if len(remaining) < len(sources) and not params["quiet"]:
-            skipped = pluralize(len(sources) - len(remaining), "recording")
-            screen.write_stderr(f"harken: {skipped} skipped, as the transcripts exist")
         transcriber = FileTranscriber(
             screen=screen,
             load=partial(load_model_with_status, screen, params),
@@ -149,8 +149,25 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             stdout_writer=stdout_writer,
             verbose=params["verbose"],
             quiet=params["quiet"],
+            is_single=len(sources) == 1,
         )
-        return transcriber.run(remaining)
+        code = transcriber.run(remaining)
+        n_skipped = len(sources) - len(remaining)
+        if written_formats and (len(sources) > 1 or n_skipped) and not params["quiet"]:
+            screen.write_stderr(_summary(transcriber, n_skipped))
+        return code
+
+
+def _summary(transcriber: FileTranscriber, n_skipped: int) -> str:
+    """Return the line that says what was done, skipped and refused, and what failed."""
+    parts = [f"{pluralize(len(transcriber.done), 'recording')} done"]
+    if n_skipped:
+        parts.append(f"{n_skipped} skipped, as the transcripts exist")
+    for outcome, names in {"refused": transcriber.refused, "failed": transcriber.failed}.items():
+        if names:
+            others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
+    return f"harken: {'; '.join(parts)}"
 
 
 def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:

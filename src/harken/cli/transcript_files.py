@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, ETIMEDOUT
 from pathlib import Path
 
-from harken.atomic import open_atomic
+from harken.atomic import open_atomic, write_atomic
 from harken.cli.inputs import recording_reference
+from harken.errors import AudioError, AudioNotFound, OutputError
 from harken.formats import Layout, render
 from harken.results import Transcript
+from harken.transcribe.journal import recording_identity
 
+_PASSING_ERRORS = {EACCES, EPERM, EIO, EMFILE, ENFILE, ENOMEM, ETIMEDOUT}
 PARTIAL_SUFFIX = ".partial"  # not .part, which is a file that grows now
 JOURNAL_SUFFIX = ".resume.jsonl"
+REFUSAL_SUFFIX = ".refused.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,8 @@ class TranscriptFiles:
         Path of each transcript, by recording and format.
     layout : Layout
     keep_journals : bool
-        Keep a journal of each recording while it is transcribed, with which it can be resumed.
+        Keep a journal of each recording while it is transcribed, with which it can be resumed; and keep the reason why
+        one is no recording, so that it is not tried again before it has changed.
     """
 
     paths: Mapping[str, Mapping[str, Path]]
@@ -47,7 +54,12 @@ class TranscriptFiles:
         """
         with self._open(source, self.paths[source]) as write:
             yield write
-        for path in (*map(partial_path, self.paths[source].values()), *self._journals(source)):
+        partial_paths = map(partial_path, self.paths[source].values())
+        for path in (
+            *partial_paths,
+            *self._beside(source, JOURNAL_SUFFIX),
+            *self._beside(source, REFUSAL_SUFFIX),
+        ):
             with suppress(OSError):
                 path.unlink()
 
@@ -68,12 +80,34 @@ class TranscriptFiles:
 
     def journal(self, source: str) -> Path | None:
         """Return the path of the journal of a recording, beside its first transcript; None for a pipe."""
-        return next(self._journals(source), None) if self.keep_journals and os.path.isfile(source) else None
+        return self._kept(source, JOURNAL_SUFFIX)
 
-    def _journals(self, source: str) -> Iterator[Path]:
-        """Yield the path of the journal of a recording that is transcribed to files."""
+    def refuse(self, source: str, error: Exception) -> None:
+        """Keep the reason why a recording cannot be transcribed, if that is its own fault."""
+        path = self._kept(source, REFUSAL_SUFFIX)
+        if path and is_own_fault(error):
+            refusal = {"recording": recording_identity(source), "reason": str(error)}
+            with suppress(OutputError):
+                write_atomic(path, [json.dumps(refusal) + "\n"])
+
+    def refusal(self, source: str) -> str | None:
+        """Return the reason why a recording could not be transcribed, unless it has changed since."""
+        path = self._kept(source, REFUSAL_SUFFIX)
+        try:
+            refusal = json.loads(path.read_bytes()) if path else {}
+            return str(refusal["reason"]) if refusal["recording"] == recording_identity(source) else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _kept(self, source: str, suffix: str) -> Path | None:
+        """Return the path of what is kept of a recording between runs; None for a pipe."""
+        is_kept = self.keep_journals and os.path.isfile(source)
+        return next(self._beside(source, suffix), None) if is_kept else None
+
+    def _beside(self, source: str, suffix: str) -> Iterator[Path]:
+        """Yield the path of a file beside the first transcript of a recording, if it is transcribed to files."""
         for path in [*self.paths[source].values()][:1]:
-            yield path.with_name(f"{Path(source).stem}{JOURNAL_SUFFIX}")
+            yield path.with_name(f"{Path(source).stem}{suffix}")
 
     @contextmanager
     def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
@@ -90,6 +124,12 @@ class TranscriptFiles:
                         write_by_format[format_name](chunk)
 
             yield write
+
+
+def is_own_fault(error: Exception) -> bool:
+    """Return whether a recording itself is at fault, and not the disk or the right to read it."""
+    passing = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PASSING_ERRORS
+    return isinstance(error, AudioError) and not isinstance(error, AudioNotFound) and not passing
 
 
 def all_exist(paths: Mapping[str, Path]) -> bool:
