@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -42,14 +43,32 @@ def one_process_command(manifest: Path, model: str, threads: int) -> list[str]:
     return [sys.executable, str(ONE_PROCESS), str(manifest), model, str(threads)]
 
 
-def seconds_of(command: Sequence[str], times: int = 1) -> float:
-    """Return how long a command takes, run several times at once."""
-    began_s = perf_counter()
+@dataclass(frozen=True)
+class Cost:
+    """What a run took.
+
+    Parameters
+    ----------
+    seconds : float
+    processor_s : float
+        Processor time of all its processes.
+    """
+
+    seconds: float
+    processor_s: float
+
+
+def cost_of(command: Sequence[str], times: int = 1) -> Cost:
+    """Run a command, several times at once, and return what that took."""
+    import resource  # which Windows has not
+
+    before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(times)]
     statuses = [process.wait() for process in processes]
+    seconds, after = perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     if any(statuses):
         stop(f"exit status {max(statuses, key=abs)}: {' '.join(command)}")
-    return perf_counter() - began_s
+    return Cost(seconds, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
 @contextmanager

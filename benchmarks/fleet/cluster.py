@@ -27,6 +27,7 @@ from fleet._archive import recorded_seconds, write_manifest
 from process_memory import resident_mb
 
 if TYPE_CHECKING:
+    from fleet._simulated import Cluster
     from harken.batch.recipe import Recipe
 
 ORDERS = {"by kind": False, "mixed": True}
@@ -35,6 +36,10 @@ ORDERS = {"by kind": False, "mixed": True}
 def main() -> None:
     args = arguments()
     require("harken")
+    from fleet._simulated import Cluster
+
+    cluster = Cluster(workers=args.workers, speed=args.speed, hours_to_loss=args.loss, progress_s=args.progress)
+    plan = {"shard_minutes": args.shard_minutes, "planned_for": args.planned_for, "seed": args.seed}
     settings = {
         "workers": args.workers, "shard minutes": args.shard_minutes, "hours to the loss of a worker": args.loss,
         "audio seconds a second of a worker": args.speed, "seed": args.seed,
@@ -46,7 +51,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 manifest = Path(folder, "manifest.jsonl")
                 write_manifest(manifest, recorded, hours, mixed=ORDERS[order], seed=args.seed)
-                result.add(hours=hours, order=order, **simulate(manifest, Path(folder, "out"), args))
+                result.add(hours=hours, order=order, **simulate(manifest, Path(folder, "out"), cluster, **plan))
     if args.save:
         print(results.write(result))
 
@@ -72,9 +77,28 @@ def arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def simulate(manifest: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Plan and run a batch on simulated workers."""
-    from fleet._simulated import Cluster, SimulatedWorkers
+def simulate(
+    manifest: Path,
+    folder: Path,
+    cluster: Cluster,
+    *,
+    shard_minutes: float = 30.0,
+    planned_for: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Plan and run a batch on simulated workers.
+
+    Parameters
+    ----------
+    manifest, folder : Path
+        Input and output.
+    cluster : Cluster
+    shard_minutes : float
+    planned_for : int, optional
+        Workers that the plan counts on.
+    seed : int
+    """
+    from fleet._simulated import SimulatedWorkers
     from harken.batch.driver import Driver
     from harken.batch.inputs import read_recordings
     from harken.batch.plan import make_plan
@@ -85,14 +109,12 @@ def simulate(manifest: Path, folder: Path, args: argparse.Namespace) -> dict[str
     recordings = read_recordings(str(manifest), note)
     read_s, began_s = perf_counter() - began_s, perf_counter()
     store, recipe = Store(str(folder)), any_recipe()
-    plan = make_plan(
-        recordings, recipe, store, shard_s=60 * args.shard_minutes, workers=args.planned_for or args.workers
-    )
+    counted_on = planned_for or cluster.workers
+    plan = make_plan(recordings, recipe, store, shard_s=60 * shard_minutes, workers=counted_on)
     plan_s = perf_counter() - began_s
     done: Counter[str] = Counter()
-    cluster = Cluster(workers=args.workers, speed=args.speed, hours_to_loss=args.loss, progress_s=args.progress)
     workers = SimulatedWorkers(
-        cluster, args.seed, lambda task: done.update(each.id for each in task.shard.recordings)
+        cluster, seed, lambda task: done.update(each.id for each in task.shard.recordings)
     )
     driver = Driver(workers, store, recipe, tries=3, time_limit=20.0, clock=workers.clock)
     began_s = process_time()
@@ -100,9 +122,9 @@ def simulate(manifest: Path, folder: Path, args: argparse.Namespace) -> dict[str
         driver.add(Task(shard))
     driver.run()
     driver_s = process_time() - began_s - workers.own_s
-    all_s = args.workers * workers.now_s
-    mean_s = workers.busy_s / args.workers
-    longest_s = max(each.estimate_s for shard in plan.unfinished for each in shard.recordings) / args.speed
+    all_s = cluster.workers * workers.now_s
+    mean_s = workers.busy_s / cluster.workers
+    longest_s = max(each.estimate_s for shard in plan.unfinished for each in shard.recordings) / cluster.speed
     return {
         "recordings": len(recordings),
         "shards": len(plan.unfinished),

@@ -2,7 +2,9 @@
 
 Each run is a process of its own, timed from outside. The ways take turns with all recordings, and with the shortest one
 alone, which takes what starting takes. `overhead_percent` compares the whole runs; `steady_percent` compares them
-without their starts, which is what an archive of many hours costs. Both are medians of the rounds' own ratios.
+without their starts, which is what an archive of many hours costs. `processor_percent` is that of their
+processor time, which other work on the machine disturbs less; actors of Ray are no children of the command, so theirs
+is not known. All are medians of the rounds' own ratios.
 
     python benchmarks/fleet overhead --minutes 20
     python benchmarks/fleet overhead --ways process ray
@@ -22,7 +24,7 @@ from typing import Any
 
 import results
 from arguments import limit_threads, note, parser, positive, require
-from fleet._runs import SETS, batch_command, one_process_command, ray_cluster, seconds_of, write_manifest
+from fleet._runs import SETS, Cost, batch_command, cost_of, one_process_command, ray_cluster, write_manifest
 
 PROCESS, IN_PROCESS, WORKER, RAY = "process", "in-process", "worker", "ray"
 LABELS = {
@@ -46,17 +48,18 @@ def main() -> None:
         lines = whole.read_text(encoding="utf-8").splitlines()
         single.write_text(min(lines, key=lambda line: json.loads(line)["duration"]) + "\n", encoding="utf-8")
         commands = way_commands(args, folder, stack)
-        turns: dict[str, list[tuple[float, float]]] = {way: [] for way in args.ways}
+        turns: dict[str, list[tuple[Cost, Cost]]] = {way: [] for way in args.ways}
         for turn in range(args.repeat):
             for way in args.ways:
-                turns[way].append((seconds_of(commands[way](whole)), seconds_of(commands[way](single))))
-                note(f"round {turn + 1}: {way} {turns[way][-1][0]:.2f} s, start {turns[way][-1][1]:.2f} s")
+                turns[way].append((cost_of(commands[way](whole)), cost_of(commands[way](single))))
+                own, start = turns[way][-1]
+                note(f"round {turn + 1}: {way} {own.seconds:.2f} s, start {start.seconds:.2f} s")
     for way in args.ways:
         result.add(
             way=LABELS[way],
             recordings=len(lines),
             audio_minutes=round(audio_s / 60, 1),
-            **row(turns[way], turns[PROCESS]),
+            **row(turns[way], turns[PROCESS], counts_processors=way != RAY),
         )
     if args.save:
         print(results.write(result))
@@ -93,18 +96,31 @@ def way_commands(
     }
 
 
-def row(own: list[tuple[float, float]], first: list[tuple[float, float]]) -> dict[str, Any]:
+def row(
+    own: list[tuple[Cost, Cost]], first: list[tuple[Cost, Cost]], *, counts_processors: bool
+) -> dict[str, Any]:
     """Return the times of a way, and how they compare with those of the first one."""
-    whole = [100 * (one[0] / other[0] - 1) for one, other in zip(own, first, strict=True)]
+    pairs = [*zip(own, first, strict=True)]
+    whole = [more(one[0].seconds, other[0].seconds) for one, other in pairs]
     steady = [
-        100 * ((one[0] - one[1]) / (other[0] - other[1]) - 1) for one, other in zip(own, first, strict=True)
+        more(one[0].seconds - one[1].seconds, other[0].seconds - other[1].seconds) for one, other in pairs
+    ]
+    processor = [
+        more(one[0].processor_s - one[1].processor_s, other[0].processor_s - other[1].processor_s)
+        for one, other in pairs
     ]
     return {
-        "seconds": round(median(seconds for seconds, _ in own), 2),
-        "start_s": round(median(start_s for _, start_s in own), 2),
+        "seconds": round(median(cost.seconds for cost, _ in own), 2),
+        "start_s": round(median(start.seconds for _, start in own), 2),
         **spread("overhead_percent", whole),
         **spread("steady_percent", steady),
+        "processor_percent": round(median(processor), 1) if counts_processors else None,
     }
+
+
+def more(one: float, other: float) -> float:
+    """Return how much more a time is than another one, in percent."""
+    return 100 * (one / other - 1)
 
 
 def spread(name: str, values: list[float]) -> dict[str, float]:

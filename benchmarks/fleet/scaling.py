@@ -15,7 +15,7 @@ from statistics import median
 
 import results
 from arguments import limit_threads, note, parser, positive, require
-from fleet._runs import SETS, batch_command, one_process_command, seconds_of, write_manifest
+from fleet._runs import SETS, batch_command, cost_of, one_process_command, write_manifest
 
 
 def main() -> None:
@@ -35,8 +35,8 @@ def main() -> None:
             for workers, seconds in ((1, one_s), (args.workers, many_s)):
                 folder = Path(name, f"out{turn}-{workers}")
                 options = ("--threads", 1, "--workers", workers)
-                seconds.append(seconds_of(batch_command(manifest, folder, args.model, *options)))
-            most.append(args.workers * seconds_of(alone) / seconds_of(alone, args.workers))
+                seconds.append(cost_of(batch_command(manifest, folder, args.model, *options)).seconds)
+            most.append(args.workers * cost_of(alone).seconds / cost_of(alone, args.workers).seconds)
             note(f"round {turn + 1}: {one_s[-1]:.2f} s, {many_s[-1]:.2f} s; most {most[-1]:.2f}")
     ratios = [one / many for one, many in zip(one_s, many_s, strict=True)]
     for workers, seconds, gain in ((1, one_s, [1.0]), (args.workers, many_s, ratios)):

@@ -11,7 +11,7 @@ import pytest
 from results import ROOT, begin
 
 FOLDER = ROOT / "benchmarks"
-FOLDERS = ("decisions", "streaming")
+FOLDERS = ("decisions", "fleet", "streaming")
 MODULES_WITHOUT_PROGRAM = (
     "arguments", "engines", "layouts", "local_agreement", "process_memory", "random_checkpoint", "recordings",
     "results", "roofline",
