@@ -94,7 +94,7 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
         system, path = fsspec.core.url_to_fs(location, **_web_options(location))
     except (ImportError, ValueError) as error:
         raise BackendUnavailable(
-            f"{location}: {one_line(error)}; s3:// needs s3fs, gs:// gcsfs, abfs:// adlfs, http:// aiohttp"
+            f"{location}: {one_line(error)}; pip install 'harken[urls]' installs what s3, gs and http need"
         ) from error
     return system, str(path)
 
