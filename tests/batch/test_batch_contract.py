@@ -10,7 +10,7 @@ import pytest
 
 import harken
 from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
-from harken.batch import run_batch
+from harken.batch import BatchOptions, BatchState, run_batch
 from harken.checkpoints.hub import embedded_model
 from harken.errors import PlanError
 
@@ -83,7 +83,9 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    manifest = write_archive(tmp_path, {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"})
+    manifest = write_archive(
+        tmp_path, {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
+    )
     options = make_options(shard_minutes=10)
     first = run_batch(manifest, tmp_path / "out", options)
     assert (first.rows, first.failures) == (4, {"AudioError": 1, "AudioNotFound": 1})
@@ -113,7 +115,40 @@ def test_a_cluster_of_two_nodes_does_an_archive(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    manifest = write_archive(tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None})
+    manifest = write_archive(
+        tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None}
+    )
     summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=1))
     assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
     assert len(read_rows(tmp_path / "out")) == 7
+
+
+@pytest.mark.nightly
+def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    names = [f"{number}.wav" for number in range(40)]
+    manifest = write_archive(tmp_path, {name: "slow" for name in names})
+    options = BatchOptions(ray=cluster.address, shard_minutes=4)
+    lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    cluster.wait_for_nodes()
+    notes: list[str] = []
+    workers_seen: list[int] = []
+
+    def change_nodes(state: BatchState) -> None:
+        workers_seen.append(state.workers)
+        if state.workers == 3 and not removed:
+            removed.append(True)
+            cluster.remove_node(lost, allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+    removed: list[bool] = []
+    summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
+    assert removed
+    assert max(workers_seen) == 3
+    assert (summary.complete, summary.rows, summary.failed) == (True, 40, 0)
+    assert set(read_rows(tmp_path / "out")) == set(names)
+    assert len(transcribed(tmp_path)) <= 40 + 4  # no more than the shard of the lost node was done again
+    assert len(notes) == 1
+    assert notes[0].endswith("it is tried again")

@@ -29,7 +29,9 @@ def good(count: int) -> dict[str, str | None]:
 
 
 def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: Path) -> None:
-    manifest = write_archive(tmp_path, {**good(3), "poison.wav": "kill", **{f"b{n}.wav": "b" for n in range(4)}})
+    manifest = write_archive(
+        tmp_path, {**good(3), "poison.wav": "kill", **{f"b{n}.wav": "b" for n in range(4)}}
+    )
     notes: list[str] = []
     summary = run_batch(manifest, tmp_path / "out", PROCESSES, note=notes.append)
     rows = read_rows(tmp_path / "out")
@@ -43,6 +45,7 @@ def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: P
     assert len(transcribed(tmp_path)) == read
 
 
+@pytest.mark.nightly
 def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path) -> None:
     manifest = write_archive(tmp_path, {**good(3), "unlucky.wav": "kill once by somebody"})
     summary = run_batch(manifest, tmp_path / "out", PROCESSES)
@@ -110,6 +113,7 @@ def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
     assert set(transcribed(tmp_path)[before:]) == read_rows(tmp_path / "out").keys() - done
 
 
+@pytest.mark.nightly
 def test_no_worker_starts_where_all_of_them_end_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,5 +121,7 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
     from harken.errors import WorkerError
 
     monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
-    with pytest.raises(WorkerError, match="3 workers in turn ended while they loaded the model: .* exit status 9"):
+    with pytest.raises(
+        WorkerError, match="3 workers in turn ended while they loaded the model: .* exit status 9"
+    ):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)

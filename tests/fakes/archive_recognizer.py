@@ -6,7 +6,7 @@ A file holds its text, behind a word for what happens to the worker that reads i
 - ``hang``: it does nothing for ten minutes.
 - ``memory``: there is too little memory.
 - ``crash``: an exception that no recording explains.
-- ``slow``: it takes 0.2 s.
+- ``slow``: it takes 0.15 s.
 
 The first four happen each time, or with ``once`` behind the word only the first time.
 """
@@ -34,7 +34,7 @@ from harken.transcribe import Callbacks, TranscribeOptions
 LOG = "transcribed.log"
 """File beside the recordings with a line for each that was read, in the order in which they were."""
 HANG_S = 600.0
-SLOW_S = 0.2
+SLOW_S = 0.15
 
 
 def write_archive(folder: Path, contents: Mapping[str, str | None]) -> Path:
@@ -43,9 +43,7 @@ def write_archive(folder: Path, contents: Mapping[str, str | None]) -> Path:
     for name, content in contents.items():
         if content is not None:
             (folder / name).write_text(content, encoding="utf-8")
-    lines = [
-        {"audio_filepath": name, "duration": 60, "number": number} for number, name in enumerate(contents)
-    ]
+    lines = [{"audio_filepath": name, "duration": 60, "number": number} for number, name in enumerate(contents)]
     manifest = folder / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return manifest
