@@ -59,7 +59,9 @@ def test_every_recording_is_in_one_shard_and_the_names_are_always_the_same(store
     names = [each.name for shard in plan.unfinished for each in shard.recordings]
     assert sorted(names) == sorted(each.name for each in recordings)
     assert planned(plan_of(Store(str(tmp_path / "other")), recordings)) == planned(plan)
-    assert planned(plan_of(store, recordings, workers=50, shard_s=5.0)) == planned(plan), "it is planned already"
+    assert planned(plan_of(store, recordings, workers=50, shard_s=5.0)) == planned(plan), (
+        "it is planned already"
+    )
     lengths = [shard.seconds for shard in plan.unfinished]
     assert lengths == sorted(lengths, reverse=True)
 

@@ -139,7 +139,9 @@ def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):
         ],
         "2": [
             transcript_row(recording_of({"note": "x", "x": {"y": [1]}}), silent, "m", {}),
-            transcript_row(recording_of({"note": 10**30, "audio_filepath": None, "file_name": "b"}), silent, "m", {}),
+            transcript_row(
+                recording_of({"note": 10**30, "audio_filepath": None, "file_name": "b"}), silent, "m", {}
+            ),
         ],
     }
     schemas = []

@@ -170,6 +170,8 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
         name, file = _open_source(source, stack)
         try:
             ffmpeg_input = FFmpegInput(name, file)
+        except AudioError:  # of a file object that names itself
+            raise
         except (OSError, ValueError) as error:  # closed, or it cannot tell its position
             raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
         try:
@@ -184,6 +186,8 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
                 )
         except Exception as error:
             if error is ffmpeg_input.error:
+                if isinstance(error, AudioError):
+                    raise
                 raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
             unreadable = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED_SOURCES}"
             raise AudioError(f"{name}: {_diagnose_signature(ffmpeg_input) or unreadable}") from error
