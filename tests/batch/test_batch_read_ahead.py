@@ -1,4 +1,4 @@
-"""Reading ahead: bounded tries, bounded copies, names for errors, and pieces that are the samples of their recording."""
+"""Reading ahead: bounded tries and copies, names for errors, and pieces that are the samples of their recording."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def test_what_is_no_recording_is_an_error_that_names_it(tmp_path, offset_s):
         recording_at(tmp_path / "a.wav", bytes=ByteRange(0, 100), **place),
     )
     assert str(bad).startswith(f"{tmp_path / 'a.wav'}: ")
-    assert isinstance(missing, AudioNotFound) and str(missing) == f"{tmp_path / 'b.wav'}: no such file"
+    assert isinstance(missing, AudioNotFound)
+    assert str(missing) == f"{tmp_path / 'b.wav'}: no such file"
     assert str(folder).startswith(f"{tmp_path / 'folder'}: ")
     assert "the archive ends 88 bytes before the recording does" in str(short)
 
@@ -249,7 +250,8 @@ def test_no_more_than_a_few_are_fetched_ahead_and_all_copies_are_closed(store, m
     monkeypatch.setattr(read_ahead, "_temporary", temporary)
     with reading_ahead([recording_at(store)] * 20) as files:
         assert not copies, "nothing is fetched before it is asked for"
-        assert files[0].tell() == 0 and not copies
+        assert files[0].tell() == 0
+        assert not copies
         for index in range(10):
             files[index].read(1)
             assert len(copies) <= index + 1 + AHEAD
