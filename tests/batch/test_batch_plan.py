@@ -59,7 +59,9 @@ def test_every_recording_is_in_one_shard_and_the_names_are_always_the_same(store
     names = [each.name for shard in plan.unfinished for each in shard.recordings]
     assert sorted(names) == sorted(each.name for each in recordings)
     assert planned(plan_of(Store(str(tmp_path / "other")), recordings)) == planned(plan)
-    assert planned(plan_of(store, recordings, workers=50, shard_s=5.0)) == planned(plan), "it is planned already"
+    assert planned(plan_of(store, recordings, workers=50, shard_s=5.0)) == planned(plan), (
+        "it is planned already"
+    )
     lengths = [shard.seconds for shard in plan.unfinished]
     assert lengths == sorted(lengths, reverse=True)
 
@@ -100,7 +102,8 @@ def test_lines_that_are_removed_are_stale_where_they_are_done_and_gone_where_not
     finish(store, done)
     removed = {done.recordings[0].name, others[0].recordings[0].name}
     second = plan_of(store, [each for each in recordings if each.name not in removed])
-    assert [*second.finished] == [done.name] and second.n_stale == 1
+    assert [*second.finished] == [done.name]
+    assert second.n_stale == 1
     left = {name for names in planned(second).values() for name in names}
     assert left == {each.name for shard in others for each in shard.recordings} - removed
     third = plan_of(store, recordings)
@@ -121,7 +124,8 @@ def test_halves_of_a_shard_that_was_split_are_found_again(store):
     finish(store, first)
     finish(store, third)
     plan = plan_of(store, recordings_of(*[1] * 7))
-    assert not plan.unfinished and set(plan.finished) == {first.name, third.name, fourth.name}
+    assert not plan.unfinished
+    assert set(plan.finished) == {first.name, third.name, fourth.name}
 
 
 def test_rows_that_are_in_no_shard_of_the_plan_are_removed_as_others_have_them(store):
@@ -134,7 +138,8 @@ def test_rows_that_are_in_no_shard_of_the_plan_are_removed_as_others_have_them(s
     assert [*plan_of(store, recordings, write=False).finished] == [whole.name]
     assert half.name in store.stems(SHARD_FOLDER, ".jsonl")
     plan = plan_of(store, recordings)
-    assert [*plan.finished] == [whole.name] and not plan.unfinished
+    assert [*plan.finished] == [whole.name]
+    assert not plan.unfinished
     assert store.stems(SHARD_FOLDER, ".jsonl") == {whole.name}
     assert not store.stems(PARQUET_FOLDER, ".parquet")
 
@@ -233,7 +238,8 @@ def test_other_options_are_refused_by_name_and_never_mixed(store, recipe, said):
     with pytest.raises(PlanError) as caught:
         plan_of(store, recordings_of(1), recipe)
     text = str(caught.value)
-    assert "\n" not in text and all(part in text for part in said)
+    assert "\n" not in text
+    assert all(part in text for part in said)
     unchanged = {field.name for field in fields(TranscribeOptions)} - {part.split()[0] for part in said}
     assert not [name for name in unchanged if f"{name} was" in text]
     assert store.read(PLAN_FILE) == before

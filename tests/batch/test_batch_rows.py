@@ -1,4 +1,4 @@
-"""The rows of a batch: every key of the manifest is carried, each row is JSON, and Parquet has the same columns in all."""
+"""The rows of a batch: every key of the manifest is carried, each row is JSON, and Parquet has columns that last."""
 
 from __future__ import annotations
 
@@ -71,13 +71,14 @@ def test_every_key_of_a_line_is_in_its_row_which_is_json_for_everybody(keys):
     done = transcript_row(recording, TRANSCRIPT, "tiny.en", {"srt": "transcripts/a.srt"})
     for row in (done, error_row(recording, "AudioError", "a\udce9b")):
         line = row_line(row)
-        assert line.endswith("\n") and "\n" not in line[:-1]
+        assert line.endswith("\n")
+        assert "\n" not in line[:-1]
         read = json.loads(line.encode(), parse_constant=pytest.fail)
         own = {name for name in row if name in RESULT_KEYS}
         assert len(read) == len(own) + len({"audio_filepath", *recording.keys})
         for key, value in recording.keys.items():
             if is_valid(json.dumps([key, value], ensure_ascii=False)):
-                assert [read[name] for name in (f"input_{key}", key) if name in read][0] == value
+                assert next(read[name] for name in (f"input_{key}", key) if name in read) == value
 
 
 def test_keys_that_rows_have_themselves_are_carried_under_names_of_their_own():
@@ -139,7 +140,9 @@ def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):
         ],
         "2": [
             transcript_row(recording_of({"note": "x", "x": {"y": [1]}}), silent, "m", {}),
-            transcript_row(recording_of({"note": 10**30, "audio_filepath": None, "file_name": "b"}), silent, "m", {}),
+            transcript_row(
+                recording_of({"note": 10**30, "audio_filepath": None, "file_name": "b"}), silent, "m", {}
+            ),
         ],
     }
     schemas = []
@@ -149,7 +152,7 @@ def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):
         (tmp_path / f"{name}.parquet").write_bytes(content)
     assert schemas[0] == schemas[1] == schemas[2]
     read = pyarrow.dataset.dataset(tmp_path).to_table().to_pylist()
-    assert [row["id"] for row in read][0] == "5"
+    assert next(row["id"] for row in read) == "5"
     assert [row["text"] for row in read] == [None, "one", "", ""]
     assert [row["offset"] for row in read] == [None, 2.0, None, None]
     assert [row["audio_filepath"] for row in read] == ["a.wav", "a.wav", "a.wav", "b"]

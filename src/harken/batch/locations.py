@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # a drive of Windows has one letter
 _CONNECT_S, _SILENCE_S = 30.0, 120.0  # of web servers; a long recording may take as long as it wants
 
+_GONE = (404, 410)
+
 
 def is_url(location: str) -> bool:
     """Return whether a location is a URL such as ``s3://bucket/talk.mp3``, and not a path."""
@@ -124,8 +126,18 @@ def open_binary(location: str) -> Iterator[BinaryIO]:
             yield file
         return
     system, path = file_system(location)
-    with system.open(path, "rb") as remote:
+    with _open_remote(system, path) as remote:
         yield remote
+
+
+def _open_remote(system: AbstractFileSystem, path: str) -> Any:
+    try:
+        return system.open(path, "rb")
+    except FileNotFoundError as error:
+        cause = error.__cause__
+        if is_web(path) and cause and getattr(cause, "status", None) not in _GONE:
+            raise cause from None  # every failure of a web server is called so
+        raise
 
 
 def read_bytes(location: str) -> bytes:

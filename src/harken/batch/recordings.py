@@ -85,6 +85,13 @@ class BatchRecording:
         return self.offset_s is not None
 
     @property
+    def reading_order(self) -> tuple[str, int, float]:
+        """Key that sorts the pieces of each recording, so that it is read once; it is the same for whole recordings."""
+        if self.offset_s is None:
+            return "", 0, 0.0
+        return self.location, self.bytes.start if self.bytes else 0, self.offset_s
+
+    @property
     def shown_name(self) -> str:
         """Its location for messages, on one line whatever characters it has."""
         text = f"{self.location}: {self.name}" if self.bytes else self.location

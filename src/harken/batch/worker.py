@@ -139,7 +139,7 @@ class Worker:
     ) -> Iterator[tuple[BatchRecording, Json]]:
         """Transcribe recordings; those of one language, for which the options are the same, together."""
         progress = _ProgressSum(report)
-        in_order = sorted(recordings, key=lambda recording: recording.language or "")
+        in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
             waiting = iter(files)
             for _, same_language in groupby(in_order, key=lambda recording: recording.language):
