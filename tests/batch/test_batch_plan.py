@@ -26,7 +26,9 @@ from harken.errors import PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
-RECIPE = Recipe(load={"model": "tiny.en"}, weights="w", options=TranscribeOptions(), layout=Layout())
+RECIPE = Recipe(
+    name="tiny.en", load={"model": "tiny.en"}, weights="w", options=TranscribeOptions(), layout=Layout()
+)
 
 
 def recordings_of(*seconds: float) -> list[BatchRecording]:

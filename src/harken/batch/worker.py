@@ -183,7 +183,7 @@ class Worker:
             return error_row(recording, type(error).__name__, str(error))
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
-        return transcript_row(recording, transcript, self._recognizer.model, side_files)
+        return transcript_row(recording, transcript, self._settings.recipe.name, side_files)
 
     def _rows_to_keep(self, task: Task) -> dict[str, Json]:
         """Return the rows of a shard that is there that are no errors."""
