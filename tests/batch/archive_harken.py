@@ -1,4 +1,4 @@
-"""The command with a recogniser for tests, also in its worker processes, which import this file as their main module."""
+"""The command with a recogniser for tests, also in its worker processes, whose main module this is, too."""
 
 import sys
 from pathlib import Path

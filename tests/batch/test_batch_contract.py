@@ -129,7 +129,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
 ) -> None:
     use_in_workers(monkeypatch)
     names = [f"{number}.wav" for number in range(40)]
-    manifest = write_archive(tmp_path, {name: "slow" for name in names})
+    manifest = write_archive(tmp_path, dict.fromkeys(names, "slow"))
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
     lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     cluster.wait_for_nodes()

@@ -122,6 +122,6 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
 
     monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
     with pytest.raises(
-        WorkerError, match="3 workers in turn ended while they loaded the model: .* exit status 9"
+        WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"
     ):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)

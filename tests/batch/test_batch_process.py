@@ -22,7 +22,7 @@ NAMES = [f"{number}.wav" for number in range(16)]
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    return write_archive(tmp_path / "archive", {name: "slow words" for name in NAMES})
+    return write_archive(tmp_path / "archive", dict.fromkeys(NAMES, "slow words"))
 
 
 def start(manifest: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -183,7 +183,9 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
                     )
                 )
         except Exception as error:
-            if error is ffmpeg_input.error and isinstance(error, AudioError):  # a source that says what is wrong
+            if error is ffmpeg_input.error and isinstance(
+                error, AudioError
+            ):  # a source that says what is wrong
                 raise
             if error is ffmpeg_input.error:
                 raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
