@@ -95,10 +95,10 @@ def _plan_text(plan: Plan) -> str:
 
 def _summary_text(summary: BatchSummary, out: str) -> str:
     """Return what was done, in a line or a few."""
+    new = f"{summary.new_rows} new in {format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
     lines = [
         f"{pluralize(summary.rows, 'row')} in {pluralize(summary.shards, 'shard')} in {out}, "
-        f"{summary.audio_hours:.2f} h of audio; {summary.new_rows} new in "
-        f"{format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
+        f"{summary.audio_hours:.2f} h of audio; {new if summary.new_rows else 'nothing was left to do'}"
     ]
     if summary.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.failures.items()))

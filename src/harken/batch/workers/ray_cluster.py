@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ MOST_THREADS = 4
 PROGRESS_EVERY_S = 5.0
 MAX_START_FAILURES = 5
 """Actors that may fail, one after another, before they have loaded the model."""
+CONNECT_S = 15.0
+"""Time that the head of a cluster may take to answer."""
 
 
 class _Actor:
@@ -242,13 +245,34 @@ def _connect(address: str) -> Any:
             "a cluster needs Ray, which is missing; pip install 'harken[ray]' installs it"
         ) from error
     if not ray.is_initialized():
+        _check_reachable(address)
         try:
             with _keeping_sigterm():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
+            if address == "auto" and isinstance(error, ConnectionError):
+                reason = "this machine is part of none; allowed is also the address of its head, HOST:PORT"
             raise BackendUnavailable(f"ray {address!r}: no cluster can be reached: {reason}") from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Check that something listens at an address; Ray itself tries for more than a minute.
+
+    Raises
+    ------
+    BackendUnavailable
+        If nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BackendUnavailable(f"ray {address!r}: no cluster can be reached: {reason}") from error
 
 
 @contextmanager
