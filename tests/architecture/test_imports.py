@@ -44,7 +44,6 @@ THIRD_PARTY = {
     "av": ("harken.audio",),
     "click": ("harken.cli",),
     "filelock": ("harken.batch",),
-    "aiohttp": ("harken.batch",),
     "fsspec": ("harken.batch",),
     "huggingface_hub": ("harken.checkpoints",),
     "jiwer": ("harken.evaluation",),
