@@ -104,9 +104,10 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
 def _web_options(location: str) -> dict[str, Any]:
     if not is_web(location):
         return {}
-    import aiohttp
+    from fsspec.implementations import http
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+    client: Any = http  # which brings aiohttp
+    timeout = client.aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
     return {"client_kwargs": {"timeout": timeout}}
 
 
