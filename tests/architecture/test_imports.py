@@ -41,7 +41,6 @@ HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package i
 
 # Third-party packages, and the only modules that may import each; numpy may be imported everywhere.
 THIRD_PARTY = {
-    "aiohttp": ("harken.batch",),
     "av": ("harken.audio",),
     "click": ("harken.cli",),
     "filelock": ("harken.batch",),
@@ -66,7 +65,6 @@ THIRD_PARTY = {
 }
 # Packages that an extra installs, and the name of the extra.
 OPTIONAL = {
-    "aiohttp": "urls",
     "jiwer": "eval",
     "matplotlib": "plot",
     "prometheus_client": "serve",
