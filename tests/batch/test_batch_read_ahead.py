@@ -119,6 +119,17 @@ def test_many_pieces_of_a_long_recording_are_one_read_of_it_even_if_they_overlap
     assert len(opened) == 3
 
 
+def test_pieces_in_any_order_are_sorted_so_that_each_recording_is_read_once(tmp_path, opened, monkeypatch):
+    paths = [write_wav(tmp_path / name, noise(5)) for name in ("a.wav", "b.wav")]
+    whole = recording_at(paths[0])
+    shuffled = [piece(path, offset_s, 1) for offset_s in (3, 0, 4, 1) for path in paths]
+    in_order = sorted([*shuffled, whole], key=lambda each: each.reading_order)
+    assert in_order[0] is whole
+    monkeypatch.setattr(read_ahead, "_KEPT_SAMPLES", 0)
+    read_all(*in_order[1:])
+    assert opened == [str(path) for path in paths]
+
+
 def test_pieces_of_recordings_in_archives_are_theirs(tmp_path):
     first, second = noise(2), -noise(2)
     content = [
