@@ -125,3 +125,16 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
         WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"
     ):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -> None:
+    manifest = write_archive(tmp_path, good(4))
+    options = BatchOptions(workers=workers, shard_minutes=1)
+    shards = tmp_path / "out" / "shards"
+    shards.parent.mkdir()
+    shards.touch()
+    with pytest.raises(OutputError, match="shards: cannot be made a folder"):
+        run_batch(manifest, tmp_path / "out", options)
+    shards.unlink()
+    assert run_batch(manifest, tmp_path / "out", options).rows == 4

@@ -11,6 +11,7 @@ from typing import Any
 
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
+from harken.batch.locations import is_url
 from harken.batch.options import BatchOptions
 from harken.batch.output import read_report
 from harken.batch.parquet import require_pyarrow
@@ -214,7 +215,7 @@ def _prepare(
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
     if options.parquet:
         require_pyarrow()
-    recordings = read_recordings(os.fspath(source), note)
+    recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {**(load or {})}
     recipe = Recipe(
         load=load,
@@ -235,6 +236,13 @@ def _prepare(
     if plan.n_stale:
         note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
+
+
+def _with_whole_path(recording: BatchRecording) -> BatchRecording:
+    """Return a recording by an absolute path: workers of a cluster have other current folders."""
+    if is_url(recording.location):
+        return recording
+    return replace(recording, location=os.path.abspath(recording.location))
 
 
 def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
