@@ -127,7 +127,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    names = [f"{number}.wav" for number in range(40)]
+    names = [f"{number}.wav" for number in range(60)]
     manifest = write_archive(tmp_path, dict.fromkeys(names, "slow"))
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
     lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
@@ -146,9 +146,9 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
     summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
     assert removed
     assert max(workers_seen) == 3
-    assert (summary.complete, summary.rows, summary.failed) == (True, 40, 0)
+    assert (summary.complete, summary.rows, summary.failed) == (True, 60, 0)
     assert set(read_rows(tmp_path / "out")) == set(names)
-    assert len(transcribed(tmp_path)) <= 40 + 4  # no more than the shard of the lost node was done again
+    assert len(transcribed(tmp_path)) <= 60 + 4  # no more than the shard of the lost node was done again
     assert len(notes) == 1
     assert notes[0].endswith("it is tried again")
 

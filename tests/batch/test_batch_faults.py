@@ -13,7 +13,7 @@ import pytest
 from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
 from harken.batch import BatchOptions, driver, run_batch, worker
 from harken.batch.store import Store
-from harken.errors import OutputError
+from harken.errors import OutputError, PlanError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
@@ -138,3 +138,14 @@ def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -
         run_batch(manifest, tmp_path / "out", options)
     shards.unlink()
     assert run_batch(manifest, tmp_path / "out", options).rows == 4
+
+
+def test_a_folder_on_which_another_driver_works_is_refused(tmp_path: Path) -> None:
+    manifest = write_archive(tmp_path, good(1))
+    out = str(tmp_path / "out")
+    with (
+        Store(out).locked(),
+        pytest.raises(PlanError, match="another 'harken batch' writes to it; wait for its end"),
+    ):
+        run_batch(manifest, out)
+    assert run_batch(manifest, out).rows == 1
