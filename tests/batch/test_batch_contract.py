@@ -12,7 +12,7 @@ import harken
 from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
 from harken.batch import BatchOptions, BatchState, run_batch
 from harken.checkpoints.hub import embedded_model
-from harken.errors import PlanError
+from harken.errors import BackendUnavailable, PlanError
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
 NIGHTLY = [
@@ -115,10 +115,9 @@ def test_a_cluster_of_two_nodes_does_an_archive(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    manifest = write_archive(
-        tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None}
-    )
-    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=1))
+    write_archive(tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None})
+    monkeypatch.chdir(tmp_path)  # where the workers are not
+    summary = run_batch("manifest.jsonl", "out", make_options(shard_minutes=1))
     assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
     assert len(read_rows(tmp_path / "out")) == 7
 
@@ -128,7 +127,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    names = [f"{number}.wav" for number in range(40)]
+    names = [f"{number}.wav" for number in range(60)]
     manifest = write_archive(tmp_path, dict.fromkeys(names, "slow"))
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
     lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
@@ -147,8 +146,19 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
     summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
     assert removed
     assert max(workers_seen) == 3
-    assert (summary.complete, summary.rows, summary.failed) == (True, 40, 0)
+    assert (summary.complete, summary.rows, summary.failed) == (True, 60, 0)
     assert set(read_rows(tmp_path / "out")) == set(names)
-    assert len(transcribed(tmp_path)) <= 40 + 4  # no more than the shard of the lost node was done again
+    assert len(transcribed(tmp_path)) <= 60 + 4  # no more than the shard of the lost node was done again
     assert len(notes) == 1
     assert notes[0].endswith("it is tried again")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(BackendUnavailable, match=rf"^ray '{address}': no cluster can be reached: .+") as caught:
+        run_batch(write_archive(tmp_path, {"a.wav": "a"}), tmp_path / "out", BatchOptions(ray=address))
+    assert "\n" not in str(caught.value)

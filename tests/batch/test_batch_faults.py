@@ -13,7 +13,7 @@ import pytest
 from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
 from harken.batch import BatchOptions, driver, run_batch, worker
 from harken.batch.store import Store
-from harken.errors import OutputError
+from harken.errors import OutputError, PlanError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
@@ -125,3 +125,27 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
         WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"
     ):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -> None:
+    manifest = write_archive(tmp_path, good(4))
+    options = BatchOptions(workers=workers, shard_minutes=1)
+    shards = tmp_path / "out" / "shards"
+    shards.parent.mkdir()
+    shards.touch()
+    with pytest.raises(OutputError, match="shards: cannot be made a folder"):
+        run_batch(manifest, tmp_path / "out", options)
+    shards.unlink()
+    assert run_batch(manifest, tmp_path / "out", options).rows == 4
+
+
+def test_a_folder_on_which_another_driver_works_is_refused(tmp_path: Path) -> None:
+    manifest = write_archive(tmp_path, good(1))
+    out = str(tmp_path / "out")
+    with (
+        Store(out).locked(),
+        pytest.raises(PlanError, match="another 'harken batch' writes to it; wait for its end"),
+    ):
+        run_batch(manifest, out)
+    assert run_batch(manifest, out).rows == 1

@@ -17,7 +17,7 @@ from fakes.archive_recognizer import read_rows, transcribed, write_archive
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
 HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
 PATIENCE_S = 120  # on a machine with other work
-NAMES = [f"{number}.wav" for number in range(16)]
+NAMES = [f"{number}.wav" for number in range(10)]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def manifest(tmp_path: Path) -> Path:
 def start(manifest: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start the command in a group of its own."""
     return subprocess.Popen(
-        [*HARKEN, str(manifest), str(out), "--shard-minutes", "3", *arguments],
+        [*HARKEN, str(manifest), str(out), "--shard-minutes", "2", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,13 +96,14 @@ def test_a_signal_ends_the_run_with_a_line_and_the_same_command_goes_on(
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     done = len(read_rows(out))
     assert (
-        said == f"harken: {word}; {done} of 16 recordings are done, and the same command goes on from there\n"
+        said == f"harken: {word}; {done} of 10 recordings are done, and the same command goes on from there\n"
     )
     assert not stdout
     wait_until(lambda: not is_group_alive(process.pid))
     finish(manifest, out, "--workers", str(workers))
 
 
+@pytest.mark.nightly
 def test_a_second_driver_is_refused_while_the_first_works(manifest: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start(manifest, out)

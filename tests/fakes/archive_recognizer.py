@@ -6,7 +6,7 @@ A file holds its text, behind a word for what happens to the worker that reads i
 - ``hang``: it does nothing for ten minutes.
 - ``memory``: there is too little memory.
 - ``crash``: an exception that no recording explains.
-- ``slow``: it takes 0.15 s.
+- ``slow``: it takes 0.1 s.
 
 The first four happen each time, or with ``once`` behind the word only the first time.
 """
@@ -34,7 +34,7 @@ from harken.transcribe import Callbacks, TranscribeOptions
 LOG = "transcribed.log"
 """File beside the recordings with a line for each that was read, in the order in which they were."""
 HANG_S = 600.0
-SLOW_S = 0.15
+SLOW_S = 0.1
 
 
 def write_archive(folder: Path, contents: Mapping[str, str | None]) -> Path:

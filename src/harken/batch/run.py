@@ -33,6 +33,8 @@ from harken.transcribe import TranscribeOptions
 
 PATHS = {"model", "assistant", "adapter", "cache"}
 """Arguments of `harken.load` that may be paths, which workers in other folders must find."""
+NO_PATHS = {"none", "ngram", "auto"}
+"""Values of them that are words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +220,7 @@ def _prepare(
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
     if options.parquet:
         require_pyarrow()
-    recordings = read_recordings(_absolute(os.fspath(source)), note)
+    recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
     load |= {key: os.path.abspath(load[key]) for key in PATHS & load.keys() if _is_path(load[key])}
@@ -244,13 +246,15 @@ def _prepare(
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
 
 
-def _absolute(source: str) -> str:
-    """Return an input that means the same in every folder."""
-    return source if is_url(source) else os.path.abspath(source)
-
-
 def _is_path(value: str | os.PathLike[str] | None) -> bool:
-    return value is not None and os.path.exists(value)
+    return value is not None and value not in NO_PATHS and os.path.exists(value)
+
+
+def _with_whole_path(recording: BatchRecording) -> BatchRecording:
+    """Return a recording by an absolute path: workers of a cluster have other current folders."""
+    if is_url(recording.location):
+        return recording
+    return recording.with_known(location=os.path.abspath(recording.location))
 
 
 def _make_workers(batch: _Batch, n_tasks: int) -> Workers:

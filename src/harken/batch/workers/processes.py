@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,6 +22,7 @@ MAX_START_FAILURES = 3
 """Workers that may end, one after another, before any has loaded the model."""
 _CONTEXT = multiprocessing.get_context("spawn")
 READY = "ready"
+_END = object()
 _OUT_OF_MEMORY = 7
 """Exit status of a worker without memory; what it has taken is given back with the process."""
 
@@ -78,11 +80,11 @@ class ProcessWorkers:
         by_connection = {each.connection: each for each in self._processes}
         for connection in wait([*by_connection], timeout_s):
             each = by_connection[cast(Connection, connection)]
-            try:
-                while each.connection.poll():
-                    self._take(each, each.connection.recv(), handle)
-            except (EOFError, OSError):  # also in the middle of a message
-                self._replace(each, handle)
+            for message in _messages(each.connection):
+                if message is _END:
+                    self._replace(each, handle)
+                else:
+                    self._take(each, message, handle)
 
     def give_up(self, task: Task) -> None:
         """Kill the process of a task."""
@@ -123,6 +125,7 @@ class ProcessWorkers:
 
     def _replace(self, each: _Process, handle: Handle) -> None:
         """Replace a process that has ended; its task is broken."""
+        each.process.kill()  # it may have closed its end of the connection alone
         each.process.join()
         each.connection.close()
         reason = f"its worker ended with {_exit_text(each.process.exitcode)}"
@@ -136,6 +139,15 @@ class ProcessWorkers:
             )
         if each.task:
             handle(Broken(each.task, reason))
+
+
+def _messages(connection: Connection) -> Iterator[object]:
+    """Yield the messages that have come, and `_END` behind the last one of a process that has ended."""
+    try:
+        while connection.poll():
+            yield connection.recv()
+    except (EOFError, OSError):  # also in the middle of a message
+        yield _END
 
 
 def _exit_text(code: int | None) -> str:
