@@ -149,7 +149,7 @@ def any_recipe() -> Recipe:
     from harken.formats import Layout
     from harken.transcribe import TranscribeOptions
 
-    return Recipe(load={}, weights="", options=TranscribeOptions(), layout=Layout())
+    return Recipe(name="", load={}, weights="", options=TranscribeOptions(), layout=Layout())
 
 
 def percent(part: float, whole: float) -> float:

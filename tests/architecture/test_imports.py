@@ -41,6 +41,7 @@ HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package i
 
 # Third-party packages, and the only modules that may import each; numpy may be imported everywhere.
 THIRD_PARTY = {
+    "aiohttp": ("harken.batch",),
     "av": ("harken.audio",),
     "click": ("harken.cli",),
     "filelock": ("harken.batch",),
@@ -65,6 +66,7 @@ THIRD_PARTY = {
 }
 # Packages that an extra installs, and the name of the extra.
 OPTIONAL = {
+    "aiohttp": "urls",
     "jiwer": "eval",
     "matplotlib": "plot",
     "prometheus_client": "serve",

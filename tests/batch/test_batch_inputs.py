@@ -134,7 +134,9 @@ def test_a_csv_manifest_has_texts_and_seconds(tmp_path):
 def test_a_line_that_is_not_allowed_is_refused_by_file_and_number(tmp_path, line, reason):
     manifest = write_lines(tmp_path / "m.jsonl", {"audio_filepath": "ok.wav"}, "", line)
     text = refusal(manifest)
-    assert text.startswith(f"{manifest}, line 3: ") and reason in text and len(text) < 500
+    assert text.startswith(f"{manifest}, line 3: ")
+    assert reason in text
+    assert len(text) < 500
 
 
 def test_two_lines_of_one_id_are_refused_by_both_their_numbers_and_equal_ones_are_done_once(tmp_path):
@@ -145,7 +147,8 @@ def test_two_lines_of_one_id_are_refused_by_both_their_numbers_and_equal_ones_ar
     assert notes == [f"{manifest}: 1 repeated lines are done once"]
     write_lines(manifest, line, {"audio_filepath": "b.wav", "id": "7"})
     text = refusal(manifest)
-    assert f"{manifest}, line 2: id '7'" in text and f"{manifest}, line 1," in text
+    assert f"{manifest}, line 2: id '7'" in text
+    assert f"{manifest}, line 1," in text
 
 
 @pytest.mark.parametrize(
@@ -296,7 +299,8 @@ def test_side_files_have_names_of_their_own_inside_the_folder(tmp_path):
         "b.wav@3600.002-",
     ]
     for name in side_names:
-        assert not name.startswith("/") and ".." not in name.split("/")
+        assert not name.startswith("/")
+        assert ".." not in name.split("/")
         assert max(map(len, name.split("/"))) < 200
 
 

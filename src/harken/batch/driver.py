@@ -39,6 +39,8 @@ class BatchState:
     ----------
     rows, failed : int
         Recordings that are done, and those among them that failed; also of earlier runs.
+    published : int
+        Those whose rows are in the output folder, which the end of the driver does not undo.
     all_rows : int
     audio_s : float
         Seconds of audio that this run has transcribed.
@@ -51,6 +53,7 @@ class BatchState:
 
     rows: int
     failed: int
+    published: int
     all_rows: int
     audio_s: float
     left_s: float
@@ -139,6 +142,7 @@ class Driver:
         HarkenError
             If no worker can load the model.
         """
+        self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:
                 self._start(heapq.heappop(self._queue)[2])
@@ -175,6 +179,7 @@ class Driver:
         self._audio_s += report.audio_s
         self._rows += 0 if task.retry else report.rows
         self._failed += report.n_failed
+        self._report(at_once=True)
 
     def _try_again(self, broken: Broken) -> None:
         """Have a task done once more: whole the first time, then in halves, and a single recording a few times."""
@@ -240,6 +245,7 @@ class Driver:
             BatchState(
                 rows=min(self._rows + running_rows, self._all_rows),
                 failed=self._failed,
+                published=self._rows,
                 all_rows=self._all_rows,
                 audio_s=self._audio_s + running_s,
                 left_s=max(self._left_s - running_s, 0.0),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # a drive of Windows has one letter
 _CONNECT_S, _SILENCE_S = 30.0, 120.0  # of web servers; a long recording may take as long as it wants
 
+_GONE = (404, 410)
+
 
 def is_url(location: str) -> bool:
     """Return whether a location is a URL such as ``s3://bucket/talk.mp3``, and not a path."""
@@ -94,7 +96,7 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
         system, path = fsspec.core.url_to_fs(location, **_web_options(location))
     except (ImportError, ValueError) as error:
         raise BackendUnavailable(
-            f"{location}: {one_line(error)}; s3:// needs s3fs, gs:// gcsfs, abfs:// adlfs, http:// aiohttp"
+            f"{location}: {one_line(error)}; pip install 'harken[urls]' installs what s3, gs and http need"
         ) from error
     return system, str(path)
 
@@ -102,9 +104,10 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
 def _web_options(location: str) -> dict[str, Any]:
     if not is_web(location):
         return {}
-    import aiohttp
+    from fsspec.implementations import http
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+    client: Any = http  # which brings aiohttp
+    timeout = client.aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
     return {"client_kwargs": {"timeout": timeout}}
 
 
@@ -124,8 +127,18 @@ def open_binary(location: str) -> Iterator[BinaryIO]:
             yield file
         return
     system, path = file_system(location)
-    with system.open(path, "rb") as remote:
+    with _open_remote(system, path) as remote:
         yield remote
+
+
+def _open_remote(system: AbstractFileSystem, path: str) -> Any:
+    try:
+        return system.open(path, "rb")
+    except FileNotFoundError as error:
+        cause = error.__cause__
+        if is_web(path) and cause and getattr(cause, "status", None) not in _GONE:
+            raise cause from None  # every failure of a web server is called so
+        raise
 
 
 def read_bytes(location: str) -> bytes:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -154,10 +154,20 @@ def make_plan(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
         )
+<<<<<<< HEAD
     unfinished = [
         added.get(name) or Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
         for name, digests in entries.items()
         if name not in published
+=======
+    left = [name for name in entries if name not in published and name not in added]
+    estimated = {
+        each.digest: each
+        for each in estimate_durations(by_digest[digest] for name in left for digest in entries[name])
+    }
+    unfinished = [shard for name, shard in added.items() if name not in published] + [
+        Shard(tuple(estimated[digest] for digest in entries[name]), recipe.digest) for name in left
+>>>>>>> batch-B
     ]
     if write:
         if entries != planned:
@@ -201,6 +211,7 @@ def cut_shards(
 def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
     recordings = [*recordings]
+<<<<<<< HEAD
     unknown = [recording for recording in recordings if not recording.estimate_s]
     if not unknown:
         return recordings
@@ -213,9 +224,24 @@ def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecord
 
 
 def _estimate_s(recording: BatchRecording) -> float:
+=======
+    probed = [
+        recording for recording in recordings if recording.duration_s is None and not recording.estimate_s
+    ]
+    lengths: Iterator[float] = iter(())
+    if probed:
+        with ThreadPoolExecutor(_PROBING_THREADS) as threads:
+            lengths = iter([*threads.map(_whole_length_s, probed)])
+    return [_with_estimate(recording, lengths) for recording in recordings]
+
+
+def _with_estimate(recording: BatchRecording, lengths: Iterator[float]) -> BatchRecording:
+    if recording.estimate_s:
+        return recording
+>>>>>>> batch-B
     if recording.duration_s is not None:
-        return recording.duration_s
-    return max(_whole_length_s(recording) - (recording.offset_s or 0.0), 0.0)
+        return recording.with_known(estimate_s=recording.duration_s)
+    return recording.with_known(estimate_s=max(next(lengths) - (recording.offset_s or 0.0), 0.0))
 
 
 def _whole_length_s(recording: BatchRecording) -> float:
@@ -236,7 +262,7 @@ def _read_plan(store: Store, recipe: Recipe) -> Entries | None:
     try:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}
-        before: Json = head["recipe"]
+        before: Json = {**head["recipe"]}
     except (ValueError, TypeError, KeyError) as error:
         raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
     if changes := differences(before, recipe.as_json()):

@@ -32,8 +32,10 @@ FIRST_WAIT_S = 1.0
 _IN_MEMORY_BYTES = 16 << 20
 _KEPT_SAMPLES = 300 * SAMPLE_RATE
 """Samples of a recording that stay in memory for its next piece."""
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, AudioError)
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors that another try does not mend."""
+_PASSING_REFUSALS = (408, 425, 429)
+"""Refusals of a web server that another try may mend."""
 
 
 @contextmanager
@@ -142,11 +144,17 @@ class _ReadAhead:
             except Exception as error:  # whatever a file system raises
                 if isinstance(error, AudioError):
                     raise
-                if isinstance(error, _LASTING) or not tries_left or self._is_closed.is_set():
+                if _is_lasting(error) or not tries_left or self._is_closed.is_set():
                     raise audio_error(recording.shown_name, error) from error
             self._is_closed.wait(wait_s)
             wait_s *= 2
         raise AssertionError("the last try returns or raises")
+
+
+def _is_lasting(error: Exception) -> bool:
+    status = getattr(error, "status", None)
+    is_refused = isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_REFUSALS
+    return isinstance(error, _LASTING) or is_refused
 
 
 def _open(recording: BatchRecording) -> BinaryIO:

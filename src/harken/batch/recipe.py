@@ -22,6 +22,8 @@ class Recipe:
 
     Parameters
     ----------
+    name : str
+        Name of the model in rows; its weights decide.
     load : mapping
         Arguments of `harken.load`.
     weights : str
@@ -34,6 +36,7 @@ class Recipe:
     parquet : bool
     """
 
+    name: str
     load: Mapping[str, Any]
     weights: str
     options: TranscribeOptions

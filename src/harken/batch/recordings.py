@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -83,6 +84,19 @@ class BatchRecording:
     def is_piece(self) -> bool:
         """True if only a part of the recording is meant."""
         return self.offset_s is not None
+
+    def with_known(self, **known: Any) -> BatchRecording:
+        """Return it with more that is known of it, such as ``estimate_s``, and the same digest."""
+        other = copy(self)  # with the digest, which is dear for many
+        vars(other).update(known)
+        return other
+
+    @property
+    def reading_order(self) -> tuple[str, int, float]:
+        """Key that sorts the pieces of each recording, so that it is read once; it is the same for whole recordings."""
+        if self.offset_s is None:
+            return "", 0, 0.0
+        return self.location, self.bytes.start if self.bytes else 0, self.offset_s
 
     @property
     def shown_name(self) -> str:

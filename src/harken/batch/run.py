@@ -11,6 +11,7 @@ from typing import Any
 
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
+from harken.batch.locations import is_url
 from harken.batch.options import BatchOptions
 from harken.batch.output import read_report
 from harken.batch.parquet import require_pyarrow
@@ -29,6 +30,9 @@ from harken.formats import Layout
 from harken.keywords import options_or_default
 from harken.processors import usable_processors
 from harken.transcribe import TranscribeOptions
+
+PATHS = {"model", "assistant", "adapter", "cache"}
+"""Arguments of `harken.load` that may be paths, which workers in other folders must find."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +218,12 @@ def _prepare(
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
     if options.parquet:
         require_pyarrow()
-    recordings = read_recordings(os.fspath(source), note)
-    load = {**(load or {})}
+    recordings = read_recordings(_absolute(os.fspath(source)), note)
+    load = {"model": "tiny.en", **(load or {})}
+    name = os.fspath(load["model"])
+    load |= {key: os.path.abspath(load[key]) for key in PATHS & load.keys() if _is_path(load[key])}
     recipe = Recipe(
+        name=name,
         load=load,
         weights=weights_digest(load),
         options=transcribe_options,
@@ -235,6 +242,15 @@ def _prepare(
     if plan.n_stale:
         note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
+
+
+def _absolute(source: str) -> str:
+    """Return an input that means the same in every folder."""
+    return source if is_url(source) else os.path.abspath(source)
+
+
+def _is_path(value: str | os.PathLike[str] | None) -> bool:
+    return value is not None and os.path.exists(value)
 
 
 def _make_workers(batch: _Batch, n_tasks: int) -> Workers:

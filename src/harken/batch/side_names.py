@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from harken.batch.recordings import BatchRecording
@@ -20,8 +19,7 @@ def with_side_names(recordings: Sequence[BatchRecording]) -> list[BatchRecording
     names = [_side_name(recording) for recording in recordings]
     counts = Counter(map(str.casefold, names))
     return [
-        replace(
-            recording,
+        recording.with_known(
             side_name=name if counts[name.casefold()] == 1 else f"{name}~{recording.digest[:8]}",
         )
         for recording, name in zip(recordings, names, strict=True)

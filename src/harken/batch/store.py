@@ -158,12 +158,12 @@ class Store:
             return
         from filelock import FileLock, Timeout
 
-        path = os.path.join(self.folder, LOCK_FILE)
         try:
             os.makedirs(self.folder, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be made a folder: {one_line(error)}") from error
-        lock = FileLock(path, timeout=0)
+        # The lock makes its file itself: one that a rename puts in its place has another lock.
+        lock = FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0)
         try:
             lock.acquire()
         except Timeout:

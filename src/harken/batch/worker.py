@@ -139,7 +139,7 @@ class Worker:
     ) -> Iterator[tuple[BatchRecording, Json]]:
         """Transcribe recordings; those of one language, for which the options are the same, together."""
         progress = _ProgressSum(report)
-        in_order = sorted(recordings, key=lambda recording: recording.language or "")
+        in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
             waiting = iter(files)
             for _, same_language in groupby(in_order, key=lambda recording: recording.language):
@@ -183,7 +183,7 @@ class Worker:
             return error_row(recording, type(error).__name__, str(error))
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
-        return transcript_row(recording, transcript, self._recognizer.model, side_files)
+        return transcript_row(recording, transcript, self._settings.recipe.name, side_files)
 
     def _rows_to_keep(self, task: Task) -> dict[str, Json]:
         """Return the rows of a shard that is there that are no errors."""

@@ -27,6 +27,7 @@ from harken.cli.options import (
     single_option,
     transcribe_options_from,
 )
+from harken.cli.process import saving_on_stop
 from harken.cli.screen import format_table, pluralize
 from harken.cli.values import FilePath
 from harken.transcribe import TranscribeOptions
@@ -69,7 +70,8 @@ def command(manifest: str, out: str, **params: Any) -> int:
                 _plan_text(plan_batch(manifest, out, options, transcribe_options, **settings))
             )
             return 0
-        summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
+        with saving_on_stop(progress.describe_stop):
+            summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
         progress.note(_summary_text(summary, out))
     return 0 if summary.complete and not summary.failed else SOME_FAILED
 
@@ -93,10 +95,10 @@ def _plan_text(plan: Plan) -> str:
 
 def _summary_text(summary: BatchSummary, out: str) -> str:
     """Return what was done, in a line or a few."""
+    new = f"{summary.new_rows} new in {format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
     lines = [
         f"{pluralize(summary.rows, 'row')} in {pluralize(summary.shards, 'shard')} in {out}, "
-        f"{summary.audio_hours:.2f} h of audio; {summary.new_rows} new in "
-        f"{format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
+        f"{summary.audio_hours:.2f} h of audio; {new if summary.new_rows else 'nothing was left to do'}"
     ]
     if summary.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.failures.items()))

@@ -30,6 +30,7 @@ class BatchProgress:
         self._enabled = enabled
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._state: BatchState | None = None
         self._next_line_s = perf_counter() + LINE_EVERY_S
 
     def __enter__(self) -> Self:
@@ -42,6 +43,7 @@ class BatchProgress:
 
     def show(self, state: BatchState) -> None:
         """Show the state."""
+        self._state = state
         if not self._enabled:
             return
         text = describe_state(state)
@@ -61,6 +63,13 @@ class BatchProgress:
             )
         else:
             write_stderr(f"harken: {text}")
+
+    def describe_stop(self, message: str) -> str:
+        """Return the message of a signal with what is done; rows that are not published yet are not."""
+        if not self._state:
+            return f"{message}; the same command goes on"
+        done = f"{self._state.published} of {self._state.all_rows} recordings are done"
+        return f"{message}; {done}, and the same command goes on from there"
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output."""

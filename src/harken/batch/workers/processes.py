@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -20,6 +21,8 @@ MAX_START_FAILURES = 3
 """Workers that may end, one after another, before any has loaded the model."""
 _CONTEXT = multiprocessing.get_context("spawn")
 READY = "ready"
+_OUT_OF_MEMORY = 7
+"""Exit status of a worker without memory; what it has taken is given back with the process."""
 
 
 @dataclass
@@ -78,7 +81,7 @@ class ProcessWorkers:
             try:
                 while each.connection.poll():
                     self._take(each, each.connection.recv(), handle)
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):  # also in the middle of a message
                 self._replace(each, handle)
 
     def give_up(self, task: Task) -> None:
@@ -123,18 +126,21 @@ class ProcessWorkers:
         each.process.join()
         each.connection.close()
         reason = f"its worker ended with {_exit_text(each.process.exitcode)}"
-        if not each.is_ready:
-            self._start_failures += 1
-            if self._start_failures >= MAX_START_FAILURES:
-                raise WorkerError(
-                    f"{MAX_START_FAILURES} workers in turn ended while they loaded the model: {reason}"
-                )
-        self._processes[self._processes.index(each)] = self._spawn()
+        self._processes.remove(each)
+        self._start_failures += not each.is_ready
+        if each.is_ready or self._start_failures < MAX_START_FAILURES:
+            self._processes.append(self._spawn())
+        elif not self.n_alive:  # the others go on without it
+            raise WorkerError(
+                f"{MAX_START_FAILURES} workers in turn ended while they loaded the model: {reason}"
+            )
         if each.task:
             handle(Broken(each.task, reason))
 
 
 def _exit_text(code: int | None) -> str:
+    if code == _OUT_OF_MEMORY:
+        return "too little memory"
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"signal {signal.Signals(-code).name}"
@@ -144,20 +150,33 @@ def _exit_text(code: int | None) -> str:
 def _serve(connection: Connection, settings: WorkerSettings) -> None:
     """Work for the driver, which is another process, until it has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the driver ends its workers itself
+    threading.Thread(target=_end_with_driver, name="harken driver", daemon=True).start()
     with suppress(EOFError, OSError):  # the driver has gone
         try:
             worker = Worker(settings)
+        except MemoryError:
+            os._exit(_OUT_OF_MEMORY)
         except HarkenError as error:
             connection.send(error)
+        except Exception as error:  # whatever else a damaged installation raises
+            connection.send(WorkerError(f"the model cannot be loaded: {type(error).__name__}: {error}"))
         else:
             connection.send(READY)
-            while _serve_task(connection, worker):
-                pass
+            while True:
+                _serve_task(connection, worker)
     os._exit(0)
 
 
-def _serve_task(connection: Connection, worker: Worker) -> bool:
-    """Do the next task; return False if the process had better end."""
+def _end_with_driver() -> None:
+    """End this process when the driver ends, however it does, and whatever a call of the engine is doing."""
+    driver = multiprocessing.parent_process()
+    assert driver
+    wait([driver.sentinel])
+    os._exit(0)
+
+
+def _serve_task(connection: Connection, worker: Worker) -> None:
+    """Do the next task."""
     task: Task = connection.recv()
 
     def report(progress: Progress) -> None:
@@ -168,7 +187,7 @@ def _serve_task(connection: Connection, worker: Worker) -> bool:
 
     try:
         connection.send(worker.transcribe(task, report))
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
     except Exception as error:
         connection.send(broken_by(task, error))
-        return not isinstance(error, MemoryError)  # what it has taken is given back with the process
-    return True

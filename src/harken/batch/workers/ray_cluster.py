@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +23,8 @@ MOST_THREADS = 4
 PROGRESS_EVERY_S = 5.0
 MAX_START_FAILURES = 5
 """Actors that may fail, one after another, before they have loaded the model."""
+CONNECT_S = 15.0
+"""Time that the head of a cluster may take to answer."""
 
 
 class _Actor:
@@ -138,7 +144,9 @@ class RayWorkers:
         if ready:
             ready, _ = self._ray.wait([*self._by_reference], num_returns=len(self._by_reference), timeout=0)
         for reference in ready:
-            kind, each = self._by_reference.pop(reference)
+            kind, each = self._by_reference.pop(reference, (None, None))
+            if kind is None or each is None:  # of an actor that was lost a moment ago
+                continue
             try:
                 answer = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
@@ -198,8 +206,9 @@ class RayWorkers:
         self._drop(each)
         reason = f"its worker was lost: {type(error).__name__}"
         if not each.is_ready:
+            last_line = str(error).strip().rpartition("\n")[2].strip()  # where a traceback has its error
             self._count_start_failure(
-                WorkerError(f"actors in turn ended while they loaded the model: {reason}")
+                WorkerError(f"actors in turn ended while they loaded the model: {reason}: {last_line}")
             )
         self._spawn()
         if each.task:
@@ -236,9 +245,44 @@ def _connect(address: str) -> Any:
             "a cluster needs Ray, which is missing; pip install 'harken[ray]' installs it"
         ) from error
     if not ray.is_initialized():
+        _check_reachable(address)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _keeping_sigterm():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
+            if address == "auto" and isinstance(error, ConnectionError):
+                reason = "this machine is part of none; allowed is also the address of its head, HOST:PORT"
             raise BackendUnavailable(f"ray {address!r}: no cluster can be reached: {reason}") from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Check that something listens at an address; Ray itself tries for more than a minute.
+
+    Raises
+    ------
+    BackendUnavailable
+        If nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BackendUnavailable(f"ray {address!r}: no cluster can be reached: {reason}") from error
+
+
+@contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces by one that ends the process with status 15 or 1."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,51 @@
+"""Kinds of workers, and a cluster of two nodes for those of Ray."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harken.batch import BatchOptions
+
+MakeOptions = Callable[..., BatchOptions]
+WORKER_KINDS: dict[str, dict[str, Any]] = {
+    "in process": {},
+    "two processes": {"workers": 2},
+    "a cluster": {"workers": 2},
+}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A cluster of a node without processors, which is the driver's, and two with one each."""
+    pytest.importorskip("ray")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # its nodes import what the tests do
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+        yield cluster
+        import ray
+
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def make_options(request: pytest.FixtureRequest) -> MakeOptions:
+    """Make options for workers of a kind of `WORKER_KINDS`, which is the parameter."""
+    kind = request.param
+    values = dict(WORKER_KINDS[kind])
+    if kind == "a cluster":
+        values["ray"] = request.getfixturevalue("cluster").address
+    return lambda **others: BatchOptions(**(values | others))

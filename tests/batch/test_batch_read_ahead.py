@@ -1,0 +1,344 @@
+"""Reading ahead: bounded tries and copies, names for errors, and pieces that are the samples of their recording."""
+
+from __future__ import annotations
+
+import functools
+import io
+import tarfile
+import threading
+import time
+import wave
+from collections import Counter
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audio_files import AUDIO_FORMATS, tone
+from harken.audio import load_audio
+from harken.batch import read_ahead
+from harken.batch.inputs import read_recordings
+from harken.batch.locations import open_binary
+from harken.batch.read_ahead import AHEAD, FETCH_TRIES, reading_ahead
+from harken.batch.recordings import BatchRecording, ByteRange
+from harken.errors import AudioError, AudioNotFound
+
+RATE = 16_000
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch):
+    monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 0.0)
+
+
+def write_wav(path: Path, samples: np.ndarray) -> Path:
+    with wave.open(str(path), "wb") as writer:
+        writer.setparams((1, 2, RATE, 0, "NONE", ""))
+        writer.writeframes(samples.astype("<i2").tobytes())
+    return path
+
+
+def noise(seconds: float) -> np.ndarray:
+    return np.random.default_rng(0).integers(-20_000, 20_000, round(seconds * RATE)).astype(np.int16)
+
+
+def recording_at(location: object, **place: object) -> BatchRecording:
+    return BatchRecording(location=str(location), name=str(location), keys={}, **place)
+
+
+def piece(
+    location: object, offset_s: float, duration_s: float | None = None, **place: object
+) -> BatchRecording:
+    return recording_at(location, offset_s=offset_s, duration_s=duration_s, **place)
+
+
+def read_all(*recordings: BatchRecording) -> list[np.ndarray | AudioError]:
+    """Decode recordings in turn; an error stands for what could not be."""
+    results: list[np.ndarray | AudioError] = []
+    with reading_ahead(recordings) as files:
+        for file in files:
+            try:
+                results.append((load_audio(file) * 32768).astype(np.int16))
+            except AudioError as error:
+                results.append(error)
+            file.close()
+    return results
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """Locations that have been opened."""
+    locations: list[str] = []
+    original = read_ahead._open
+
+    def open_and_note(recording):
+        locations.append(recording.location)
+        return original(recording)
+
+    monkeypatch.setattr(read_ahead, "_open", open_and_note)
+    return locations
+
+
+def test_whole_recordings_are_read_as_they_are(tmp_path):
+    samples = noise(1.5)
+    path = write_wav(tmp_path / "a.wav", samples)
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(path, "x/a.wav")
+    (packed,) = read_recordings(str(archive))
+    for result in read_all(recording_at(path), packed, recording_at(path)):
+        np.testing.assert_array_equal(result, samples)
+
+
+@pytest.mark.parametrize("kind", ["wav s16", "flac", "mp3", "ogg opus"])
+def test_pieces_are_exactly_the_samples_of_the_recording(tmp_path, opened, kind):
+    path = AUDIO_FORMATS[kind].write(tmp_path / "a", 5.0)
+    whole = (load_audio(path) * 32768).astype(np.int16)
+    places = [(0, 1), (1, 0.5), (1.25, 2), (1.0001, 0.03), (3.3, 1.2), (3.0, None), (4.5, 100)]
+    results = read_all(*(piece(path, *place) for place in places))
+    for (offset_s, duration_s), result in zip(places, results, strict=True):
+        start = round(offset_s * RATE)
+        end = None if duration_s is None else start + round(duration_s * RATE)
+        np.testing.assert_array_equal(result, whole[start:end])
+    assert opened == [str(path)]
+
+
+def test_many_pieces_of_a_long_recording_are_one_read_of_it_even_if_they_overlap(tmp_path, opened, monkeypatch):
+    monkeypatch.setattr(read_ahead, "_KEPT_SAMPLES", 5 * RATE)
+    samples = noise(60)
+    path = write_wav(tmp_path / "long.wav", samples)
+    places = [(offset_s, 3.0) for offset_s in np.arange(0, 57, 0.7)]
+    for (offset_s, _), result in zip(places, read_all(*(piece(path, *place) for place in places)), strict=True):
+        np.testing.assert_array_equal(result, samples[round(offset_s * RATE) :][: 3 * RATE])
+    assert len(opened) == 1
+    early, late, again = read_all(piece(path, 1, 1), piece(path, 50, 1), piece(path, 1, 1))
+    np.testing.assert_array_equal(early, again)
+    np.testing.assert_array_equal(late, samples[50 * RATE : 51 * RATE])
+    assert len(opened) == 3
+
+
+def test_pieces_of_recordings_in_archives_are_theirs(tmp_path):
+    first, second = noise(2), -noise(2)
+    content = [
+        write_wav(tmp_path / name, each).read_bytes() for name, each in {"a": first, "b": second}.items()
+    ]
+    archive = tmp_path / "s.tar"
+    archive.write_bytes(b"".join(content))
+    size = len(content[0])
+    results = read_all(
+        *(piece(archive, 0.5, 1, bytes=ByteRange(start, size)) for start in (0, size)),
+    )
+    np.testing.assert_array_equal(results[0], first[RATE // 2 :][:RATE])
+    np.testing.assert_array_equal(results[1], second[RATE // 2 :][:RATE])
+
+
+def test_pieces_that_are_not_there_are_errors_that_name_the_recording_and_read_it_once(tmp_path, opened):
+    path = write_wav(tmp_path / "a.wav", noise(2))
+    before, empty, beyond, further = read_all(
+        piece(path, 0, 1), piece(path, 1, 0), piece(path, 2, 1), piece(path, 1e300, 1)
+    )
+    assert len(before) == RATE
+    assert str(empty) == f"{path}: its piece at 1 s is empty"
+    assert str(beyond) == f"{path}: ends before its piece at 2 s begins"
+    assert str(further) == f"{path}: ends before its piece at 1e+300 s begins"
+    assert len(opened) == 1
+
+
+def test_of_a_recording_that_is_cut_short_the_pieces_before_the_cut_are_read(tmp_path, opened):
+    path = write_wav(tmp_path / "a.wav", noise(10))
+    path.write_bytes(path.read_bytes()[: 10 * RATE])
+    good, *bad = read_all(*(piece(path, offset_s, 1) for offset_s in (1, 4.5, 6, 7, 8)))
+    assert len(good) == RATE
+    assert all(str(error).startswith(f"{path}: ") and "cut short" in str(error) for error in bad)
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("offset_s", [None, 0.0])
+def test_what_is_no_recording_is_an_error_that_names_it(tmp_path, offset_s):
+    (tmp_path / "a.wav").write_bytes(b"no recording")
+    (tmp_path / "folder").mkdir()
+    place = {} if offset_s is None else {"offset_s": offset_s}
+    bad, missing, folder, short = read_all(
+        recording_at(tmp_path / "a.wav", **place),
+        recording_at(tmp_path / "b.wav", **place),
+        recording_at(tmp_path / "folder", **place),
+        recording_at(tmp_path / "a.wav", bytes=ByteRange(0, 100), **place),
+    )
+    assert str(bad).startswith(f"{tmp_path / 'a.wav'}: ")
+    assert isinstance(missing, AudioNotFound)
+    assert str(missing) == f"{tmp_path / 'b.wav'}: no such file"
+    assert str(folder).startswith(f"{tmp_path / 'folder'}: ")
+    assert "the archive ends 88 bytes before the recording does" in str(short)
+
+
+@pytest.mark.parametrize("name", ["a\nb.wav", "caf\udce9.wav"])
+def test_names_that_cannot_be_shown_are_escaped_in_errors(tmp_path, name):
+    (error,) = read_all(recording_at(tmp_path / name))
+    assert isinstance(error, AudioError)
+    assert str(error).isprintable()
+
+
+class Flaky:
+    """Opens files of a store, some of them only after a few failures."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int, error: Exception) -> None:
+        self.tries: dict[str, int] = {}
+        self._failures, self._error = failures, error
+        monkeypatch.setattr(read_ahead, "open_binary", self._open)
+
+    @contextmanager
+    def _open(self, location):
+        self.tries[location] = self.tries.get(location, 0) + 1
+        with open_binary(location) as file:
+            if self.tries[location] > self._failures:
+                yield file
+            else:
+                yield io.BufferedReader(_Failing(self._error))
+
+
+class _Failing(io.RawIOBase):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        raise self._error
+
+
+@pytest.fixture
+def store(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/talks/a.wav", write_wav(tmp_path / "a.wav", noise(1)).read_bytes())
+    yield "memory://talks/a.wav"
+    system.rm("/talks", recursive=True)
+
+
+@pytest.mark.parametrize("offset_s", [None, 0.0])
+def test_a_file_that_fails_now_and_then_is_fetched_once_more(store, monkeypatch, offset_s):
+    flaky = Flaky(monkeypatch, FETCH_TRIES - 1, RuntimeError("reset by peer"))
+    (result,) = read_all(recording_at(store, offset_s=offset_s))
+    np.testing.assert_array_equal(result, noise(1))
+    assert flaky.tries == {store: FETCH_TRIES}
+
+
+def test_a_file_that_always_fails_is_given_up_by_its_url(store, monkeypatch):
+    flaky = Flaky(monkeypatch, 100, RuntimeError("reset\nby peer"))
+    (error,) = read_all(recording_at(store))
+    assert str(error) == f"{store}: cannot be read: RuntimeError: reset by peer"
+    assert flaky.tries == {store: FETCH_TRIES}
+
+
+def test_a_file_that_is_missing_or_forbidden_is_asked_for_once(store, monkeypatch):
+    flaky = Flaky(monkeypatch, 100, PermissionError(13, "Permission denied"))
+    (error,) = read_all(recording_at(store))
+    assert str(error) == f"{store}: cannot be read: Permission denied"
+    assert flaky.tries == {store: 1}
+
+
+def test_no_more_than_a_few_are_fetched_ahead_and_all_copies_are_closed(store, monkeypatch):
+    copies, originals = [], read_ahead._temporary
+
+    def temporary():
+        copies.append(originals())
+        return copies[-1]
+
+    monkeypatch.setattr(read_ahead, "_temporary", temporary)
+    with reading_ahead([recording_at(store)] * 20) as files:
+        assert not copies, "nothing is fetched before it is asked for"
+        assert files[0].tell() == 0
+        assert not copies
+        for index in range(10):
+            files[index].read(1)
+            assert len(copies) <= index + 1 + AHEAD
+            files[index].close()
+            assert copies[index].closed
+    assert len(copies) <= 10 + AHEAD
+    assert all(copy.closed for copy in copies)
+
+
+def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 3600.0)
+    flaky = Flaky(monkeypatch, 100, RuntimeError("reset"))
+    with reading_ahead([recording_at(tmp_path / "a.wav"), recording_at(store)]) as files:
+        files[0].read(1)
+        while not flaky.tries:
+            time.sleep(0.001)
+    assert flaky.tries[store] <= 2
+
+
+class _Server(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, files, asked, *arguments):
+        self._files, self._asked = files, asked
+        super().__init__(*arguments)
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        name = self.path.lstrip("/")
+        self._asked[name] += self.command == "GET"
+        content = self._files.get(name, b"")
+        is_first = name == "busy.wav" and self._asked[name] < 2
+        status = 503 if is_first else 200 if name in self._files else int(name.partition(".")[0])
+        self.send_response(status)
+        content = content if status == 200 else b""
+        self.send_header("Content-Length", str(len(content) + 1000 * (name == "short.wav")))
+        if name == "short.wav":
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_recordings_of_a_web_server_are_read_and_its_failures_are_errors_of_theirs(tmp_path):
+    pytest.importorskip("aiohttp")
+    samples = noise(1)
+    content = write_wav(tmp_path / "a.wav", samples).read_bytes()
+    files = {"a%20b.wav": content, "short.wav": content, "busy.wav": content}
+    asked: Counter[str] = Counter()
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Server, files, asked)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        web = f"http://127.0.0.1:{server.server_port}"
+        good, piece_of_it, busy, missing, forbidden, broken, short = read_all(
+            recording_at(f"{web}/a b.wav"),
+            piece(f"{web}/a b.wav", 0.25, 0.5),
+            recording_at(f"{web}/busy.wav"),
+            recording_at(f"{web}/404.wav"),
+            recording_at(f"{web}/403.wav"),
+            recording_at(f"{web}/500.wav"),
+            recording_at(f"{web}/short.wav"),
+        )
+        server.shutdown()
+        thread.join()
+    np.testing.assert_array_equal(good, samples)
+    np.testing.assert_array_equal(piece_of_it, samples[RATE // 4 : 3 * RATE // 4])
+    np.testing.assert_array_equal(busy, samples)
+    assert str(missing) == f"{web}/404.wav: no such file"
+    assert str(forbidden).startswith(f"{web}/403.wav: cannot be read: ClientResponseError: 403")
+    assert str(broken).startswith(f"{web}/500.wav: cannot be read: ClientResponseError: 500")
+    assert str(short).startswith(f"{web}/short.wav: cannot be read: ")
+    assert (asked["404.wav"], asked["403.wav"]) == (1, 1)
+    assert asked["500.wav"] == FETCH_TRIES
+
+
+def test_a_tone_of_an_hour_is_read_in_pieces_with_little_in_memory(monkeypatch):
+    cutter = read_ahead._PieceCutter()
+    minute = tone(1.0).astype(np.float32)
+    monkeypatch.setattr(read_ahead, "_open", lambda recording: io.BytesIO())
+    monkeypatch.setattr(read_ahead, "stream_audio", lambda file, block_samples: (minute for _ in range(3600)))
+    for offset_s in range(0, 3600, 30):
+        cutter.cut(piece("hour.wav", offset_s, 30)).close()
+        assert sum(map(len, cutter._kept)) <= read_ahead._KEPT_SAMPLES + 2 * RATE
+    assert cutter._end == 3600 * RATE

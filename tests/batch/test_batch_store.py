@@ -1,0 +1,256 @@
+"""The output folder of a batch: files are whole or absent, and one driver at a time writes them, local or by URL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harken.batch import store as store_module
+from harken.batch.store import LEASE_FILE, LEASE_S, LOCK_FILE, Store
+from harken.errors import OutputError, PlanError
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def remote():
+    yield "memory://out/here"
+    system = fsspec.filesystem("memory")
+    if system.exists("/out"):
+        system.rm("/out", recursive=True)
+
+
+@pytest.fixture(params=["folder", "file URL", "store"])
+def place(request, tmp_path, remote) -> str:
+    folder = tmp_path / "a b" / "ü"
+    return {"folder": str(folder), "file URL": folder.as_uri(), "store": remote}[request.param]
+
+
+def lease_of(process: int, *, age_s: float = 0.0, machine: str | None = None) -> str:
+    machine = store_module._machine() if machine is None else machine
+    return json.dumps({"machine": machine, "process": process, "token": "other", "time": time.time() - age_s})
+
+
+def ended_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_files_are_written_read_listed_and_removed(place):
+    store = Store(place)
+    assert store.read("shards/a.jsonl") is None
+    assert store.stems("shards", ".jsonl") == set()
+    store.publish("shards/a.jsonl", ["é\n", b"x"])
+    store.publish("shards/.b.jsonl", [])
+    store.publish("shards/b.json", [])
+    assert store.read("shards/a.jsonl") == "é\nx".encode()
+    assert store.stems("shards", ".jsonl") == {"a"}
+    assert Store(place + "/").stems("shards", ".json") == {"b"}
+    store.remove("shards/a.jsonl")
+    store.remove("shards/a.jsonl")
+    assert store.stems("shards", ".jsonl") == set()
+
+
+def test_a_file_whose_content_fails_is_not_there_and_the_one_before_it_stays(place):
+    store = Store(place)
+
+    def failing():
+        yield "half"
+        raise RuntimeError("lost")
+
+    store.publish("old", ["whole"])
+    for name in ("old", "new"):
+        with pytest.raises(RuntimeError, match="lost"):
+            store.publish(name, failing())
+    assert store.read("old") == b"whole"
+    assert store.read("new") is None
+
+
+def test_a_folder_that_cannot_be_made_is_an_output_error(tmp_path):
+    (tmp_path / "file").write_text("", "utf-8")
+    store = Store(str(tmp_path / "file"))
+    with pytest.raises(OutputError, match="file: cannot be made a folder"), store.locked():
+        pass
+    with pytest.raises(OutputError, match=r"file.*: cannot be made a folder"):
+        store.publish("shards/a", ["x"])
+
+
+def take(place: object) -> None:
+    with Store(str(place)).locked():
+        pass
+
+
+def test_a_second_driver_is_refused_until_the_first_has_ended(place):
+    with Store(place).locked(), pytest.raises(PlanError, match="another 'harken batch'"):
+        take(place)
+    take(place)
+
+
+def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
+    code = (
+        "import sys, time; from harken.batch.store import Store\n"
+        "with Store(sys.argv[1]).locked():\n    print('locked', flush=True)\n    time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
+    )
+    try:
+        assert process.stdout.readline().strip() == b"locked"
+        with pytest.raises(PlanError, match="another 'harken batch'"), Store(str(tmp_path)).locked():
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    with Store(str(tmp_path)).locked():
+        pass
+
+
+def test_two_drivers_that_start_at_once_have_the_same_file_to_lock(tmp_path):
+    with Store(str(tmp_path)).locked():
+        before = (tmp_path / LOCK_FILE).stat().st_ino
+        with pytest.raises(PlanError), Store(str(tmp_path)).locked():
+            pass
+        assert (tmp_path / LOCK_FILE).stat().st_ino == before
+
+
+def test_a_file_system_without_locks_gets_a_lease(tmp_path, monkeypatch):
+    import filelock
+
+    def refuse(self, *arguments, **options):
+        raise NotImplementedError("no locks here")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with Store(str(tmp_path)).locked():
+        assert (tmp_path / LEASE_FILE).exists()
+        with pytest.raises(PlanError, match="another 'harken batch'"), Store(str(tmp_path)).locked():
+            pass
+    assert not (tmp_path / LEASE_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("lease", "is_taken"),
+    [
+        (lambda: lease_of(os.getpid()), False),
+        (lambda: lease_of(os.getpid(), age_s=LEASE_S + 1), True),
+        (lambda: lease_of(ended_process(), machine="elsewhere"), False),
+        (lambda: lease_of(ended_process(), machine="elsewhere", age_s=LEASE_S + 1), True),
+        (lambda: "", True),
+        (lambda: "[1]", True),
+        (lambda: '{"token": "x"}', True),
+        (lambda: "not JSON", True),
+    ],
+)
+def test_a_lease_is_taken_over_when_it_is_over_and_else_refused(remote, lease, is_taken):
+    store = Store(remote)
+    store.publish(LEASE_FILE, [lease()])
+    if is_taken:
+        with store.locked():
+            pass
+        assert store.read(LEASE_FILE) is None
+    else:
+        with pytest.raises(PlanError, match="another 'harken batch', process"), store.locked():
+            pass
+        assert store.read(LEASE_FILE) is not None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="asks the system whether a process lives")
+def test_the_lease_of_a_process_of_this_machine_that_is_dead_is_taken_at_once(remote):
+    store = Store(remote)
+    store.publish(LEASE_FILE, [lease_of(ended_process())])
+    with store.locked():
+        pass
+
+
+def test_a_lease_is_renewed_and_another_driver_that_took_it_keeps_it(remote, monkeypatch):
+    store = Store(remote)
+    with store.locked():
+        first = store.read(LEASE_FILE)
+        store.renew()
+        assert store.read(LEASE_FILE) == first, "it is not time yet"
+        now_s = time.monotonic()
+        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s + LEASE_S / 2)
+        store.renew()
+        assert store.read(LEASE_FILE) != first
+        store.publish(LEASE_FILE, [lease_of(1)])
+        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s + LEASE_S)
+        with pytest.raises(PlanError, match="has taken it over"):
+            store.renew()
+    assert json.loads(store.read(LEASE_FILE))["token"] == "other"
+
+
+def test_a_store_that_cannot_be_reached_for_a_while_does_not_end_the_batch(remote, monkeypatch):
+    store = Store(remote)
+    with store.locked():
+        first = store.read(LEASE_FILE)
+        now_s = time.monotonic() + LEASE_S / 2
+        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s)
+
+        def fail(location):
+            raise RuntimeError("unreachable")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "read_bytes", fail)
+            store.renew()
+        store.renew()
+        assert store.read(LEASE_FILE) == first, "a moment later"
+        now_s += 10
+        store.renew()
+        assert store.read(LEASE_FILE) != first
+
+
+def test_what_a_store_raises_is_one_line_that_names_the_file(remote, monkeypatch):
+    store = Store(remote)
+    memory = type(fsspec.filesystem("memory"))
+
+    def fail(self, *arguments, **options):
+        raise RuntimeError("no\nway")
+
+    for method in ("_open", "ls", "pipe_file", "rm_file"):
+        monkeypatch.setattr(memory, method, fail)
+    for call, error in (
+        (lambda: store.read("a"), PlanError),
+        (lambda: store.stems("shards", ".jsonl"), PlanError),
+        (lambda: store.publish("a", ["x"]), OutputError),
+        (lambda: store.remove("a"), OutputError),
+    ):
+        with pytest.raises(error, match=r"^memory://out/here/\w+: cannot be \w+: RuntimeError: no way$"):
+            call()
+
+
+def test_a_web_server_is_no_output_folder():
+    pytest.importorskip("aiohttp")
+    with pytest.raises(OutputError, match=r"^http://127.0.0.1:9/out/_driver.json: cannot be written: "):
+        Store("http://127.0.0.1:9/out").publish(LEASE_FILE, ["x"])
+
+
+def test_rows_of_another_system_are_not_confused_with_temporary_files(tmp_path):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / ".harken-x.part").write_text("", "utf-8")
+    assert Store(str(tmp_path)).stems("shards", ".part") == set()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+def test_a_file_is_whole_whenever_its_writer_is_killed(tmp_path):
+    code = (
+        "import sys; from harken.batch.store import Store\n"
+        "store = Store(sys.argv[1])\n"
+        "print(flush=True)\n"
+        "while True:\n    store.publish('rows', ('x' * 1000 + '\\n' for _ in range(2000)))"
+    )
+    for wait_s in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(wait_s)
+        process.kill()
+        process.communicate()
+        rows = Path(tmp_path, "rows")
+        assert not rows.exists() or rows.stat().st_size == 2000 * 1001
