@@ -140,10 +140,7 @@ def make_plan(
         if name in published or by_digest.keys() >= set(digests)
     }
     known = {digest for digests in kept.values() for digest in digests}
-    done = {digest for name, digests in kept.items() if name in published for digest in digests}
-    undone = estimate_durations(recording for recording in recordings if recording.digest not in done)
-    by_digest |= {recording.digest: recording for recording in undone}
-    new = [recording for recording in undone if recording.digest not in known]
+    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
     added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
     entries = kept | {
         name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
@@ -154,12 +151,6 @@ def make_plan(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
         )
-<<<<<<< HEAD
-    unfinished = [
-        added.get(name) or Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
-        for name, digests in entries.items()
-        if name not in published
-=======
     left = [name for name in entries if name not in published and name not in added]
     estimated = {
         each.digest: each
@@ -167,7 +158,6 @@ def make_plan(
     }
     unfinished = [shard for name, shard in added.items() if name not in published] + [
         Shard(tuple(estimated[digest] for digest in entries[name]), recipe.digest) for name in left
->>>>>>> batch-B
     ]
     if write:
         if entries != planned:
@@ -211,20 +201,6 @@ def cut_shards(
 def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
     recordings = [*recordings]
-<<<<<<< HEAD
-    unknown = [recording for recording in recordings if not recording.estimate_s]
-    if not unknown:
-        return recordings
-    with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-        estimates = threads.map(_estimate_s, unknown)
-        return [
-            recording if recording.estimate_s else replace(recording, estimate_s=next(estimates))
-            for recording in recordings
-        ]
-
-
-def _estimate_s(recording: BatchRecording) -> float:
-=======
     probed = [
         recording for recording in recordings if recording.duration_s is None and not recording.estimate_s
     ]
@@ -238,7 +214,6 @@ def _estimate_s(recording: BatchRecording) -> float:
 def _with_estimate(recording: BatchRecording, lengths: Iterator[float]) -> BatchRecording:
     if recording.estimate_s:
         return recording
->>>>>>> batch-B
     if recording.duration_s is not None:
         return recording.with_known(estimate_s=recording.duration_s)
     return recording.with_known(estimate_s=max(next(lengths) - (recording.offset_s or 0.0), 0.0))
