@@ -236,12 +236,21 @@ def _prepare(
         recipe,
         store,
         shard_s=60 * options.shard_minutes,
-        workers=max(options.workers, 1),
+        workers=_expected_workers(options, load),
         write=write,
     )
     if plan.n_stale:
         note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
+
+
+def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
+    """Return the number of workers among which the plan divides the work."""
+    if options.ray is None or options.workers:
+        return max(options.workers, 1)
+    from harken.batch.workers.ray_cluster import count_room
+
+    return count_room(options.ray, load.get("threads"))
 
 
 def _absolute(source: str) -> str:
