@@ -13,7 +13,7 @@ from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
 from harken.batch.locations import is_url
 from harken.batch.options import BatchOptions
-from harken.batch.output import read_report
+from harken.batch.output import read_reports
 from harken.batch.parquet import require_pyarrow
 from harken.batch.plan import Plan, Shard, estimate_durations, make_plan
 from harken.batch.recipe import Recipe, weights_digest
@@ -119,8 +119,8 @@ def run_batch(
     store = Store(os.fspath(folder))
     with store.locked():
         batch = _prepare(store, source, options, transcribe_options, load, layout, note, write=True)
-        reports = {name: read_report(store, name) for name in batch.plan.finished}
-        run = _Run(batch, dict(reports), began_s)
+        reports = read_reports(store, batch.plan.finished)
+        run = _Run(batch, reports, began_s)
         try:
             run.run(on_state, note)
         except BaseException:
