@@ -442,7 +442,7 @@ TABLES = {
             number("recordings", "recordings"),
             number("shards", "shards"),
             numbers("reading, planning, s", ("read_s", "plan_s"), 1),
-            number("memory of the driver, MB", "resident_mb"),
+            number("memory of the driver, MB", "peak_mb"),
             number("its processor time a shard, ms", "driver_ms_a_shard", 2),
             number("workers idle, %", "idle_percent", 2),
             number("of it whatever the order, %", "least_idle_percent", 2),
