@@ -401,4 +401,62 @@ TABLES = {
             number("open files", "files"),
         ),
     ),
+    "fleet-overhead": Table(
+        results=("fleet-overhead",),
+        columns=(
+            text("way", "way"),
+            number("audio, minutes", "audio_minutes"),
+            number("time, s", "seconds", 1),
+            number("of it to start, s", "start_s", 1),
+            spread("overhead, %", "overhead_percent", 1),
+            spread("without the start, %", "steady_percent", 1),
+            number("processor time without the start, %", "processor_percent", 1),
+        ),
+    ),
+    "fleet-scaling": Table(
+        results=("fleet-scaling",),
+        columns=(
+            number("workers", "workers"),
+            number("time, s", "seconds", 1),
+            spread("times one worker", "ratio", 2),
+            number("the most that the machine gives", "most", 2),
+        ),
+    ),
+    "fleet-kills": Table(
+        results=("fleet-kills", "fleet-kills-ray"),
+        columns=(
+            text("workers", "where"),
+            numbers("kills of drivers, workers, nodes", ("driver_kills", "worker_kills", "node_kills")),
+            number("runs", "runs"),
+            number("rows", "rows"),
+            number("lost", "lost"),
+            number("doubled", "doubled"),
+            number("different", "different"),
+        ),
+    ),
+    "fleet-cluster": Table(
+        results=("fleet-cluster",),
+        columns=(
+            number("hours of audio", "hours"),
+            text("order of the manifest", "order"),
+            number("recordings", "recordings"),
+            number("shards", "shards"),
+            numbers("reading, planning, s", ("read_s", "plan_s"), 1),
+            number("memory of the driver, MB", "peak_mb"),
+            number("its processor time a shard, ms", "driver_ms_a_shard", 2),
+            number("workers idle, %", "idle_percent", 2),
+            number("of it whatever the order, %", "least_idle_percent", 2),
+        ),
+    ),
+    "fleet-batch-size": Table(
+        results=("fleet-batch-size",),
+        columns=(
+            text("recordings", "set"),
+            number("windows at a time", "batch_size"),
+            number("time, s", "seconds", 2),
+            spread("times that of one", "ratio", 3),
+            number("processor time, times that of one", "processor_ratio", 3),
+            number("texts that differ", "texts_differ"),
+        ),
+    ),
 }

@@ -14,9 +14,10 @@ could avoid, because the longest recording takes longer than all work would, eve
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import results
 from arguments import note, parser, positive, require
 from fleet._archive import recorded_seconds, write_manifest
-from process_memory import resident_mb
+from process_memory import peak_mb, resident_mb
 
 if TYPE_CHECKING:
     from fleet._simulated import Cluster
@@ -48,10 +49,9 @@ def main() -> None:
     recorded = recorded_seconds(args.audio)
     for hours in args.hours:
         for order in args.order:
-            with tempfile.TemporaryDirectory() as folder:
-                manifest = Path(folder, "manifest.jsonl")
-                write_manifest(manifest, recorded, hours, mixed=ORDERS[order], seed=args.seed)
-                result.add(hours=hours, order=order, **simulate(manifest, Path(folder, "out"), cluster, **plan))
+            with ProcessPoolExecutor(1, get_context("fork")) as process:  # so that memory is that of this row
+                row = process.submit(draw_and_simulate, recorded, hours, ORDERS[order], cluster, **plan)
+                result.add(hours=hours, order=order, **row.result())
     if args.save:
         print(results.write(result))
 
@@ -75,6 +75,16 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--progress", type=float, default=60.0, metavar="S", help="between messages (60)")
     options.add_argument("--seed", type=int, default=0, metavar="N", help="seed (0)")
     return options.parse_args()
+
+
+def draw_and_simulate(
+    recorded: list[float], hours: int, mixed: bool, cluster: Cluster, **plan: Any
+) -> dict[str, Any]:
+    """Write the manifest of an archive, and simulate its batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = Path(folder, "manifest.jsonl")
+        write_manifest(manifest, recorded, hours, mixed=mixed, seed=plan["seed"])
+        return simulate(manifest, Path(folder, "out"), cluster, **plan)
 
 
 def simulate(
@@ -105,7 +115,7 @@ def simulate(
     from harken.batch.store import Store
     from harken.batch.worker import Task
 
-    before_mb, began_s = resident_mb() or math.nan, perf_counter()
+    before_mb, began_s = resident_mb() or 0.0, perf_counter()
     recordings = read_recordings(str(manifest), note)
     read_s, began_s = perf_counter() - began_s, perf_counter()
     store, recipe = Store(str(folder)), any_recipe()
@@ -130,7 +140,7 @@ def simulate(
         "shards": len(plan.unfinished),
         "read_s": round(read_s, 1),
         "plan_s": round(plan_s, 1),
-        "resident_mb": round((resident_mb() or math.nan) - before_mb),
+        "peak_mb": round(peak_mb() - before_mb),
         "driver_ms_a_shard": round(1000 * driver_s / len(plan.unfinished), 3),
         "cluster_hours": round(workers.now_s / 3600, 2),
         "idle_percent": percent(all_s - workers.busy_s - workers.wasted_s - workers.absent_s, all_s),

@@ -55,7 +55,13 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__, model="tiny.en")
-    options.add_argument("--set", nargs="+", default=[*SETS], metavar="NAME", help=f"({' '.join(SETS)})")
+    options.add_argument(
+        "--set",
+        nargs="+",
+        default=[SETS[1], SETS[3]],
+        metavar="NAME",
+        help="sets; short recordings divide evenly",
+    )
     options.add_argument("--minutes", type=positive, default=15, metavar="N", help="audio of a run (15)")
     options.add_argument("--workers", type=positive, default=2, metavar="N", help="compared with one (2)")
     options.add_argument("--repeat", type=positive, default=3, metavar="N", help="rounds (3)")

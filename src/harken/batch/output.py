@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from harken.batch.locations import is_url
@@ -25,6 +27,7 @@ from harken.formats import RecordingLink, render
 from harken.results import Transcript
 
 TRANSCRIPT_FOLDER = "transcripts"
+_READING_THREADS = 16
 
 
 def publish_shard(store: Store, recipe: Recipe, name: str, rows: Sequence[Json], report: ShardReport) -> None:
@@ -79,3 +82,12 @@ def read_report(store: Store, name: str) -> ShardReport:
         return ShardReport(**json.loads(store.read(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}") or b""))
     except (ValueError, TypeError):
         return report_of(read_rows(store, name), work_s=0.0)
+
+
+def read_reports(store: Store, names: Collection[str]) -> dict[str, ShardReport]:
+    """Return the counts of shards that are there; an object store is asked for many at once, as it answers late."""
+    read = partial(read_report, store)
+    if not is_url(store.folder):
+        return {name: read(name) for name in names}
+    with ThreadPoolExecutor(_READING_THREADS) as threads:
+        return dict(zip(names, threads.map(read, names), strict=True))

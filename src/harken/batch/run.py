@@ -13,7 +13,7 @@ from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
 from harken.batch.locations import is_url
 from harken.batch.options import BatchOptions
-from harken.batch.output import read_report
+from harken.batch.output import read_reports
 from harken.batch.parquet import require_pyarrow
 from harken.batch.plan import Plan, Shard, estimate_durations, make_plan
 from harken.batch.recipe import Recipe, weights_digest
@@ -121,8 +121,8 @@ def run_batch(
     store = Store(os.fspath(folder))
     with store.locked():
         batch = _prepare(store, source, options, transcribe_options, load, layout, note, write=True)
-        reports = {name: read_report(store, name) for name in batch.plan.finished}
-        run = _Run(batch, dict(reports), began_s)
+        reports = read_reports(store, batch.plan.finished)
+        run = _Run(batch, reports, began_s)
         try:
             run.run(on_state, note)
         except BaseException:
@@ -238,12 +238,21 @@ def _prepare(
         recipe,
         store,
         shard_s=60 * options.shard_minutes,
-        workers=max(options.workers, 1),
+        workers=_expected_workers(options, load),
         write=write,
     )
     if plan.n_stale:
         note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
+
+
+def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
+    """Return the number of workers among which the plan divides the work."""
+    if options.ray is None or options.workers:
+        return max(options.workers, 1)
+    from harken.batch.workers.ray_cluster import count_room
+
+    return count_room(options.ray, load.get("threads"))
 
 
 def _is_path(value: str | os.PathLike[str] | None) -> bool:

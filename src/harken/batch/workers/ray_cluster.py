@@ -99,9 +99,8 @@ class RayWorkers:
         threads: int | None,
     ) -> None:
         self._ray = _connect(address)
-        sizes = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
-        threads = threads or min(MOST_THREADS, *(size for size in sizes if size), MOST_THREADS)
-        count = min(count or max(sum(size // threads for size in sizes), 1), most)
+        threads, room = _room(self._ray, threads)
+        count = min(count or room, most)
         self._settings = settings(threads)
         options: dict[str, Any] = {"num_cpus": threads, "max_concurrency": 2, "max_restarts": 0}
         if str(self._settings.recipe.load.get("device", "")).startswith("cuda"):
@@ -227,6 +226,30 @@ class RayWorkers:
         most = MAX_START_FAILURES if self.n_alive or isinstance(error, WorkerError) else 1
         if self._start_failures >= most:
             raise error
+
+
+def count_room(address: str, threads: int | None) -> int:
+    """Return the number of workers for which a cluster has room.
+
+    Parameters
+    ----------
+    address : str
+    threads : int or None
+        Threads of each.
+
+    Raises
+    ------
+    BackendUnavailable
+        If Ray is not installed, or there is no cluster at the address.
+    """
+    return _room(_connect(address), threads)[1]
+
+
+def _room(ray: Any, threads: int | None) -> tuple[int, int]:
+    """Return the threads of a worker, and the number of workers for which a cluster has room."""
+    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    threads = threads or min(MOST_THREADS, *(size for size in sizes if size), MOST_THREADS)
+    return threads, max(sum(size // threads for size in sizes), 1)
 
 
 def _connect(address: str) -> Any:
