@@ -130,13 +130,13 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -> None:
     manifest = write_archive(tmp_path, good(4))
-    options = BatchOptions(workers=workers, shard_minutes=1)
-    shards = tmp_path / "out" / "shards"
-    shards.parent.mkdir()
-    shards.touch()
-    with pytest.raises(OutputError, match="shards: cannot be made a folder"):
+    options = BatchOptions(workers=workers, shard_minutes=1, formats=("txt",))
+    transcripts = tmp_path / "out" / "transcripts"
+    transcripts.parent.mkdir()
+    transcripts.touch()
+    with pytest.raises(OutputError, match="cannot be made a folder"):
         run_batch(manifest, tmp_path / "out", options)
-    shards.unlink()
+    transcripts.unlink()
     assert run_batch(manifest, tmp_path / "out", options).rows == 4
 
 
