@@ -22,7 +22,13 @@ def main() -> None:
     args = arguments()
     require("harken")
     limit_threads(1)
-    settings = {"model": args.model, "threads of a worker": 1, "sets": args.set, "rounds": args.repeat}
+    settings = {
+        "model": args.model,
+        "threads of a worker": 1,
+        "shard minutes": args.shard_minutes,
+        "sets": args.set,
+        "rounds": args.repeat,
+    }
     result = results.begin(args.save or "fleet-scaling", settings)
     one_s: list[float] = []
     many_s: list[float] = []
@@ -34,7 +40,7 @@ def main() -> None:
         for turn in range(args.repeat):
             for workers, seconds in ((1, one_s), (args.workers, many_s)):
                 folder = Path(name, f"out{turn}-{workers}")
-                options = ("--threads", 1, "--workers", workers)
+                options = ("--threads", 1, "--workers", workers, "--shard-minutes", args.shard_minutes)
                 seconds.append(cost_of(batch_command(manifest, folder, args.model, *options)).seconds)
             most.append(args.workers * cost_of(alone).seconds / cost_of(alone, args.workers).seconds)
             note(f"round {turn + 1}: {one_s[-1]:.2f} s, {many_s[-1]:.2f} s; most {most[-1]:.2f}")
@@ -63,6 +69,9 @@ def arguments() -> argparse.Namespace:
         help="sets; short recordings divide evenly",
     )
     options.add_argument("--minutes", type=positive, default=15, metavar="N", help="audio of a run (15)")
+    options.add_argument(
+        "--shard-minutes", type=float, default=5.0, metavar="M", help="small, as the archive is (5)"
+    )
     options.add_argument("--workers", type=positive, default=2, metavar="N", help="compared with one (2)")
     options.add_argument("--repeat", type=positive, default=3, metavar="N", help="rounds (3)")
     return options.parse_args()
