@@ -92,7 +92,8 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
     assert run_batch(manifest, tmp_path / "out", options).failed == 2
     again = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=10, retry_failed=True))
-    assert (again.complete, again.rows, again.failures) == (True, 4, {"AudioError": 1})
+    assert (again.complete, again.rows, again.new_rows) == (True, 4, 2)
+    assert again.failures == {"AudioError": 1}
     assert read_rows(tmp_path / "out")["late.wav"]["text"] == "late"
     assert sorted(transcribed(tmp_path)) == ["empty.wav", "empty.wav", "good.wav", "late.wav", "other.wav"]
 

@@ -179,6 +179,7 @@ class _Run:
         """Count all rows that are there."""
         all_reports = self.reports | self.new
         total, new = sum_reports(all_reports.values()), sum_reports(self.new.values())
+        kept = sum_reports(self.reports[name] for name in self.new.keys() & self.reports.keys())
         elapsed_s = time.monotonic() - self.began_s
         n_recordings = len(self.batch.recordings)
         return BatchSummary(
@@ -187,11 +188,11 @@ class _Run:
             rows=total.rows,
             failed=total.n_failed,
             failures={**total.failed},
-            new_rows=new.rows,
+            new_rows=new.rows - (kept.rows - kept.n_failed),
             audio_hours=total.audio_s / 3600,
             work_hours=total.work_s / 3600,
             elapsed_s=elapsed_s,
-            speed=new.audio_s / elapsed_s,
+            speed=(new.audio_s - kept.audio_s) / elapsed_s,
             shards=len(all_reports),
         )
 
